@@ -1,0 +1,1 @@
+"""Rollmill: asynchronous reinforcement learning as fast as one machine can simulate."""
