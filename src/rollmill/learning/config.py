@@ -1,0 +1,262 @@
+"""The learner's configuration. Imports no torch: the command line reads it before torch is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+__all__ = [
+    "AdvantageKind",
+    "ClipKind",
+    "LearnerConfig",
+    "OptimiserKind",
+    "PrecisionChoice",
+    "ScheduleKind",
+]
+
+AdvantageKind = Literal["gae", "vtrace"]
+ClipKind = Literal["reciprocal", "symmetric", "none"]
+OptimiserKind = Literal["adam", "adamw", "rmsprop"]
+PrecisionChoice = Literal["auto", "fp32", "bf16"]
+ScheduleKind = Literal["constant", "linear", "kl"]
+CoefficientSchedule = Literal["constant", "linear"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig:
+    """How a learner turns admitted trajectories into SGD steps.
+
+    Defaults are Sample Factory's: its paper's table A.5 (Petrenko et al. 2020, arXiv:2006.11751) where that gives a
+    value, else the default of its version 2.1.1, named here in brackets. Where ours differ, the attribute says so.
+
+    Attributes:
+        batch_size: Samples (agent steps) of one batch, all its minibatches together [1024].
+        minibatches: Parts of equal size that a batch is split into; each gives one SGD step [1].
+        epochs: Passes over each batch [1].
+        discount: Gamma, for each agent step (not frame) [0.99].
+        advantage: Estimator: ``"gae"`` (Schulman et al. 2016) or ``"vtrace"`` (Espeholt et al. 2018).
+        gae_lambda: Lambda of GAE [0.95].
+        vtrace_rho: Clipping of the importance weight of the temporal difference, rho-bar [1].
+        vtrace_c: Clipping of the trace's importance weight, c-bar [1].
+        vtrace_lambda: Lambda that multiplies c (Espeholt et al. 2018, remark 2); 1 is the paper's V-trace.
+        clip_range: Epsilon of the PPO ratio [0.1].
+        clip_kind: ``"reciprocal"`` keeps the ratio in [1/(1+eps), 1+eps] (Sample Factory), ``"symmetric"`` in
+            [1-eps, 1+eps] (Schulman et al. 2017); ``"none"`` is the plain policy gradient.
+        value_clip: Largest change of a value prediction that the value loss rewards, in units of the value head;
+            ``None`` switches it off (Sample Factory clips at 1.0; off here, as Andrychowicz et al. 2021 find it
+            useless or harmful).
+        value_coef: Weight of the value loss [0.5].
+        entropy_coef: Weight of the entropy bonus [0.003].
+        max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip [4].
+        normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1 [yes].
+        optimiser: ``"adam"`` [default], ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
+            root, second moment from 0).
+        learning_rate: The initial one [1e-4].
+        adam_betas: Decay of Adam's first and second moment [0.9, 0.999].
+        adam_eps: Adam's epsilon [1e-6].
+        weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW) [0].
+        rmsprop_alpha: Decay of RMSProp's second moment (0.99: IMPALA, Cleanba).
+        rmsprop_eps: RMSProp's epsilon (0.01: Cleanba, whose losses are sums; with our means it needs translating).
+        schedule: Of the learning rate: ``"constant"`` [default], ``"linear"`` to 0 over the run's agent steps, or
+            ``"kl"``, adapted after each batch to hold the KL divergence near ``kl_target``.
+        kl_target: Nats, for ``schedule="kl"`` [0.008].
+        min_learning_rate: Lower bound for ``schedule="kl"`` [1e-6].
+        max_learning_rate: Upper bound for ``schedule="kl"`` [1e-2].
+        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0 [constant].
+        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0 [constant].
+        reward_scale: Factor on rewards, applied before clipping [1].
+        reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not [1000 there].
+        max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
+            are left out and counted [1000].
+        device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
+        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32.
+        micro_batch: Samples of one forward and backward pass, whose gradients are summed up to a minibatch; ``"auto"``
+            measures. It changes speed and memory, not the loss.
+        threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
+        compile: Whether torch.compile is used; ``"auto"`` measures on CUDA and does without on CPU.
+        cuda_graphs: Whether an update is captured as a CUDA graph; ``"auto"`` measures on CUDA.
+        channels_last: Memory format of convolutions; ``"auto"`` measures.
+    """
+
+    batch_size: int = 1024
+    minibatches: int = 1
+    epochs: int = 1
+
+    discount: float = 0.99
+    advantage: AdvantageKind = "gae"
+    gae_lambda: float = 0.95
+    vtrace_rho: float = 1.0
+    vtrace_c: float = 1.0
+    vtrace_lambda: float = 1.0
+
+    clip_range: float = 0.1
+    clip_kind: ClipKind = "reciprocal"
+    value_clip: float | None = None
+    value_coef: float = 0.5
+    entropy_coef: float = 0.003
+    max_grad_norm: float | None = 4.0
+    normalise_advantages: bool = True
+
+    optimiser: OptimiserKind = "adam"
+    learning_rate: float = 1e-4
+    adam_betas: tuple[float, float] = (0.9, 0.999)
+    adam_eps: float = 1e-6
+    weight_decay: float = 0.0
+    rmsprop_alpha: float = 0.99
+    rmsprop_eps: float = 0.01
+
+    schedule: ScheduleKind = "constant"
+    kl_target: float = 0.008
+    min_learning_rate: float = 1e-6
+    max_learning_rate: float = 1e-2
+    entropy_schedule: CoefficientSchedule = "constant"
+    clip_schedule: CoefficientSchedule = "constant"
+
+    reward_scale: float = 1.0
+    reward_clip: float | None = None
+    max_policy_lag: int = 1000
+
+    device: str = "auto"
+    precision: PrecisionChoice = "auto"
+    micro_batch: int | Literal["auto"] = "auto"
+    threads: int = 1
+    compile: bool | Literal["auto"] = "auto"
+    cuda_graphs: bool | Literal["auto"] = "auto"
+    channels_last: bool | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuses values that cannot be meant.
+
+        Raises:
+            ValueError: A value is out of range, or two of them contradict each other; the message names the field, the
+                value, what is allowed and what to do.
+        """
+        self._check_choices()
+        self._check_numbers()
+        self._check_combinations()
+
+    @property
+    def minibatch_size(self) -> int:
+        """Samples of one SGD step."""
+        return self.batch_size // self.minibatches
+
+    @property
+    def sgd_steps_per_batch(self) -> int:
+        """SGD steps, and so policy versions, that one batch gives."""
+        return self.minibatches * self.epochs
+
+    def _check_choices(self) -> None:
+        choices: dict[str, tuple[Any, ...]] = {
+            "advantage": get_args(AdvantageKind),
+            "clip_kind": get_args(ClipKind),
+            "optimiser": get_args(OptimiserKind),
+            "schedule": get_args(ScheduleKind),
+            "entropy_schedule": get_args(CoefficientSchedule),
+            "clip_schedule": get_args(CoefficientSchedule),
+            "precision": get_args(PrecisionChoice),
+            "normalise_advantages": (True, False),
+            "compile": ("auto", True, False),
+            "cuda_graphs": ("auto", True, False),
+            "channels_last": ("auto", True, False),
+        }
+        for name, allowed in choices.items():
+            value = getattr(self, name)
+            # 1 == True, so membership alone would let integers through.
+            if value not in allowed or (isinstance(value, int) and not isinstance(value, bool)):
+                raise ValueError(f"learner.{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+
+    def _check_numbers(self) -> None:
+        def positive(v: float) -> bool:
+            return v > 0
+
+        def not_negative(v: float) -> bool:
+            return v >= 0
+
+        def unit(v: float) -> bool:
+            return 0 <= v <= 1
+
+        def below_one(v: float) -> bool:
+            return 0 <= v < 1
+
+        for name in ("batch_size", "minibatches", "epochs", "threads"):
+            self._check_integer(name, getattr(self, name), 1)
+        self._check_integer("max_policy_lag", self.max_policy_lag, 0)
+        if self.micro_batch != "auto":
+            self._check_integer("micro_batch", self.micro_batch, 1, ' or "auto"')
+
+        rules: list[tuple[str, Callable[[float], bool], str]] = [
+            ("discount", unit, "in [0, 1]"),
+            ("gae_lambda", unit, "in [0, 1]"),
+            ("vtrace_lambda", unit, "in [0, 1]"),
+            ("vtrace_rho", positive, "above 0"),
+            ("vtrace_c", positive, "above 0"),
+            ("clip_range", positive, "above 0 (clip_kind='none' switches clipping off)"),
+            ("value_coef", not_negative, "0 or more"),
+            ("entropy_coef", not_negative, "0 or more"),
+            ("learning_rate", positive, "above 0"),
+            ("adam_eps", positive, "above 0"),
+            ("weight_decay", not_negative, "0 or more"),
+            ("rmsprop_alpha", below_one, "in [0, 1)"),
+            ("rmsprop_eps", positive, "above 0"),
+            ("kl_target", positive, "above 0"),
+            ("min_learning_rate", positive, "above 0"),
+            ("max_learning_rate", positive, "above 0"),
+            ("reward_scale", positive, "above 0"),
+        ]
+        for name, rule, allowed in rules:
+            self._check_number(name, getattr(self, name), rule, allowed)
+        for name in ("value_clip", "max_grad_norm", "reward_clip"):
+            value = getattr(self, name)
+            if value is not None:
+                self._check_number(name, value, positive, "above 0, or None to switch it off")
+        if not isinstance(self.adam_betas, tuple) or len(self.adam_betas) != 2:
+            raise ValueError(f"learner.adam_betas={self.adam_betas!r}: give two numbers in [0, 1), as (0.9, 0.999)")
+        for beta in self.adam_betas:
+            self._check_number("adam_betas", beta, below_one, "two numbers in [0, 1)")
+        kind, _, index = self.device.partition(":")
+        if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
+            raise ValueError(f"learner.device={self.device!r}: choose 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
+
+    def _check_combinations(self) -> None:
+        if self.batch_size % self.minibatches:
+            raise ValueError(
+                f"learner.batch_size={self.batch_size} is not a multiple of learner.minibatches={self.minibatches}: "
+                f"minibatches have equal sizes; use batch_size={_next_multiple(self.batch_size, self.minibatches)}"
+            )
+        if self.micro_batch != "auto" and self.minibatch_size % self.micro_batch:
+            raise ValueError(
+                f"learner.micro_batch={self.micro_batch} does not divide the minibatch of {self.minibatch_size} "
+                f"samples (batch_size / minibatches): choose a divisor of it, or 'auto'"
+            )
+        if not self.min_learning_rate <= self.max_learning_rate:
+            raise ValueError(
+                f"learner.min_learning_rate={self.min_learning_rate} is above "
+                f"learner.max_learning_rate={self.max_learning_rate}: swap or change them"
+            )
+        if self.schedule == "kl" and not self.min_learning_rate <= self.learning_rate <= self.max_learning_rate:
+            raise ValueError(
+                f"learner.learning_rate={self.learning_rate} is outside learner.min_learning_rate="
+                f"{self.min_learning_rate} .. learner.max_learning_rate={self.max_learning_rate}, which schedule='kl' "
+                f"keeps it in: change one of the three"
+            )
+        if self.cuda_graphs is True and self.device == "cpu":
+            raise ValueError(
+                "learner.cuda_graphs=True with learner.device='cpu': graphs need a CUDA device; use cuda_graphs='auto'"
+            )
+
+    @staticmethod
+    def _check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise ValueError(f"learner.{name}={value!r}: give an integer of at least {least}{otherwise}")
+
+    @staticmethod
+    def _check_number(name: str, value: Any, rule: Callable[[float], bool], allowed: str) -> None:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not rule(value):
+            raise ValueError(f"learner.{name}={value!r}: give a finite number {allowed}")
+
+
+def _next_multiple(value: int, of: int) -> int:
+    return -(-value // of) * of

@@ -1,0 +1,1 @@
+"""Where rollout, inference and learning meet: slots, weights and checkpoints. Imports no torch."""

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from rollmill.learning.config import LearnerConfig
+
+
+def test_defaults_are_sample_factorys() -> None:
+    config = LearnerConfig()
+    # Table A.5 of arXiv:2006.11751.
+    assert config.learning_rate == 1e-4
+    assert config.adam_betas == (0.9, 0.999)
+    assert config.adam_eps == 1e-6
+    assert config.discount == 0.99
+    assert config.clip_kind == "reciprocal"
+    assert config.clip_range == 0.1
+    assert config.value_coef == 0.5
+    assert config.entropy_coef == 0.003
+    assert config.max_grad_norm == 4.0
+    assert config.max_policy_lag == 1000
+
+
+def test_derived_sizes() -> None:
+    config = LearnerConfig(batch_size=4096, minibatches=4, epochs=3)
+    assert config.minibatch_size == 1024
+    assert config.sgd_steps_per_batch == 12
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("batch_size", 0, "integer of at least 1"),
+        ("batch_size", 2.0, "integer of at least 1"),
+        ("minibatches", True, "integer of at least 1"),
+        ("epochs", -1, "integer of at least 1"),
+        ("threads", 0, "integer of at least 1"),
+        ("max_policy_lag", -1, "integer of at least 0"),
+        ("micro_batch", 0, 'at least 1 or "auto"'),
+        ("micro_batch", "full", 'at least 1 or "auto"'),
+        ("discount", 1.01, r"in \[0, 1\]"),
+        ("discount", float("nan"), r"in \[0, 1\]"),
+        ("gae_lambda", -0.1, r"in \[0, 1\]"),
+        ("vtrace_lambda", 2.0, r"in \[0, 1\]"),
+        ("vtrace_rho", 0.0, "above 0"),
+        ("vtrace_c", float("inf"), "finite"),
+        ("clip_range", 0.0, "clip_kind='none'"),
+        ("value_clip", -1.0, "None to switch it off"),
+        ("value_coef", -0.5, "0 or more"),
+        ("entropy_coef", "0.01", "finite number 0 or more"),
+        ("max_grad_norm", 0.0, "None to switch it off"),
+        ("learning_rate", 0.0, "above 0"),
+        ("adam_betas", (0.9, 1.0), r"in \[0, 1\)"),
+        ("adam_betas", (0.9,), "two numbers"),
+        ("adam_betas", [0.9, 0.999], "two numbers"),
+        ("adam_eps", 0.0, "above 0"),
+        ("weight_decay", -1e-4, "0 or more"),
+        ("rmsprop_alpha", 1.0, r"in \[0, 1\)"),
+        ("rmsprop_eps", 0.0, "above 0"),
+        ("kl_target", 0.0, "above 0"),
+        ("min_learning_rate", 0.0, "above 0"),
+        ("max_learning_rate", True, "above 0"),
+        ("reward_scale", 0.0, "above 0"),
+        ("reward_clip", 0.0, "None to switch it off"),
+        ("advantage", "td", "'gae', 'vtrace'"),
+        ("clip_kind", None, "'reciprocal', 'symmetric', 'none'"),
+        ("optimiser", "lamb", "'adam', 'adamw', 'rmsprop'"),
+        ("schedule", "cosine", "'constant', 'linear', 'kl'"),
+        ("entropy_schedule", "kl", "'constant', 'linear'"),
+        ("clip_schedule", "kl", "'constant', 'linear'"),
+        ("precision", "fp16", "'auto', 'fp32', 'bf16'"),
+        ("normalise_advantages", 1, "True, False"),
+        ("compile", "yes", "'auto', True, False"),
+        ("cuda_graphs", 0, "'auto', True, False"),
+        ("channels_last", None, "'auto', True, False"),
+        ("device", "gpu", "'cuda:<index>'"),
+        ("device", "cpu:1", "'cuda:<index>'"),
+    ],
+)
+def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ValueError, match=rf"^learner\.{field}=.*{allowed}"):
+        LearnerConfig(**{field: value})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 1000, "minibatches": 3}, "use batch_size=1002"),
+        ({"batch_size": 1000, "micro_batch": 64}, "does not divide the minibatch of 1000 samples"),
+        ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
+        ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
+        ({"cuda_graphs": True, "device": "cpu"}, "graphs need a CUDA device"),
+    ],
+)
+def test_contradictions_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearnerConfig(**options)
+
+
+def test_is_frozen_and_refuses_unknown_names() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        LearnerConfig().epochs = 2  # type: ignore[misc]
+    with pytest.raises(TypeError, match="learning_rat"):
+        LearnerConfig(learning_rat=1e-3)  # type: ignore[call-arg]
+
+
+def test_importing_it_imports_no_torch() -> None:
+    code = "import sys, rollmill.learning.config; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
