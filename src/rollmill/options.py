@@ -1,0 +1,428 @@
+"""Configuration dataclasses as flat dotted keys, command-line arguments and JSON, and back.
+
+A configuration is a frozen dataclass whose fields are values or further frozen dataclasses. A **key** is the path to a
+value, joined by dots: ``learner.precision``. Everything here is driven by the annotations, so a new field needs no
+registration: it can be set from the command line, it is in ``config.json``, and it is in ``--help`` with the text that
+the dataclass's docstring has for it in its ``Attributes`` section.
+
+    argv --parse_overrides--> {key: text} --apply--> config --to_json--> config.json --from_json--> config
+
+Annotations understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``None``, ``Literal``, unions of these,
+``tuple[...]``, ``Mapping[str, ...]``, ``object`` (any JSON value) and dataclasses.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import inspect
+import json
+import textwrap
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+
+from rollmill.option_values import OptionError, coerce, encode, format_value, type_name
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = [
+    "Option",
+    "OptionError",
+    "apply",
+    "describe",
+    "flatten",
+    "from_json",
+    "list_options",
+    "parse_overrides",
+    "to_json",
+]
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+class Option(NamedTuple):
+    """One key that can be set.
+
+    Attributes:
+        key: Dotted path, for example ``"learner.clip_range"``.
+        type: Allowed values, in words.
+        default: Default value in the form the command line takes; ``"required"`` where there is none.
+        doc: The field's text in its dataclass's ``Attributes`` section, in one line; empty where it has none.
+    """
+
+    key: str
+    type: str
+    default: str
+    doc: str
+
+
+# ------------------------------------------------------------------------------------------------------------ reading
+
+
+def flatten(config: DataclassInstance) -> dict[str, object]:
+    """Values of a configuration by dotted key, in the order of the fields; mappings and tuples are values."""
+    flat: dict[str, object] = {}
+    for field in _fields(type(config)):
+        value = getattr(config, field.name)
+        if _is_dataclass_instance(value):
+            flat.update({f"{field.name}.{key}": inner for key, inner in flatten(value).items()})
+        else:
+            flat[field.name] = value
+    return flat
+
+
+def list_options(cls: type[DataclassInstance]) -> list[Option]:
+    """All keys of a configuration class, with type, default and documentation."""
+    options: list[Option] = []
+    docs = _attribute_docs(cls)
+    for name, annotation, default in _schema(cls):
+        nested = _nested_class(annotation)
+        if nested is None:
+            shown = "required" if default is dataclasses.MISSING else format_value(default)
+            options.append(Option(name, type_name(annotation), shown, docs.get(name, "")))
+            continue
+        current = flatten(default) if _is_dataclass_instance(default) else {}
+        for option in list_options(nested):
+            shown = format_value(current[option.key]) if option.key in current else option.default
+            options.append(option._replace(key=f"{name}.{option.key}", default=shown))
+    return options
+
+
+def describe(cls: type[DataclassInstance], *, width: int = 120) -> str:
+    """Help text: one block for each key, grouped by the part it belongs to.
+
+    Args:
+        cls: Configuration class.
+        width: Columns to wrap the documentation to.
+    """
+    lines: list[str] = []
+    section: str | None = None
+    # Keys of the configuration itself come first, whatever the order of its fields.
+    for option in sorted(list_options(cls), key=lambda o: "." in o.key):
+        part = option.key.rpartition(".")[0]
+        if part != section:
+            lines += [] if section is None else [""]
+            lines.append(f"{part}:" if part else "general:")
+            section = part
+        lines.append(f"  --{option.key.replace('_', '-')}  {option.type}  [{option.default}]")
+        lines += textwrap.wrap(option.doc, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
+    return "\n".join(lines)
+
+
+# ------------------------------------------------------------------------------------------------------------ writing
+
+
+def parse_overrides(argv: Sequence[str]) -> dict[str, object]:
+    """Keys and values of ``--key value``, ``--key=value`` and bare ``--key`` (true).
+
+    Dashes in a key are underscores. A word that starts with ``--`` is always a key, so a value that starts so is given
+    as ``--key=--value``. A key given twice has its last value.
+
+    Raises:
+        OptionError: A word that belongs to no key.
+    """
+    overrides: dict[str, object] = {}
+    index = 0
+    while index < len(argv):
+        word = argv[index]
+        index += 1
+        if not word.startswith("--") or len(word) < 3:
+            raise OptionError(f"unexpected argument {word!r}: settings are given as --key value or --key=value")
+        key, equals, value = word[2:].partition("=")
+        key = key.replace("-", "_")
+        if equals:
+            overrides[key] = value
+        elif index < len(argv) and not argv[index].startswith("--"):
+            overrides[key] = argv[index]
+            index += 1
+        else:
+            overrides[key] = True
+    return overrides
+
+
+def apply(config: T, values: Mapping[str, object]) -> T:
+    """Copy of ``config`` with the values replaced.
+
+    A key is a dotted path (``learner.precision``), or its last part where only one path ends so (``precision``); ``__``
+    stands for a dot, for keyword arguments. Keys below a mapping set one of its entries (``env.kwargs.size``). Text is
+    read by the field's annotation; other values must already have its type.
+
+    Raises:
+        OptionError: An unknown or ambiguous key, a value of the wrong type or outside its range, or values that do not
+            fit together (whatever a dataclass's own checks refuse).
+    """
+    tree: dict[str, Any] = {}
+    for given, value in values.items():
+        path = _resolve(config, given)
+        node = tree
+        for part in path[:-1]:
+            child = node.setdefault(part, {})
+            if not isinstance(child, dict):
+                raise OptionError(f"{given}: {'.'.join(path[:-1])} is set as a whole too; give one of the two")
+            node = child
+        if isinstance(node.get(path[-1]), dict):
+            raise OptionError(f"{given} is set as a whole and in parts; give one of the two")
+        node[path[-1]] = _Leaf(value)
+    return _replace(config, tree, prefix="")
+
+
+class _Leaf(NamedTuple):
+    """A given value, told apart from a subtree of keys."""
+
+    value: object
+
+
+def _replace(config: T, tree: Mapping[str, Any], *, prefix: str) -> T:
+    """Build the changed dataclass once, so that its own checks see the final values only."""
+    hints = _hints(type(config))
+    changes: dict[str, object] = {}
+    for name, node in tree.items():
+        key = prefix + name
+        annotation = hints[name]
+        current = getattr(config, name)
+        if isinstance(node, _Leaf):
+            changes[name] = _coerce_leaf(node.value, annotation, key)
+        elif (nested := _nested_class(annotation)) is not None:
+            base = current if _is_dataclass_instance(current) else _build(nested, {}, prefix=key + ".")
+            changes[name] = _replace(base, node, prefix=key + ".")
+        else:
+            items = {k: _coerce_entry(leaf.value) for k, leaf in _flat_leaves(node).items()}
+            changes[name] = coerce({**current, **items}, annotation, key)
+    try:
+        return dataclasses.replace(config, **changes)
+    except OptionError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise OptionError(str(error)) from error
+
+
+def _coerce_leaf(value: object, annotation: object, key: str) -> object:
+    nested = _nested_class(annotation)
+    if nested is None:
+        return coerce(value, annotation, key, text=isinstance(value, str))
+    if isinstance(value, nested):
+        return value
+    if isinstance(value, Mapping):
+        return _build(nested, value, prefix=key + ".")
+    if _allows_none(annotation) and (value is None or str(value).lower() in ("none", "null")):
+        return None
+    raise OptionError(
+        f"{key} has parts and takes no value of its own; given {value!r}. Set one of {_keys(nested, key)}"
+    )
+
+
+def _coerce_entry(value: object) -> object:
+    """Entry of an untyped mapping: JSON where the text is JSON, the text itself otherwise."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def _flat_leaves(tree: Mapping[str, Any]) -> dict[str, _Leaf]:
+    """Entries below a mapping; a dot in a name belongs to the name."""
+    flat: dict[str, _Leaf] = {}
+    for name, node in tree.items():
+        if isinstance(node, _Leaf):
+            flat[name] = node
+        else:
+            flat.update({f"{name}.{inner}": leaf for inner, leaf in _flat_leaves(node).items()})
+    return flat
+
+
+def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
+    """Path of a key as it was given: exact first, then by the last part."""
+    key = given.replace("__", ".").replace("-", "_")
+    path = tuple(key.split("."))
+    if _is_path(type(config), path):
+        return path
+    known = [option.key for option in list_options(type(config))]
+    if len(path) == 1:
+        matches = [k for k in known if k.rpartition(".")[2] == key]
+        if len(matches) == 1:
+            return tuple(matches[0].split("."))
+        if matches:
+            raise OptionError(f"{given!r} is ambiguous: give one of {', '.join(matches)}")
+    close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+    if not close:
+        by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
+        close = [by_last[name] for name in difflib.get_close_matches(path[-1], by_last, n=3, cutoff=0.6)]
+    hint = f"; did you mean {' or '.join(close)}?" if close else "; `rollmill train --help` lists all settings"
+    raise OptionError(f"unknown setting {given!r}{hint}")
+
+
+def _is_path(cls: type[DataclassInstance], path: tuple[str, ...]) -> bool:
+    hints = _hints(cls)
+    if path[0] not in {field.name for field in _fields(cls)}:
+        return False
+    if len(path) == 1:
+        return True
+    nested = _nested_class(hints[path[0]])
+    if nested is not None:
+        return _is_path(nested, path[1:])
+    return _is_mapping(hints[path[0]])
+
+
+# --------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(config: DataclassInstance) -> str:
+    """Complete configuration as indented JSON, nested as the dataclasses are; ``from_json`` gives an equal one back.
+
+    Raises:
+        OptionError: A value that JSON cannot hold, such as a function in a mapping.
+    """
+    return json.dumps(_to_data(config, prefix=""), indent=2, allow_nan=False) + "\n"
+
+
+def from_json(cls: type[T], data: str | Mapping[str, object]) -> T:
+    """Configuration from JSON text or from the object it stands for.
+
+    A field that the data lack keeps its default, so a file of an older version still loads.
+
+    Raises:
+        OptionError: No JSON object, unknown keys, missing fields without a default, or values that do not fit.
+    """
+    loaded: object = data
+    if isinstance(data, str):
+        try:
+            loaded = json.loads(data)
+        except json.JSONDecodeError as error:
+            raise OptionError(f"the configuration is not valid JSON ({error}); is the file complete?") from error
+    if not isinstance(loaded, Mapping):
+        raise OptionError(f"the configuration must be a JSON object of settings, not {type(loaded).__name__}")
+    return _build(cls, loaded, prefix="")
+
+
+def _to_data(config: DataclassInstance, *, prefix: str) -> dict[str, object]:
+    hints = _hints(type(config))
+    data: dict[str, object] = {}
+    for field in _fields(type(config)):
+        value = getattr(config, field.name)
+        key = prefix + field.name
+        if _is_dataclass_instance(value):
+            data[field.name] = _to_data(value, prefix=key + ".")
+        else:
+            data[field.name] = encode(value, hints[field.name], key)
+    return data
+
+
+def _build(cls: type[T], data: Mapping[str, object], *, prefix: str) -> T:
+    hints = _hints(cls)
+    names = [field.name for field in _fields(cls)]
+    unknown = sorted(set(data) - set(names))
+    if unknown:
+        close = difflib.get_close_matches(unknown[0], names, n=3)
+        hint = f"did you mean {' or '.join(prefix + n for n in close)}?" if close else f"known: {', '.join(names)}"
+        raise OptionError(f"unknown setting {prefix + unknown[0]!r}; {hint}")
+    values: dict[str, object] = {}
+    for field in _fields(cls):
+        if field.name not in data:
+            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+                raise OptionError(f"{prefix + field.name} is required and has no default; give it a value")
+            continue
+        value = data[field.name]
+        key = prefix + field.name
+        nested = _nested_class(hints[field.name])
+        if nested is not None and isinstance(value, Mapping):
+            values[field.name] = _build(nested, value, prefix=key + ".")
+        elif nested is not None:
+            values[field.name] = _coerce_leaf(value, hints[field.name], key)
+        else:
+            values[field.name] = coerce(value, hints[field.name], key)
+    try:
+        return cls(**values)
+    except OptionError:
+        raise
+    except (ValueError, TypeError) as error:
+        raise OptionError(str(error)) from error
+
+
+# ------------------------------------------------------------------------------------------------------- introspection
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, object]:
+    return typing.get_type_hints(cls)
+
+
+@functools.cache
+def _fields(cls: type[DataclassInstance]) -> tuple[dataclasses.Field[Any], ...]:
+    return tuple(field for field in dataclasses.fields(cls) if field.init)
+
+
+def _schema(cls: type[DataclassInstance]) -> list[tuple[str, object, object]]:
+    """(name, annotation, default) of each field; the default is ``dataclasses.MISSING`` where there is none."""
+    rows: list[tuple[str, object, object]] = []
+    for field in _fields(cls):
+        default = field.default
+        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        rows.append((field.name, _hints(cls)[field.name], default))
+    return rows
+
+
+def _is_dataclass_instance(value: object) -> typing.TypeGuard[DataclassInstance]:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _members(annotation: object) -> tuple[object, ...]:
+    origin = typing.get_origin(annotation)
+    return typing.get_args(annotation) if origin in (typing.Union, types.UnionType) else (annotation,)
+
+
+def _nested_class(annotation: object) -> type[DataclassInstance] | None:
+    """The dataclass of a field that is one, or is one or None."""
+    classes = [m for m in _members(annotation) if isinstance(m, type) and dataclasses.is_dataclass(m)]
+    return classes[0] if len(classes) == 1 else None
+
+
+def _allows_none(annotation: object) -> bool:
+    return type(None) in _members(annotation)
+
+
+def _is_mapping(annotation: object) -> bool:
+    origins = {typing.get_origin(m) or m for m in _members(annotation)}
+    return any(isinstance(o, type) and issubclass(o, Mapping) for o in origins)
+
+
+def _keys(cls: type[DataclassInstance], prefix: str) -> str:
+    return ", ".join(f"{prefix}.{option.key}" for option in list_options(cls))
+
+
+@functools.cache
+def _attribute_docs(cls: type) -> Mapping[str, str]:
+    """Field -> text, from the ``Attributes`` sections (Google style) of the class and its bases."""
+    docs: dict[str, str] = {}
+    for base in reversed(cls.__mro__):
+        docs.update(_parse_attributes(base.__doc__ or ""))
+    return docs
+
+
+def _parse_attributes(docstring: str) -> dict[str, str]:
+    docs: dict[str, str] = {}
+    state: Literal["outside", "inside"] = "outside"
+    indent: int | None = None
+    name = ""
+    for line in inspect.cleandoc(docstring).splitlines():
+        stripped = line.strip()
+        depth = len(line) - len(line.lstrip())
+        if stripped == "Attributes:" and depth == 0:
+            state, indent = "inside", None
+        elif state == "inside" and stripped and depth == 0:
+            state = "outside"
+        elif state == "inside" and stripped:
+            indent = depth if indent is None else indent
+            head, colon, text = stripped.partition(":")
+            if depth == indent and colon:
+                name = head.split(" (")[0].strip()
+                docs[name] = text.strip()
+            elif name:
+                docs[name] = f"{docs[name]} {stripped}".strip()
+    return docs
