@@ -1,0 +1,178 @@
+"""The live display of a run: a panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rollmill.reporting.ledger_report import find_bottleneck, waiting_sentence
+from rollmill.reporting.status import Status
+
+__all__ = ["Display", "format_line"]
+
+_BAR_WIDTH = 24
+
+
+class Display:
+    """Shows a run's progress; ``update`` may be called as often as one likes.
+
+    Args:
+        console: Where to; by default standard error, so that standard output stays free for results.
+        plain_interval_s: Seconds between two lines where the console is not a terminal.
+        live_interval_s: Seconds between two refreshes of the panel where it is one.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        *,
+        console: Console | None = None,
+        plain_interval_s: float = 10.0,
+        live_interval_s: float = 0.5,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.console = console if console is not None else Console(stderr=True)
+        self._interval_s = live_interval_s if self.console.is_terminal else plain_interval_s
+        self._clock = clock
+        self._shown_at: float | None = None
+        self._pending: Status | None = None
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def note(self, text: str) -> None:
+        """Print one line above the panel: what is being started, what was chosen, a warning."""
+        self.console.print(text, markup=False, highlight=False)
+
+    def update(self, status: Status) -> None:
+        """Take a new status, and show it if the last one was shown long enough ago."""
+        self._pending = status
+        now = self._clock()
+        if self._shown_at is None or now - self._shown_at >= self._interval_s:
+            self._shown_at = now
+            self._show(status)
+
+    def close(self) -> None:
+        """Show the last status, if it has not been shown, and leave it standing; calling it twice does nothing."""
+        if self._pending is not None:
+            self._show(self._pending)
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _show(self, status: Status) -> None:
+        self._pending = None
+        if not self.console.is_terminal:
+            self.console.print(format_line(status), markup=False, highlight=False, soft_wrap=True)
+            return
+        if self._live is None:
+            # No refresh thread: the panel changes only when there is something new.
+            self._live = Live(console=self.console, auto_refresh=False)
+            self._live.start()
+        self._live.update(_panel(status), refresh=True)
+
+
+def format_line(status: Status) -> str:
+    """One line: progress, speed, return, lag, and who waits for whom."""
+    parts = [
+        f"{_duration(status.time_s)}  {status.agent_steps:,} of {status.total_steps:,} steps ({status.progress:.0%})",
+        f"{status.frames_per_second:,.0f} frames/s",
+        f"ETA {_duration(status.eta_s)}",
+        f"return {_number(status.episode_return)}",
+        f"length {_number(status.episode_length)}",
+        f"lag {_lag(status)}",
+    ]
+    if status.stages:
+        parts.append(waiting_sentence(status.stages))
+    return " | ".join(parts)
+
+
+def _panel(status: Status) -> RenderableType:
+    progress = Table.grid(padding=(0, 1), expand=True)
+    progress.add_column(ratio=1)
+    progress.add_column(justify="right")
+    progress.add_row(
+        ProgressBar(total=1.0, completed=status.progress),
+        f"{status.progress:.1%}  {_duration(status.time_s)}  ETA {_duration(status.eta_s)}",
+    )
+    figures = Table.grid(padding=(0, 2), expand=True)
+    for _ in range(3):
+        figures.add_column(style="dim")
+        figures.add_column(justify="right")
+    figures.add_row(
+        "frames/s", _big(f"{status.frames_per_second:,.0f}"),
+        "return", _big(_number(status.episode_return)),
+        "policy lag", _big(_lag(status)),
+    )  # fmt: skip
+    figures.add_row(
+        "steps/s", f"{status.steps_per_second:,.0f}",
+        "length", _number(status.episode_length),
+        "expected", _number(status.policy_lag_expected),
+    )  # fmt: skip
+    figures.add_row(
+        "steps", f"{status.agent_steps:,}",
+        "episodes", f"{status.episodes:,}",
+        "updates", f"{status.updates:,}",
+    )  # fmt: skip
+    figures.add_row(
+        "frames", f"{status.frames:,}",
+        "learning rate", "-" if status.learning_rate is None else f"{status.learning_rate:.2e}",
+        "version", f"{status.policy_version:,}",
+    )  # fmt: skip
+    parts: list[RenderableType] = [progress, Text(), figures]
+    if status.stages:
+        parts += [Text(), _stages(status), Text(find_bottleneck(status.stages).sentence, style="dim")]
+    return Panel(Group(*parts), title=f"rollmill {status.name}", title_align="left", border_style="cyan")
+
+
+def _stages(status: Status) -> Table:
+    """One row for each role: how busy it is, and what it waits for."""
+    table = Table.grid(padding=(0, 2))
+    table.add_column()
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(style="dim")
+    for role, stage in status.stages.items():
+        full = round(_BAR_WIDTH * stage.busy)
+        bar = Text("█" * full, style="green") + Text("░" * (_BAR_WIDTH - full), style="yellow")
+        waits = ", ".join(f"{phase} {share:.0%}" for phase, share in stage.waits.items())
+        table.add_row(role, bar, f"{stage.busy:.0%} busy", waits)
+    return table
+
+
+def _big(text: str) -> Text:
+    return Text(text, style="bold")
+
+
+def _number(value: float | None) -> str:
+    if value is None or value != value:
+        return "-"
+    return f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def _lag(status: Status) -> str:
+    if status.policy_lag_mean is None:
+        return "-"
+    most = "-" if status.policy_lag_max is None else f"{status.policy_lag_max:.0f}"
+    return f"{status.policy_lag_mean:.1f} (max {most})"
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,203 @@
+"""A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
+
+A record is flat: name -> number. Names that several figures share are grouped with a slash (``loss/policy``,
+``share/learner/training``). Every record has ``time_s`` (seconds trained) and ``agent_steps``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Protocol, Self
+
+__all__ = ["METRICS_FILE", "MetricsWriter", "TrackerNotInstalledError", "read_metrics"]
+
+METRICS_FILE = "metrics.jsonl"
+_TENSORBOARD_DIR = "tensorboard"
+
+
+class TrackerNotInstalledError(ImportError):
+    """Weights & Biases was asked for and is not installed."""
+
+
+class _Number(Protocol):
+    """A NumPy scalar or a tensor of one element."""
+
+    def item(self) -> float: ...
+
+
+class MetricsWriter:
+    """Appends records to a run directory's metrics.
+
+    A record is on disk when ``write`` returns, so that a killed run loses none. Opening an existing file drops a last
+    line that was torn by such a death.
+
+    Args:
+        run_dir: The run's directory; made if it is not there.
+        resume_at_steps: Where the run goes on from a checkpoint: later records, which the run is about to write again,
+            are dropped. None keeps all.
+        tensorboard: Whether to write TensorBoard events into ``run_dir/tensorboard``.
+        wandb_project: Project to report to with Weights & Biases; None for no report.
+        config: Flat configuration, shown by Weights & Biases.
+
+    Raises:
+        TrackerNotInstalledError: ``wandb_project`` was given and the package is missing.
+    """
+
+    def __init__(
+        self,
+        run_dir: Path | str,
+        *,
+        resume_at_steps: int | None = None,
+        tensorboard: bool = True,
+        wandb_project: str | None = None,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        self.run_dir = Path(run_dir)
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        path = self.run_dir / METRICS_FILE
+        _repair(path, resume_at_steps)
+        self._wandb = _start_wandb(wandb_project, self.run_dir, config or {}) if wandb_project is not None else None
+        self._file: IO[str] = path.open("a", encoding="utf-8")
+        self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
+
+    def write(self, record: Mapping[str, float | int | str | _Number | None]) -> None:
+        """Write one record.
+
+        Args:
+            record: Name -> value; has ``agent_steps``. NaN and infinity become ``null``: JSON has no word for them.
+
+        Raises:
+            ValueError: ``agent_steps`` is missing.
+        """
+        plain = {name: _plain(value) for name, value in record.items()}
+        steps = plain.get("agent_steps")
+        if not isinstance(steps, int | float):
+            raise ValueError(f"a metrics record needs agent_steps, the axis of its curves; given: {sorted(plain)}")
+        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
+        self._file.flush()
+        numbers = {name: value for name, value in plain.items() if isinstance(value, int | float)}
+        if self._events is not None:
+            self._events.write(int(steps), numbers)
+        if self._wandb is not None:
+            self._wandb.log(numbers, step=int(steps))
+
+    def close(self) -> None:
+        """Close all files; calling it twice does nothing."""
+        self._file.close()
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        if self._wandb is not None:
+            self._wandb.finish()
+            self._wandb = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
+    """All whole records of a run, in order; a torn last line, as of a run that is writing now, is left out.
+
+    Args:
+        run_dir: Run directory, or the path of a metrics file.
+
+    Raises:
+        FileNotFoundError: There is no metrics file.
+    """
+    path = Path(run_dir)
+    if path.is_dir():
+        path = path / METRICS_FILE
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist; give the directory of a run that has written metrics")
+    records: list[dict[str, Any]] = []
+    for line in path.read_bytes().splitlines(keepends=True):
+        record = _parse(line)
+        if record is None:
+            break
+        records.append(record)
+    return records
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def _repair(path: Path, resume_at_steps: int | None) -> None:
+    """Drop a torn end, and what lies after the resumed checkpoint; the file changes in one step or not at all."""
+    if not path.exists():
+        return
+    lines = path.read_bytes().splitlines(keepends=True)
+    kept: list[bytes] = []
+    for line in lines:
+        record = _parse(line)
+        if record is None or (resume_at_steps is not None and record.get("agent_steps", 0) > resume_at_steps):
+            break
+        kept.append(line)
+    if len(kept) == len(lines):
+        return
+    temporary = path.with_name(path.name + ".tmp")
+    with temporary.open("wb") as file:
+        file.writelines(kept)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def _plain(value: float | int | str | _Number | None) -> float | int | str | None:
+    number = value if value is None or isinstance(value, int | float | str) else value.item()
+    return None if isinstance(number, float) and not math.isfinite(number) else number
+
+
+class _EventWriter:
+    """TensorBoard scalars through TensorBoard's own writer: no torch, no TensorFlow."""
+
+    def __init__(self, directory: Path, resume_at_steps: int | None) -> None:
+        # Imported here because it takes 0.4 s.
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(str(directory), flush_secs=10)
+        if resume_at_steps is not None:
+            # Makes TensorBoard hide what earlier files say of later steps.
+            start = SessionLog(status=SessionLog.START)
+            self._writer.add_event(Event(wall_time=time.time(), step=resume_at_steps + 1, session_log=start))
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        values = [self._summary.Value(tag=_tag(name), simple_value=value) for name, value in scalars.items()]
+        self._writer.add_event(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def _tag(name: str) -> str:
+    """TensorBoard's name of a metric: those without a group share one."""
+    return name if "/" in name else f"run/{name}"
+
+
+def _start_wandb(project: str, run_dir: Path, config: Mapping[str, object]) -> Any:
+    try:
+        wandb = importlib.import_module("wandb")  # by name: an optional package without a place in our extras
+    except ImportError as error:
+        raise TrackerNotInstalledError(
+            f"reporting to the Weights & Biases project {project!r} needs the package wandb: pip install wandb"
+        ) from error
+    return wandb.init(project=project, name=run_dir.name, dir=str(run_dir), config=dict(config), resume="allow")

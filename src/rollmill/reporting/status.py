@@ -1,0 +1,65 @@
+"""What the live display shows: one snapshot of a run's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollmill.reporting.ledger_report import Stage
+
+__all__ = ["Status"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """A run at one moment. ``None`` stands for what is not known yet.
+
+    Attributes:
+        name: The run's or preset's name.
+        agent_steps: Distinct valid samples that the learner has consumed, earlier sessions of a resumed run included.
+        total_steps: Agent steps after which the run ends.
+        frames: Agent steps x frameskip.
+        time_s: Seconds since this session began to train.
+        steps_per_second: Agent steps consumed a second, lately.
+        frames_per_second: The same in frames.
+        updates: SGD steps.
+        policy_version: Version last published.
+        episodes: Episodes that ended.
+        episode_return: Mean return of the last 100 episodes, raw rewards.
+        episode_length: Their mean length, in agent steps.
+        policy_lag_mean: Mean policy lag of the samples learned from lately, in policy versions.
+        policy_lag_max: Their largest.
+        policy_lag_expected: The lag that the numbers of environments and of batches make one expect.
+        learning_rate: Present learning rate.
+        stages: Role (``"learner"``) -> how its processes spent their time lately.
+    """
+
+    name: str
+    agent_steps: int
+    total_steps: int
+    frames: int
+    time_s: float
+    steps_per_second: float
+    frames_per_second: float
+    updates: int = 0
+    policy_version: int = 0
+    episodes: int = 0
+    episode_return: float | None = None
+    episode_length: float | None = None
+    policy_lag_mean: float | None = None
+    policy_lag_max: float | None = None
+    policy_lag_expected: float | None = None
+    learning_rate: float | None = None
+    stages: Mapping[str, Stage] = field(default_factory=dict)
+
+    @property
+    def progress(self) -> float:
+        """Share of the run that is done, 0..1."""
+        return min(1.0, self.agent_steps / self.total_steps) if self.total_steps > 0 else 1.0
+
+    @property
+    def eta_s(self) -> float | None:
+        """Seconds left at the present speed."""
+        if self.steps_per_second <= 0.0:
+            return None
+        return max(0, self.total_steps - self.agent_steps) / self.steps_per_second
