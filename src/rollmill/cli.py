@@ -1,0 +1,419 @@
+"""The command ``rollmill``: argv -> configuration -> run.
+
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted. Whatever Rollmill itself raises is a message for
+the user and is printed as one, without the traceback of our own code; an environment's traceback is part of its
+message. Anything else is a defect and shows its full traceback.
+
+Nothing heavy is imported before it is needed: ``--help`` imports neither torch nor Gymnasium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from rollmill.options import OptionError, describe, parse_overrides
+
+__all__ = ["main"]
+
+_EXIT_FAILED = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; by default those of the process.
+
+    Returns:
+        The exit code.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    # As `python -m` does: modules beside the user are found by --import, here and in spawned processes.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return _dispatch(argv)
+    except SystemExit as leaving:  # argparse: --help, or a usage error that it has printed
+        return leaving.code if isinstance(leaving.code, int) else _EXIT_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`rollmill envs | head`): nothing is left to say, also not when the stream is flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not _is_ours(error):
+            raise
+        _print_environment_traceback(error)
+        print(f"rollmill: {error}", file=sys.stderr)
+        return _EXIT_USAGE if _is_usage(error) else _EXIT_FAILED
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the exception class is Rollmill's own, so that its message was written for the user."""
+    return type(error).__module__.partition(".")[0] == "rollmill"
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether the command, a setting or a name was wrong, as against a run that failed."""
+    from rollmill.envs import errors
+
+    usage = (errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace)
+    return isinstance(error, ValueError | LookupError | ImportError | usage)
+
+
+def _print_environment_traceback(error: Exception) -> None:
+    from rollmill.envs.errors import EnvironmentFailure
+
+    if isinstance(error, EnvironmentFailure) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+
+
+def _dispatch(argv: list[str]) -> int:
+    parser, commands = _parsers()
+    if not argv or argv[0] not in commands:
+        if argv and not argv[0].startswith("-"):
+            close = difflib.get_close_matches(argv[0], commands, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(commands)}"
+            raise OptionError(f"there is no command {argv[0]!r}{hint}")
+        parser.parse_args(argv)  # --help, --version or an error: leaves
+        parser.print_help()
+        return _EXIT_USAGE
+    command = commands[argv[0]]
+    known, overrides = _split_overrides(argv[1:], command.options)
+    if command.takes_settings and {"-h", "--help"} & set(known):
+        command.parser.print_help()
+        print(_settings_help())
+        return 0
+    if overrides and not command.takes_settings:
+        raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
+    arguments = command.parser.parse_args(known)
+    return command.run(arguments, parse_overrides(overrides))
+
+
+# ------------------------------------------------------------------------------------------------------------ parsing
+
+
+class _Command:
+    """A subcommand: its parser, the options that are its own, and what runs it."""
+
+    def __init__(self, name: str, run: Callable[[argparse.Namespace, dict[str, object]], int], summary: str) -> None:
+        usage = f"rollmill {name} {_USAGE[name]}"
+        self.parser = argparse.ArgumentParser(
+            prog=f"rollmill {name}",
+            usage=usage,
+            description=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # an abbreviation could be a setting's name
+        )
+        self.run = run
+        self.summary = summary
+        self.takes_settings = "--KEY VALUE" in usage
+        self.options: dict[str, bool] = {"-h": False, "--help": False}  # name -> whether a value follows
+
+    def flag(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.parser.add_argument(name, action="store_true", help=text)
+        self.options[name] = False
+
+    def option(
+        self,
+        name: str,
+        text: str,
+        *,
+        kind: Callable[[str], object] = str,
+        default: object = None,
+        metavar: str | None = None,
+        repeatable: bool = False,
+        dest: str | None = None,
+    ) -> None:
+        """Add an option with a value."""
+        self.parser.add_argument(
+            name,
+            help=text,
+            type=kind,
+            default=default,
+            metavar=metavar,
+            action="append" if repeatable else "store",
+            dest=dest or name.strip("-").replace("-", "_"),
+        )
+        self.options[name] = True
+
+
+_USAGE = {
+    "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--import MODULE] [--KEY VALUE ...]",
+    "eval": "RUN_DIR [--episodes N] [--video FILE.mp4] [--json] [...]",
+    "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
+    "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
+    "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
+    "envs": "[FAMILY]",
+}
+
+
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
+    train = _Command("train", _train, "Train an agent. Any setting is given as --KEY VALUE.")
+    train.parser.add_argument("preset", metavar="PRESET", help="what to train; `rollmill envs` lists all presets")
+    train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=_whole_number, metavar="N")
+    train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
+    train.option("--seed", "seed of all random streams", kind=_whole_number, metavar="S")
+    train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
+    _add_import(train)
+
+    evaluate = _Command("eval", _eval, "Evaluate a trained agent on environments and seeds of its own.")
+    _add_run_dir(evaluate)
+    evaluate.option("--episodes", "number of episodes (default 100)", kind=_count, default=100, metavar="N")
+    evaluate.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
+    evaluate.option("--num-envs", "environments side by side (default 8)", kind=_count, default=8, metavar="N")
+    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=_whole_number, default=0, metavar="S")
+    evaluate.flag("--json", "print the result as one line of JSON")
+    _add_playing(evaluate)
+
+    watch = _Command("watch", _watch, "Watch an agent play: in a window, or as a video where there is no display.")
+    _add_run_dir(watch)
+    watch.option("--episodes", "stop after so many episodes (default: 1, or endless in a window)", kind=_count)
+    watch.option("--video", "write a video instead of opening a window", kind=Path, metavar="FILE.mp4")
+    watch.flag("--follow", "go on, with the newest checkpoint of a run that is still training for each episode")
+    watch.option("--seed", "seed of the first episode (default 0)", kind=_whole_number, default=0, metavar="S")
+    _add_playing(watch)
+
+    plot = _Command("plot", _plot, "Draw learning curves; several runs are overlaid with their mean and range.")
+    plot.parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", type=Path, help="directories of runs")
+    plot.option("--output", "the picture (default: RUN_DIR/learning_curve.png)", kind=Path, metavar="FILE.png")
+    plot.option("--title", "its title (default: the run's name)", metavar="TEXT")
+
+    bench = _Command(
+        "bench",
+        _bench,
+        "Measure speed.\n\n"
+        "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
+        "machine's bound; ring: the queue between processes. Any setting is given as --KEY VALUE.",
+    )
+    bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring"), help="what to measure")
+    bench.parser.add_argument(
+        "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
+    )
+    bench.option("--seconds", "how long (default 30)", kind=_seconds, default=30.0, metavar="N")
+    bench.flag("--json", "print the result as one line of JSON, the last of the output")
+    _add_import(bench)
+
+    envs = _Command("envs", _envs, "List the presets.")
+    envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
+
+    commands = {"train": train, "eval": evaluate, "watch": watch, "plot": plot, "bench": bench, "envs": envs}
+    parser = argparse.ArgumentParser(
+        prog="rollmill",
+        usage="rollmill COMMAND ...",
+        description="Asynchronous reinforcement learning as fast as one machine can simulate.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<7}{command.summary.splitlines()[0]}" for name, command in commands.items())
+        + "\n\nrollmill COMMAND --help says more. To begin: rollmill train gym/CartPole-v1",
+    )
+    parser.add_argument("--version", action="version", version=_version())
+    return parser, commands
+
+
+def _add_run_dir(command: _Command) -> None:
+    command.parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of a run")
+
+
+def _add_import(command: _Command) -> None:
+    command.option(
+        "--import",
+        "import a module that registers environments or models; may be given several times",
+        metavar="MODULE",
+        repeatable=True,
+        dest="modules",
+    )
+
+
+def _add_playing(command: _Command) -> None:
+    command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
+    command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
+    command.flag("--deterministic", "take the most probable action instead of sampling")
+
+
+def _split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Words of the command itself, and words of settings: options that the command does not know, with their value."""
+    known: list[str] = []
+    overrides: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        name, equals, _ = word.partition("=")
+        into = overrides if word.startswith("--") and name not in options else known
+        into.append(word)
+        takes_value = options.get(name, word.startswith("--")) and not equals
+        if takes_value and index < len(words) and not words[index].startswith("--"):
+            into.append(words[index])
+            index += 1
+    return known, overrides
+
+
+def _whole_number(text: str) -> int:
+    from rollmill.option_values import coerce
+
+    try:
+        return int(str(coerce(text, int, "value", text=True)))
+    except OptionError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 3000000 or 3e6") from None
+
+
+def _count(text: str) -> int:
+    value = _whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} was given; at least 1 is needed")
+    return value
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"rollmill {version('rollmill')}"
+    except PackageNotFoundError:
+        return "rollmill (not installed)"
+
+
+def _settings_help() -> str:
+    from rollmill.config import Config
+
+    return "\nsettings, as --KEY VALUE (the last part of a key will do where it is unambiguous):\n\n" + describe(Config)
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
+    """Import the user's modules here, and have every worker import them too."""
+    modules: list[str] = arguments.modules or []
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not module.startswith(error.name):
+                raise
+            raise OptionError(f"--import {module}: there is no such module in {os.getcwd()} or on PYTHONPATH") from None
+    if modules:
+        overrides["env.imports"] = tuple(modules)
+
+
+def _train(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    _import_modules(arguments, overrides)
+    from rollmill import api
+
+    run = api.train(
+        arguments.preset,
+        total_steps=arguments.total_steps,
+        run_dir=arguments.run_dir,
+        seed=arguments.seed,
+        resume=arguments.resume,
+        **overrides,
+    )
+    print(run.dir)
+    return 0
+
+
+def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    from rollmill.evaluation.evaluate import evaluate
+
+    result = evaluate(
+        arguments.run_dir,
+        episodes=arguments.episodes,
+        seed=arguments.seed,
+        deterministic=arguments.deterministic,
+        video=arguments.video,
+        num_envs=arguments.num_envs,
+        checkpoint=arguments.checkpoint,
+        device=arguments.device,
+    )
+    print(json.dumps(result.to_dict()) if arguments.json else result.describe())
+    return 0
+
+
+def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    from rollmill.evaluation.watch import watch
+
+    watch(
+        arguments.run_dir,
+        episodes=arguments.episodes,
+        video=arguments.video,
+        follow=arguments.follow,
+        seed=arguments.seed,
+        deterministic=arguments.deterministic,
+        checkpoint=arguments.checkpoint,
+        device=arguments.device,
+        say=lambda text: print(text, flush=True),
+    )
+    return 0
+
+
+def _plot(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    from rollmill.reporting.plots import plot_runs
+
+    output = arguments.output or arguments.run_dirs[0] / "learning_curve.png"
+    print(plot_runs(arguments.run_dirs, output, title=arguments.title))
+    return 0
+
+
+def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    _import_modules(arguments, overrides)
+    benchmark = importlib.import_module(f"rollmill.benchmarking.{arguments.what}")
+    if arguments.what == "ring":
+        if overrides:
+            raise OptionError(f"the ring's benchmark has no settings; given: {', '.join(overrides)}")
+        result: Mapping[str, object] = benchmark.run(seconds=arguments.seconds)
+    else:
+        result = benchmark.run(arguments.preset, seconds=arguments.seconds, overrides=overrides)
+    print(json.dumps(result) if arguments.json else _format_result(result))
+    return 0
+
+
+def _format_result(result: Mapping[str, object], indent: str = "") -> str:
+    lines: list[str] = []
+    for name, value in result.items():
+        label = f"{indent}{name.replace('_', ' ')}"
+        if isinstance(value, Mapping):
+            lines += [f"{label}:", _format_result(value, indent + "  ")]
+        elif isinstance(value, float):
+            lines.append(f"{label:<44}{value:,.0f}" if abs(value) >= 1000 else f"{label:<44}{value:.4g}")
+        else:
+            lines.append(f"{label:<44}{value}")
+    return "\n".join(lines)
+
+
+def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    from rollmill.presets import list_presets
+
+    families: dict[str, list[str]] = {}
+    for preset in list_presets():
+        families.setdefault(preset.partition("/")[0], []).append(preset)
+    if arguments.family is not None and arguments.family not in families:
+        raise OptionError(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
+    for family, presets in families.items():
+        if arguments.family in (None, family):
+            print(f"{family} ({len(presets)})")
+            print("\n".join(f"  {preset}" for preset in presets))
+    return 0
