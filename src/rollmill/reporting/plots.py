@@ -1,0 +1,177 @@
+"""Learning curves as pictures, from ``metrics.jsonl``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.reporting.metrics import read_metrics
+
+__all__ = ["Curve", "NothingToPlotError", "curve_of", "overlay", "plot_runs"]
+
+Floats = NDArray[np.float64]
+
+# Okabe and Ito's colours, which colour-blind people can tell apart.
+_BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
+_GRID_POINTS = 400
+
+
+class NothingToPlotError(ValueError):
+    """A run has no record that a curve could be drawn from."""
+
+
+class Curve(NamedTuple):
+    """One quantity over one axis, in float64; ``x`` does not decrease and has no NaN, nor has ``y``."""
+
+    x: Floats
+    y: Floats
+
+
+class Band(NamedTuple):
+    """Several curves on a common axis: mean, smallest and largest."""
+
+    x: Floats
+    mean: Floats
+    low: Floats
+    high: Floats
+
+
+def curve_of(records: Sequence[dict[str, Any]], x: str, y: str) -> Curve:
+    """Values of ``y`` over ``x``, of those records that have both."""
+    pairs = [(r[x], r[y]) for r in records if _is_number(r.get(x)) and _is_number(r.get(y))]
+    array = np.array(pairs, np.float64).reshape(-1, 2)
+    order = np.argsort(array[:, 0], kind="stable")
+    return Curve(array[order, 0], array[order, 1])
+
+
+def overlay(curves: Sequence[Curve]) -> Band:
+    """Mean and range of several curves, on the part of the axis that all of them cover.
+
+    Each curve is interpolated linearly; curves without points are left out.
+
+    Raises:
+        NothingToPlotError: No curve has a point, or no two of them share a part of the axis.
+    """
+    present = [curve for curve in curves if len(curve.x)]
+    if not present:
+        raise NothingToPlotError("no record has both of the quantities to plot; has the run ended an episode?")
+    start, end = max(curve.x[0] for curve in present), min(curve.x[-1] for curve in present)
+    if start > end:
+        raise NothingToPlotError("the runs have no part of the axis in common; plot them one by one")
+    # A single curve is shown at its own points: interpolating would only blur it.
+    x = present[0].x if len(present) == 1 else np.linspace(start, end, _GRID_POINTS)
+    values = np.stack([np.interp(x, curve.x, curve.y) for curve in present])
+    return Band(x, values.mean(0), values.min(0), values.max(0))
+
+
+def plot_runs(
+    run_dirs: Sequence[Path | str], output: Path | str, *, title: str | None = None, goal: float | None = None
+) -> Path:
+    """Draw return over steps and over time, speed and policy lag, of one run or of several that differ in their seed.
+
+    Args:
+        run_dirs: Run directories. Of several runs the mean is drawn, with the range from the worst to the best.
+        output: PNG file; its directory is made.
+        title: Title; by default the first run directory's name.
+        goal: A return to draw a line at.
+
+    Returns:
+        ``output``.
+
+    Raises:
+        FileNotFoundError: A run has no metrics.
+        NothingToPlotError: No run has a record.
+    """
+    # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter
+
+    runs = [read_metrics(run_dir) for run_dir in run_dirs]
+    if not any(runs):
+        raise NothingToPlotError(f"no metrics in {', '.join(map(str, run_dirs))} yet; let the run report once")
+    figure = Figure(figsize=(10, 6), dpi=130, layout="constrained")
+    FigureCanvasAgg(figure)
+    (by_steps, by_time), (speed, lag) = figure.subplots(2, 2)
+
+    for axes, key, scale, label in (
+        (by_steps, "agent_steps", 1.0, "agent steps"),
+        (by_time, "time_s", 60.0, "minutes"),
+    ):
+        _draw_returns(axes, runs, key, scale, goal)
+        axes.set_xlabel(label)
+        axes.set_ylabel("return, mean of 100 episodes")
+    by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+    _draw(speed, runs, "time_s", "frames_per_second", 60.0, _BLUE, None)
+    speed.set_xlabel("minutes")
+    speed.set_ylabel("frames per second")
+    speed.set_ylim(bottom=0)
+    speed.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+    _draw(lag, runs, "agent_steps", "policy_lag_max", 1.0, _GREY, "maximum")
+    _draw(lag, runs, "agent_steps", "policy_lag_mean", 1.0, _ORANGE, "mean")
+    lag.set_xlabel("agent steps")
+    lag.set_ylabel("policy lag, versions")
+    lag.set_ylim(bottom=0)
+    lag.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if lag.get_legend_handles_labels()[0]:
+        lag.legend(frameon=False, loc="upper right")
+
+    for axes in (by_steps, by_time, speed, lag):
+        axes.grid(alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.margins(x=0.01)
+    name = title if title is not None else Path(run_dirs[0]).resolve().name
+    figure.suptitle(name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)", fontweight="bold")
+    output = Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(output)
+    return output
+
+
+def _draw_returns(axes: Any, runs: Sequence[list[dict[str, Any]]], key: str, scale: float, goal: float | None) -> None:
+    if len(runs) > 1:
+        for records in runs:
+            single = curve_of(records, key, "episode_return")
+            axes.plot(single.x / scale, single.y, color=_BLUE, alpha=0.3, linewidth=0.8)
+    _draw(axes, runs, key, "episode_return", scale, _BLUE, None)
+    if goal is not None:
+        axes.axhline(goal, color=_GREEN, linestyle="--", linewidth=1.0)
+        axes.annotate(f"goal {goal:g}", (0.01, goal), xycoords=("axes fraction", "data"), color=_GREEN, va="bottom")
+
+
+def _draw(
+    axes: Any, runs: Sequence[list[dict[str, Any]]], x: str, y: str, scale: float, colour: str, label: str | None
+) -> None:
+    """Draw one quantity; where no run has it the panel says so instead of failing."""
+    try:
+        band = overlay([curve_of(records, x, y) for records in runs])
+    except NothingToPlotError:
+        if not axes.texts:
+            axes.text(0.5, 0.5, "no data yet", transform=axes.transAxes, ha="center", va="center", color=_GREY)
+        return
+    at = band.x / scale
+    axes.plot(at, band.mean, color=colour, linewidth=1.8, label=label)
+    if len(runs) > 1:
+        axes.fill_between(at, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+    elif y == "episode_return":
+        _draw_spread(axes, runs[0], x, scale, colour)
+
+
+def _draw_spread(axes: Any, records: Sequence[dict[str, Any]], x: str, scale: float, colour: str) -> None:
+    """One run's band: one standard deviation of its last 100 episodes around their mean, where it was recorded."""
+    spread = [r for r in records if _is_number(r.get("episode_return_std"))]
+    mean, deviation = curve_of(spread, x, "episode_return"), curve_of(spread, x, "episode_return_std")
+    if len(mean.x) and len(mean.x) == len(deviation.x):
+        low, high = mean.y - deviation.y, mean.y + deviation.y
+        axes.fill_between(mean.x / scale, low, high, color=colour, alpha=0.18, linewidth=0)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
