@@ -1,0 +1,108 @@
+"""Generalised advantage estimation on the time axis of :mod:`rollmill.specs`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+__all__ = ["Advantages", "gae", "gae_numpy", "recursion_cut", "recursion_cut_numpy"]
+
+
+class Advantages(NamedTuple):
+    """Advantages and the value function's targets, float32 ``[T, N]``."""
+
+    advantage: Tensor
+    return_: Tensor
+
+
+def recursion_cut(terminated: Tensor, truncated: Tensor, valid: Tensor) -> Tensor:
+    """Where a recursion over time does not continue from step t into t + 1.
+
+    Args:
+        terminated: bool ``[T, N]``.
+        truncated: bool ``[T, N]``.
+        valid: bool ``[T, N]``.
+
+    Returns:
+        bool ``[T, N]``: ``terminated[t] | truncated[t] | ~valid[t + 1]``, and True for the last step.
+    """
+    cut = terminated | truncated
+    cut[:-1] |= ~valid[1:]
+    cut[-1] = True
+    return cut
+
+
+def recursion_cut_numpy(
+    terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], valid: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """:func:`recursion_cut` on NumPy arrays."""
+    cut = terminated | truncated
+    cut[:-1] |= ~valid[1:]
+    cut[-1] = True
+    return cut
+
+
+def gae(
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    cut: Tensor,
+    valid: Tensor,
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> Advantages:
+    """Generalised advantage estimation (Schulman et al. 2016, https://arxiv.org/abs/1506.02438, equations 11 to 16).
+
+    For valid steps::
+
+        delta_t = r_t + discount * (1 - terminated_t) * V(x_{t+1}) - V(x_t)
+        A_t     = delta_t + discount * gae_lambda * (1 - cut_t) * A_{t+1}
+        R_t     = A_t + V(x_t)
+
+    A truncated episode bootstraps from V of its true final observation, which stands at t + 1. An invalid step has
+    advantage 0, whatever its reward and value are (NaN included).
+
+    Args:
+        reward: float32 ``[T, N]``, scaled as the loss wants it.
+        value: float32 ``[T + 1, N]``, in the units of the rewards.
+        terminated: bool ``[T, N]``.
+        cut: bool ``[T, N]``, see :func:`recursion_cut`.
+        valid: bool ``[T, N]``.
+        discount: gamma, for one agent step.
+        gae_lambda: lambda: 0 is one-step temporal difference, 1 Monte Carlo minus the baseline.
+
+    Returns:
+        Advantages and returns, both without gradient.
+    """
+    with torch.no_grad():
+        # Where the episode terminated the following value may be anything, NaN included.
+        delta = torch.where(terminated, reward, reward + discount * value[1:]) - value[:-1]
+        advantage = torch.where(valid, delta, 0.0)
+        decay = (valid & ~cut).to(advantage.dtype).mul_(discount * gae_lambda)
+        for t in range(reward.shape[0] - 2, -1, -1):
+            advantage[t].addcmul_(decay[t], advantage[t + 1])
+        return Advantages(advantage, advantage + value[:-1])
+
+
+def gae_numpy(
+    reward: NDArray[np.float32],
+    value: NDArray[np.float32],
+    terminated: NDArray[np.bool_],
+    cut: NDArray[np.bool_],
+    valid: NDArray[np.bool_],
+    *,
+    discount: float,
+    gae_lambda: float,
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """:func:`gae` on NumPy arrays: about twice as fast as torch on a CPU, for batches that are prepared there."""
+    delta = np.where(terminated, reward, reward + np.float32(discount) * value[1:]) - value[:-1]
+    advantage = np.where(valid, delta, np.float32(0.0))
+    decay = (~cut & valid) * np.float32(discount * gae_lambda)
+    for t in range(reward.shape[0] - 2, -1, -1):
+        advantage[t] += decay[t] * advantage[t + 1]
+    return advantage, advantage + value[:-1]

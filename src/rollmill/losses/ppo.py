@@ -1,0 +1,210 @@
+"""The losses of PPO and of plain actor-critic policy gradients, as means over valid samples.
+
+Every loss takes ``divisor``: the number of valid samples of the *whole* minibatch (all micro-batches, all ranks). A
+minibatch may then be computed in any number of pieces whose losses and gradients simply add up.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "RangeKind",
+    "Surrogate",
+    "clipped_surrogate",
+    "entropy_loss",
+    "explained_variance",
+    "masked_mean",
+    "masked_sums",
+    "normalise_advantages",
+    "policy_gradient_loss",
+    "ratio_bounds",
+    "value_loss",
+]
+
+RangeKind = Literal["reciprocal", "symmetric"]
+
+
+class Surrogate(NamedTuple):
+    """The policy's loss and what is worth watching of it, scalars; the last three are without gradient.
+
+    Attributes:
+        loss: To be minimised.
+        clip_fraction: Share of samples whose ratio is outside of the range.
+        approx_kl: Estimate of KL(mu || pi): mean of ``(ratio - 1) - log ratio``, which is never negative and has little
+            variance (Schulman 2020, http://joschu.net/blog/kl-approx.html, k3).
+        mean_ratio: Mean of pi / mu; 1 when the data is on-policy.
+    """
+
+    loss: Tensor
+    clip_fraction: Tensor
+    approx_kl: Tensor
+    mean_ratio: Tensor
+
+
+def masked_mean(x: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
+    """Sum of the valid elements over ``divisor``, scalar. Invalid elements may be NaN and get no gradient."""
+    return torch.where(valid, x, 0.0).sum() / divisor
+
+
+def ratio_bounds(clip_range: float, kind: RangeKind) -> tuple[float, float]:
+    """The range to which the ratio pi / mu is clipped.
+
+    Args:
+        clip_range: epsilon.
+        kind: ``"symmetric"`` is the paper's [1 - e, 1 + e] (Schulman et al. 2017, https://arxiv.org/abs/1707.06347,
+            equation 7); ``"reciprocal"`` is Sample Factory's [1 / (1 + e), 1 + e], symmetric in log space.
+
+    Raises:
+        ValueError: Unknown kind, or an epsilon outside of what the kind allows.
+    """
+    if kind == "reciprocal":
+        if clip_range <= 0.0:
+            raise ValueError(f"clip_range is {clip_range}; a reciprocal range needs a positive number")
+        return 1.0 / (1.0 + clip_range), 1.0 + clip_range
+    if kind == "symmetric":
+        if not 0.0 < clip_range < 1.0:
+            raise ValueError(f"clip_range is {clip_range}; a symmetric range needs a number between 0 and 1")
+        return 1.0 - clip_range, 1.0 + clip_range
+    raise ValueError(f"the kind of clip range is {kind!r}; allowed: 'reciprocal', 'symmetric'")
+
+
+def clipped_surrogate(
+    log_prob: Tensor,
+    behaviour_log_prob: Tensor,
+    advantage: Tensor,
+    valid: Tensor,
+    divisor: Tensor | float,
+    *,
+    low: float,
+    high: float,
+) -> Surrogate:
+    """PPO's clipped surrogate (Schulman et al. 2017, equation 7), negated: ``-min(ratio A, clip(ratio) A)``.
+
+    Args:
+        log_prob: float32 ``[...]``, log pi(a_t | x_t), with gradient.
+        behaviour_log_prob: float32 ``[...]``, log mu(a_t | x_t).
+        advantage: float32 ``[...]``.
+        valid: bool ``[...]``.
+        divisor: Number of valid samples of the whole minibatch.
+        low: Lower end of the range of ratios, see :func:`ratio_bounds`.
+        high: Upper end.
+    """
+    # An invalid sample's log-probability may be anything. Masking before exp keeps inf * 0 out of the gradient.
+    log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
+    ratio = log_ratio.exp()
+    objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    loss = -masked_mean(objective, valid, divisor)
+    with torch.no_grad():
+        clipped = (ratio < low) | (ratio > high)
+        return Surrogate(
+            loss,
+            masked_mean(clipped.to(ratio.dtype), valid, divisor),
+            masked_mean(ratio - 1.0 - log_ratio, valid, divisor),
+            masked_mean(ratio, valid, divisor),
+        )
+
+
+def policy_gradient_loss(
+    log_prob: Tensor, behaviour_log_prob: Tensor, advantage: Tensor, valid: Tensor, divisor: Tensor | float
+) -> Surrogate:
+    """Plain policy gradient ``-log pi(a_t | x_t) A_t`` (IMPALA section 4.2 with V-trace's weighted advantages).
+
+    Args and result as :func:`clipped_surrogate`; nothing is clipped here.
+    """
+    loss = -masked_mean(log_prob * advantage, valid, divisor)
+    with torch.no_grad():
+        log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
+        ratio = log_ratio.exp()
+        return Surrogate(
+            loss,
+            torch.zeros_like(loss),
+            masked_mean(ratio - 1.0 - log_ratio, valid, divisor),
+            masked_mean(ratio, valid, divisor),
+        )
+
+
+def value_loss(
+    value: Tensor,
+    target: Tensor,
+    valid: Tensor,
+    divisor: Tensor | float,
+    *,
+    behaviour_value: Tensor | None = None,
+    value_clip: float | None = None,
+) -> Tensor:
+    """Half the mean squared error of the value, optionally clipped, scalar.
+
+    With clipping: the larger one of the errors of V and of ``V_mu + clip(V - V_mu, -c, c)`` (Baselines' PPO; "37
+    implementation details", https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 9).
+
+    Args:
+        value: float32 ``[...]``, V(x_t), with gradient.
+        target: float32 ``[...]``, in the units of ``value``.
+        valid: bool ``[...]``.
+        divisor: Number of valid samples of the whole minibatch.
+        behaviour_value: float32 ``[...]``, V(x_t) as the behaviour policy saw it; needed for clipping.
+        value_clip: c; None does not clip.
+
+    Raises:
+        ValueError: ``value_clip`` without ``behaviour_value``, or not positive.
+    """
+    error = (value - target).square()
+    if value_clip is not None:
+        if behaviour_value is None or value_clip <= 0.0:
+            given = "no behaviour_value" if behaviour_value is None else "behaviour_value"
+            raise ValueError(
+                f"value_clip is {value_clip} with {given}; give a positive clip and behaviour_value, or value_clip=None"
+            )
+        near = behaviour_value + (value - behaviour_value).clamp(-value_clip, value_clip)
+        error = torch.maximum(error, (near - target).square())
+    return 0.5 * masked_mean(error, valid, divisor)
+
+
+def entropy_loss(entropy: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
+    """Negative mean entropy, scalar: minimising it keeps the policy exploring (Mnih et al. 2016, section 4)."""
+    return -masked_mean(entropy, valid, divisor)
+
+
+def masked_sums(x: Tensor, valid: Tensor) -> Tensor:
+    """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``: adds up over pieces and ranks."""
+    kept = torch.where(valid, x, 0.0).double()
+    return torch.stack([valid.sum().double(), kept.sum(), kept.square().sum()])
+
+
+def normalise_advantages(
+    advantage: Tensor, valid: Tensor, *, sums: Tensor | None = None, epsilon: float = 1e-8
+) -> Tensor:
+    """Advantages with mean 0 and standard deviation 1 over the valid samples; 0 where invalid.
+
+    Args:
+        advantage: float32 ``[...]``.
+        valid: bool ``[...]``.
+        sums: :func:`masked_sums` of the whole minibatch, where ``advantage`` is a piece of it.
+        epsilon: Added to the deviation. 1e-8 is CleanRL's and SB3's.
+
+    Returns:
+        float32 ``[...]``, without gradient. The deviation is the unbiased one; of fewer than two samples it is 0.
+    """
+    with torch.no_grad():
+        count, total, squares = (masked_sums(advantage, valid) if sums is None else sums).unbind()
+        mean = total / count.clamp_min(1.0)
+        variance = (squares - count * mean.square()).clamp_min(0.0) / (count - 1.0).clamp_min(1.0)
+        scaled = (advantage - mean.to(advantage.dtype)) / (variance.sqrt() + epsilon).to(advantage.dtype)
+        return torch.where(valid, scaled, 0.0)
+
+
+def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
+    """``1 - Var(target - value) / Var(target)`` over the valid samples, scalar.
+
+    1 is perfect, 0 is no better than predicting the mean, NaN is given where the targets do not vary.
+    """
+    with torch.no_grad():
+        count, total, squares = masked_sums(target - value, valid).unbind()
+        _, target_total, target_squares = masked_sums(target, valid).unbind()
+        residual = squares - total.square() / count
+        variance = target_squares - target_total.square() / count
+        return torch.where(variance > 0.0, 1.0 - residual / variance, torch.nan).float()

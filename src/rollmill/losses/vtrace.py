@@ -1,0 +1,129 @@
+"""V-trace on the time axis of :mod:`rollmill.specs`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["VTrace", "vtrace", "vtrace_from_ratios"]
+
+
+class VTrace(NamedTuple):
+    """V-trace targets ``vs`` and advantages for the policy gradient, float32 ``[T, N]``."""
+
+    vs: Tensor
+    pg_advantage: Tensor
+
+
+def vtrace(
+    behaviour_log_prob: Tensor,
+    target_log_prob: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    cut: Tensor,
+    valid: Tensor,
+    *,
+    discount: float,
+    vtrace_lambda: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    rho_pg_bar: float = 1.0,
+) -> VTrace:
+    """V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, equation 1 and section 4.2).
+
+    As :func:`vtrace_from_ratios` with ``ratio = pi / mu`` and a discount of 0 at terminated steps.
+
+    Args:
+        behaviour_log_prob: float32 ``[T, N]``, log mu(a_t | x_t).
+        target_log_prob: float32 ``[T, N]``, log pi(a_t | x_t).
+        reward: float32 ``[T, N]``: the consequence of a_t.
+        value: float32 ``[T + 1, N]``: V(x_0) .. V(x_T) of the target policy.
+        terminated: bool ``[T, N]``.
+        cut: bool ``[T, N]``, see :func:`rollmill.losses.gae.recursion_cut`.
+        valid: bool ``[T, N]``.
+        discount: gamma, for one agent step.
+        vtrace_lambda: lambda of section 4 ("Remark 2").
+        rho_bar: Clip of the ratio in the temporal difference; decides the fixed point.
+        c_bar: Clip of the trace coefficients; decides the speed of convergence.
+        rho_pg_bar: Clip of the ratio that weights the policy gradient.
+
+    Returns:
+        Targets and advantages, both without gradient.
+    """
+    with torch.no_grad():
+        ratio = torch.where(valid, (target_log_prob - behaviour_log_prob).exp(), 0.0)
+        discounts = (~terminated).to(reward.dtype).mul_(discount)
+        return vtrace_from_ratios(
+            ratio,
+            reward,
+            value,
+            discounts,
+            cut,
+            valid,
+            vtrace_lambda=vtrace_lambda,
+            rho_bar=rho_bar,
+            c_bar=c_bar,
+            rho_pg_bar=rho_pg_bar,
+        )
+
+
+def vtrace_from_ratios(
+    ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    discounts: Tensor,
+    cut: Tensor,
+    valid: Tensor,
+    *,
+    vtrace_lambda: float = 1.0,
+    rho_bar: float = 1.0,
+    c_bar: float = 1.0,
+    rho_pg_bar: float = 1.0,
+) -> VTrace:
+    """V-trace with a discount for each step; the semantics of ``rlax.vtrace_td_error_and_advantage``.
+
+    For valid steps, with ``continues = 1 - cut``::
+
+        rho_t    = min(rho_bar, ratio_t)
+        c_t      = lambda * min(c_bar, ratio_t)
+        delta_t  = rho_t * (r_t + discount_t * V(x_{t+1}) - V(x_t))
+        vs_t     = V(x_t) + e_t,  e_t = delta_t + discount_t * c_t * continues_t * e_{t+1}
+        next_t   = V(x_{t+1}) + lambda * continues_t * e_{t+1}
+        pg_t     = min(rho_pg_bar, ratio_t) * (r_t + discount_t * next_t - V(x_t))
+
+    ``next_t`` is rlax's ``lambda * vs_{t+1} + (1 - lambda) * V(x_{t+1})``; at a cut, and at the last step, it is
+    V(x_{t+1}). Invalid steps have ``vs = V`` and advantage 0.
+
+    Args:
+        ratio: float32 ``[T, N]``, pi(a_t | x_t) / mu(a_t | x_t).
+        reward: float32 ``[T, N]``.
+        value: float32 ``[T + 1, N]``.
+        discounts: float32 ``[T, N]``, 0 where the episode terminated.
+        cut: bool ``[T, N]``; the last step counts as cut, whatever stands there.
+        valid: bool ``[T, N]``.
+        vtrace_lambda: As in :func:`vtrace`.
+        rho_bar: As in :func:`vtrace`.
+        c_bar: As in :func:`vtrace`.
+        rho_pg_bar: As in :func:`vtrace`.
+
+    Returns:
+        Targets and advantages, both without gradient.
+    """
+    with torch.no_grad():
+        now, following = value[:-1], value[1:]
+        # Where the discount is 0 the following value may be anything, NaN included.
+        bootstrap = torch.where(discounts == 0.0, reward, reward + discounts * following)
+        delta = bootstrap - now
+        error = torch.where(valid, ratio.clamp(max=rho_bar) * delta, 0.0)
+        continues = ~cut & valid
+        continues[-1] = False
+        trace = torch.where(continues, discounts * ratio.clamp(max=c_bar) * vtrace_lambda, 0.0)
+        for t in range(reward.shape[0] - 2, -1, -1):
+            error[t].addcmul_(trace[t], error[t + 1])
+        correction = torch.zeros_like(error)
+        correction[:-1] = torch.where(continues[:-1], discounts[:-1] * error[1:] * vtrace_lambda, 0.0)
+        advantage = torch.where(valid, ratio.clamp(max=rho_pg_bar) * (delta + correction), 0.0)
+        return VTrace(now + error, advantage)

@@ -1,0 +1,258 @@
+"""The built-in model of every on-policy algorithm: normaliser, encoder, optional core, heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rollmill.models.config import Activation, ModelConfig
+from rollmill.models.cores import RecurrentCore, make_core, zero_state
+from rollmill.models.distributions import ActionDistribution
+from rollmill.models.encoders import ImageInput
+from rollmill.models.initialisation import activation_module, initialise_dense
+from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
+from rollmill.models.observation import make_encoder
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["ActorCritic", "ActorCriticOutput"]
+
+
+class ActorCriticOutput(NamedTuple):
+    """What a forward pass gives.
+
+    Attributes:
+        params: float32 ``[..., P]``, see :class:`rollmill.models.distributions.ActionDistribution`.
+        value: float32 ``[...]``; in normalised units if the model normalises returns.
+        rnn_state: float32 ``[N, S]`` after the last step; None without a core.
+    """
+
+    params: Tensor
+    value: Tensor
+    rnn_state: Tensor | None
+
+
+class ActorCritic(nn.Module):
+    """Actor and critic.
+
+    Autocast is respected by the encoder and the core; the heads always compute in float32, because a value in bfloat16
+    has three digits. It has no layer that behaves differently in training.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row.
+        config: What network it is.
+
+    Attributes:
+        distribution: How to read ``params``.
+        state_size: Width of the recurrent state; 0 without a core.
+        return_normaliser: Running statistics of the returns, or None.
+
+    Raises:
+        ValueError: The configuration does not fit the specs.
+    """
+
+    def __init__(self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> None:
+        super().__init__()
+        self.distribution = ActionDistribution(action, squash=config.squash_actions)
+        self.normaliser: ObservationNormaliser | None = None
+        if config.normalise_observations:
+            self.normaliser = ObservationNormaliser(
+                observation, images=config.normalise_images, clip=config.observation_clip
+            )
+        self.return_normaliser = RunningMeanStd(()) if config.normalise_returns else None
+        self.encoder, width = make_encoder(observation, action, config)
+        self.critic_encoder = None if config.shared else make_encoder(observation, action, config)[0]
+        self.core: RecurrentCore | None = None
+        if config.core != "none":
+            self.core = make_core(config.core, width, config.core_size, config.init)
+            width = self.core.output_size
+        self.state_size = self.core.state_size if self.core is not None else 0
+        self.trunk, trunk_width = _trunk(width, config)
+        self.critic_trunk = None if config.shared else _trunk(width, config)[0]
+        self.heads = _Heads(trunk_width, self.distribution, config)
+
+    def forward(
+        self,
+        observation: Mapping[str, Tensor],
+        rnn_state: Tensor | None = None,
+        reset: Tensor | None = None,
+    ) -> ActorCriticOutput:
+        """One step.
+
+        Args:
+            observation: Name -> ``[N, ...]``.
+            rnn_state: float32 ``[N, S]``; with a core only, where None stands for zeros.
+            reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
+        """
+        if self.normaliser is not None:
+            observation = self.normaliser(observation)
+        features: Tensor = self.encoder(observation)
+        if self.core is not None:
+            if rnn_state is None:
+                rnn_state = features.new_zeros((features.shape[0], self.state_size), dtype=torch.float32)
+            elif reset is not None:
+                rnn_state = zero_state(rnn_state, reset)
+            features, rnn_state = self.core.step(features, rnn_state)
+        params, value = self._outputs(observation, features)
+        return ActorCriticOutput(params, value, rnn_state)
+
+    def unroll(
+        self,
+        observation: Mapping[str, Tensor],
+        rnn_state: Tensor | None = None,
+        reset: Tensor | None = None,
+        reset_steps: Sequence[int] = (),
+    ) -> ActorCriticOutput:
+        """Several steps of the same rows; the encoder sees all of them at once.
+
+        Args:
+            observation: Name -> ``[T, N, ...]``.
+            rnn_state: float32 ``[N, S]`` before step 0; with a core only, where None stands for zeros.
+            reset: bool ``[T, N]``; needed if ``reset_steps`` is not empty.
+            reset_steps: Every t with any ``reset[t]``, ascending; known to the host, see
+                :meth:`rollmill.models.cores.RecurrentCore.unroll`. Without a core nothing of this matters.
+
+        Raises:
+            ValueError: ``reset_steps`` without ``reset``.
+        """
+        steps, rows = next(iter(observation.values())).shape[:2]
+        flat = {name: x.flatten(0, 1) for name, x in observation.items()}
+        if self.normaliser is not None:
+            flat = self.normaliser(flat)
+        features: Tensor = self.encoder(flat)
+        if self.core is not None:
+            if rnn_state is None:
+                rnn_state = features.new_zeros((rows, self.state_size), dtype=torch.float32)
+            x = features.view(steps, rows, -1)
+            if reset is not None:
+                x, rnn_state = self.core.unroll(x, rnn_state, reset, reset_steps)
+            elif not reset_steps:
+                x, rnn_state = self.core.run(x, rnn_state)
+            else:
+                raise ValueError(f"reset_steps is {list(reset_steps)} without reset; give reset as bool [T, N]")
+            features = x.flatten(0, 1)
+        params, value = self._outputs(flat, features)
+        return ActorCriticOutput(params.view(steps, rows, -1), value.reshape(steps, rows), rnn_state)
+
+    def initial_state(self, rows: int, device: torch.device | str | None = None) -> Tensor | None:
+        """The state at the first observation of an episode: zeros ``[rows, S]``, or None without a core."""
+        return torch.zeros((rows, self.state_size), device=device) if self.core is not None else None
+
+    def update_normaliser(self, observation: Mapping[str, Tensor], valid: Tensor | None = None) -> None:
+        """Merge raw observations into the running statistics; without a normaliser this does nothing.
+
+        Args:
+            observation: Name -> ``[..., *shape]``.
+            valid: bool ``[...]``; False leaves an observation out.
+        """
+        if self.normaliser is not None:
+            self.normaliser.update(observation, valid)
+
+    def update_value_normaliser(self, return_: Tensor, valid: Tensor | None = None) -> None:
+        """Merge returns (in units of the rewards) into the running statistics; without a normaliser does nothing."""
+        if self.return_normaliser is not None:
+            self.return_normaliser.update(return_, valid)
+
+    @property
+    def normalises_observations(self) -> bool:
+        """Whether :meth:`update_normaliser` does anything."""
+        return self.normaliser is not None
+
+    @property
+    def normalises_returns(self) -> bool:
+        """Whether the value is in normalised units and :meth:`update_value_normaliser` does anything."""
+        return self.return_normaliser is not None
+
+    def value_moments(self) -> tuple[float, float]:
+        """``(mean, std)`` with which returns are normalised, (0, 1) if they are not. Waits for the device."""
+        if self.return_normaliser is None:
+            return 0.0, 1.0
+        return self.return_normaliser.shift.item(), 1.0 / self.return_normaliser.scale.item()
+
+    def denormalise_value(self, value: Tensor) -> Tensor:
+        """Values as the network gives them, to units of the rewards."""
+        return value if self.return_normaliser is None else self.return_normaliser.denormalise(value)
+
+    def normalise_value(self, return_: Tensor) -> Tensor:
+        """Returns in units of the rewards, to the units of the network's value."""
+        return return_ if self.return_normaliser is None else self.return_normaliser.normalise(return_)
+
+    def set_channels_last(self, enabled: bool) -> None:
+        """Whether images are cast into channels_last memory (the default) or into channels-first memory."""
+        for module in self.modules():
+            if isinstance(module, ImageInput):
+                module.channels_last = enabled
+
+    def to_inference_dtype(self, dtype: torch.dtype) -> ActorCritic:
+        """Keep the weights of encoders and core in ``dtype``, for a policy worker; heads and normalisers stay float32.
+
+        ``load_state_dict`` and ``Tensor.copy_`` convert float32 weights on the way in, so that they are converted once
+        for each policy version instead of once for each forward pass, as autocast would. Returns the model itself.
+        """
+        for module in (self.encoder, self.critic_encoder, self.core):
+            if module is not None:
+                module.to(dtype)
+        return self
+
+    def _outputs(self, observation: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.autocast(features.device.type, enabled=False):
+            actor = self.trunk(features.float())
+            if self.critic_encoder is None:
+                return self.heads.joint(actor)
+        critic: Tensor = self.critic_encoder(observation)
+        with torch.autocast(features.device.type, enabled=False):
+            assert self.critic_trunk is not None
+            return self.heads.apart(actor, self.critic_trunk(critic.float()))
+
+
+class _Heads(nn.Module):
+    """Linear heads. The policy's and the critic's weights are two layers, applied as one where both see the same."""
+
+    def __init__(self, width: int, distribution: ActionDistribution, config: ModelConfig) -> None:
+        super().__init__()
+        self.num_logits = distribution.num_logits
+        self.num_continuous = distribution.num_continuous
+        learns_vector = distribution.num_continuous > 0 and not config.state_dependent_std
+        outputs = distribution.params_size - (distribution.num_continuous if learns_vector else 0)
+        self.policy = initialise_dense(nn.Linear(width, outputs), config.init, gain=0.01)
+        self.value = initialise_dense(nn.Linear(width, 1), config.init, gain=1.0)
+        self.log_std = (
+            nn.Parameter(torch.full((distribution.num_continuous,), config.initial_log_std)) if learns_vector else None
+        )
+        self.log_std_bounds = config.log_std_bounds
+        if distribution.num_continuous > 0 and not learns_vector:
+            with torch.no_grad():
+                self.policy.bias[-distribution.num_continuous :] = config.initial_log_std
+
+    def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        weight = torch.cat([self.policy.weight, self.value.weight])
+        bias = torch.cat([self.policy.bias, self.value.bias])
+        outputs = functional.linear(features, weight, bias)
+        return self._params(outputs[..., :-1]), outputs[..., -1]
+
+    def apart(self, actor: Tensor, critic: Tensor) -> tuple[Tensor, Tensor]:
+        return self._params(self.policy(actor)), self.value(critic).squeeze(-1)
+
+    def _params(self, outputs: Tensor) -> Tensor:
+        if self.num_continuous == 0:
+            return outputs
+        if self.log_std is not None:
+            return torch.cat([outputs, self.log_std.expand(*outputs.shape[:-1], -1)], -1)
+        log_std = outputs[..., -self.num_continuous :].clamp(*self.log_std_bounds)
+        return torch.cat([outputs[..., : -self.num_continuous], log_std], -1)
+
+
+def _trunk(width: int, config: ModelConfig) -> tuple[nn.Sequential, int]:
+    layers: list[nn.Module] = []
+    published: Activation = "tanh" if config.encoder == "mlp" else "relu"
+    for size in config.head_sizes:
+        layers += [
+            initialise_dense(nn.Linear(width, size), config.init),
+            activation_module(config.activation, published),
+        ]
+        width = size
+    return nn.Sequential(*layers), width

@@ -1,0 +1,108 @@
+"""The configuration of a model. Imports no torch: processes without a network read it too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+__all__ = ["Activation", "CoreKind", "Initialisation", "ModelConfig"]
+
+Activation = Literal["auto", "relu", "elu", "tanh", "silu", "gelu"]
+CoreKind = Literal["none", "gru", "lstm"]
+Initialisation = Literal["auto", "orthogonal", "lecun", "torch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """What network a policy is.
+
+    Attributes:
+        model: Name of a whole model, as given to :func:`rollmill.models.registry.register_model`; ``"actor_critic"`` is
+            the built-in :class:`rollmill.models.actor_critic.ActorCritic`.
+        encoder: ``"auto"`` chooses for each observation entry by its spec: images of at least 36 x 36 pixels get the
+            Nature CNN, smaller grids a small CNN, everything else an MLP. A name (``"nature"``, ``"sf_simplified"``,
+            ``"sf_full"``, ``"impala"``, ``"small"``, ``"mlp"`` or one given to
+            :func:`rollmill.models.registry.register_encoder`) is used for the images; other entries get an MLP.
+        entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
+        dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
+        mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.
+        head_sizes: Widths of dense layers between the encoder (or core) and the heads.
+        activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).
+        core: Recurrent core between encoder and heads.
+        core_size: Width of the core. 512 is Sample Factory's.
+        shared: Whether actor and critic share encoder and heads' layers. CleanRL, SB3 and Baselines use separate MLPs
+            for continuous control. A core requires ``shared``.
+        init: ``"auto"`` is the encoder's published one: orthogonal with gain sqrt(2) (CleanRL, "37 implementation
+            details of PPO"), or for IMPALA LeCun-normal convolutions with orthogonal dense layers (Cleanba).
+            ``"torch"`` keeps PyTorch's. The heads' gains are 0.01 (policy) and 1 (value) except for ``"torch"``.
+        initial_log_std: Of Gaussian heads. 0 is CleanRL's and SB3's.
+        state_dependent_std: Whether the network gives each state its own log standard deviation (clamped to
+            ``log_std_bounds``); else it is one learnt vector.
+        log_std_bounds: Bounds of a state-dependent log standard deviation. (-20, 2) is SB3's for SAC.
+        squash_actions: Whether real actions are squashed by tanh into their bounds (which must be finite); else they
+            are Gaussian and clipped by the environment's side.
+        normalise_observations: Whether running statistics normalise the non-image entries.
+        normalise_images: Whether they also normalise images, one mean and deviation for each element.
+        observation_clip: Normalised observations are clipped to plus and minus this. 10 is Baselines' and SB3's.
+        normalise_returns: Whether the critic predicts returns in units of their running mean and deviation.
+    """
+
+    model: str = "actor_critic"
+    encoder: str = "auto"
+    entry_encoders: Mapping[str, str] = field(default_factory=dict)
+    dense_size: int | None = None
+    mlp_sizes: tuple[int, ...] = (64, 64)
+    head_sizes: tuple[int, ...] = ()
+    activation: Activation = "auto"
+    core: CoreKind = "none"
+    core_size: int = 512
+    shared: bool = True
+    init: Initialisation = "auto"
+    initial_log_std: float = 0.0
+    state_dependent_std: bool = False
+    log_std_bounds: tuple[float, float] = (-20.0, 2.0)
+    squash_actions: bool = False
+    normalise_observations: bool = False
+    normalise_images: bool = False
+    observation_clip: float = 10.0
+    normalise_returns: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            ValueError: A value is outside of what is allowed.
+        """
+        for name, value, allowed in (
+            ("core", self.core, get_args(CoreKind)),
+            ("activation", self.activation, get_args(Activation)),
+            ("init", self.init, get_args(Initialisation)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"model.{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
+        for name, text in (("model", self.model), ("encoder", self.encoder)):
+            if not text:
+                raise ValueError(f"model.{name} is empty; give a registered name")
+        for name, sizes in (("mlp_sizes", self.mlp_sizes), ("head_sizes", self.head_sizes)):
+            if any(size < 1 for size in sizes):
+                raise ValueError(f"model.{name} is {sizes}; every width must be at least 1 (no layer: leave it out)")
+        if self.core_size < 1:
+            raise ValueError(f"model.core_size is {self.core_size}; it must be at least 1 (no core: core='none')")
+        if self.dense_size is not None and self.dense_size < 1:
+            raise ValueError(f"model.dense_size is {self.dense_size}; give at least 1, or None for the published width")
+        if not (math.isfinite(self.observation_clip) and self.observation_clip > 0):
+            raise ValueError(f"model.observation_clip is {self.observation_clip}; it must be finite and positive")
+        if not math.isfinite(self.initial_log_std):
+            raise ValueError(f"model.initial_log_std is {self.initial_log_std}; it must be finite")
+        low, high = self.log_std_bounds
+        if not low < high:
+            raise ValueError(f"model.log_std_bounds is {self.log_std_bounds}; the first must be less than the second")
+        if self.core != "none" and not self.shared:
+            raise ValueError(
+                f"model.core is {self.core!r} with shared=False; a recurrent core is shared by actor and critic: "
+                "set shared=True or core='none'"
+            )
+        if self.normalise_images and not self.normalise_observations:
+            raise ValueError("model.normalise_images needs normalise_observations=True; set it, or leave images alone")

@@ -1,0 +1,132 @@
+"""Recurrent cores with one flat state per row, and resets inside of an unroll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.models.config import Initialisation
+
+__all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
+
+
+class RecurrentCore(nn.Module):
+    """A recurrent layer between encoder and heads.
+
+    The state of a row is one flat float32 vector (h, or h followed by c), so that slots and policy workers can hold it
+    without knowing the core. It is all zeros at the first observation of an episode.
+
+    Attributes:
+        output_size: Width of the features it gives.
+        state_size: Width of the flat state.
+    """
+
+    output_size: int
+    state_size: int
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: features ``[N, F]`` and state ``[N, S]`` to output ``[N, H]`` and the next state ``[N, S]``."""
+        output, state = self.run(x.unsqueeze(0), state)
+        return output[0], state
+
+    def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """Several steps without a reset: ``[T, N, F]`` and ``[N, S]`` to ``[T, N, H]`` and ``[N, S]``."""
+        raise NotImplementedError
+
+    def unroll(self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Several steps with resets.
+
+        The steps at which something resets are known to the host that built the batch, so nothing waits for the device:
+        time is split at them, and each part between is one call of the fused kernel.
+
+        Args:
+            x: float ``[T, N, F]``.
+            state: float32 ``[N, S]``, before ``reset[0]`` is applied.
+            reset: bool ``[T, N]``: the row's state is zeroed before x_t is consumed.
+            reset_steps: Every t with any ``reset[t]``, ascending. A step that is not listed does not reset.
+
+        Returns:
+            Outputs ``[T, N, H]`` and the state after the last step.
+        """
+        outputs = []
+        begin = 0
+        for t in reset_steps:
+            if t > begin:
+                output, state = self.run(x[begin:t], state)
+                outputs.append(output)
+                begin = t
+            state = zero_state(state, reset[t])
+        output, state = self.run(x[begin:], state)
+        if not outputs:
+            return output, state
+        return torch.cat([*outputs, output]), state
+
+
+class GRUCore(RecurrentCore):
+    """``nn.GRU`` with one layer (Cho et al. 2014, https://arxiv.org/abs/1406.1078). The state is h."""
+
+    def __init__(self, input_size: int, size: int, init: Initialisation) -> None:
+        super().__init__()
+        self.output_size = self.state_size = size
+        self.layer = nn.GRU(input_size, size)
+        _initialise(self.layer, init)
+
+    def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.run`."""
+        output, last = self.layer(x, state.unsqueeze(0).to(x.dtype))
+        return output, last[0].float()
+
+
+class LSTMCore(RecurrentCore):
+    """``nn.LSTM`` with one layer (Hochreiter and Schmidhuber 1997). The state is h followed by c."""
+
+    def __init__(self, input_size: int, size: int, init: Initialisation) -> None:
+        super().__init__()
+        self.output_size = size
+        self.state_size = 2 * size
+        self.layer = nn.LSTM(input_size, size)
+        _initialise(self.layer, init)
+
+    def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.run`."""
+        h, c = state.unsqueeze(0).to(x.dtype).chunk(2, -1)
+        output, (h, c) = self.layer(x, (h.contiguous(), c.contiguous()))
+        return output, torch.cat([h[0], c[0]], -1).float()
+
+
+def zero_state(state: Tensor, reset: Tensor) -> Tensor:
+    """``state [N, S]`` with the rows of ``reset`` (bool ``[N]``) set to 0, whatever stood there (NaN included)."""
+    return state.masked_fill(reset.unsqueeze(-1), 0.0)
+
+
+def make_core(kind: str, input_size: int, size: int, init: Initialisation) -> RecurrentCore:
+    """A core by its name.
+
+    Args:
+        kind: ``"gru"`` or ``"lstm"``.
+        input_size: Width of the encoder's features.
+        size: Width of the core.
+        init: Initialisation.
+
+    Raises:
+        ValueError: An unknown kind.
+    """
+    if kind == "gru":
+        return GRUCore(input_size, size, init)
+    if kind == "lstm":
+        return LSTMCore(input_size, size, init)
+    raise ValueError(f"the core is {kind!r}; allowed: 'gru', 'lstm' (and 'none', which builds no core)")
+
+
+@torch.no_grad()
+def _initialise(layer: nn.RNNBase, init: Initialisation) -> None:
+    """Orthogonal matrices and zero biases (CleanRL's ppo_atari_lstm), or PyTorch's own."""
+    if init == "torch":
+        return
+    for name, parameter in layer.named_parameters():
+        if "bias" in name:
+            nn.init.zeros_(parameter)
+        else:
+            nn.init.orthogonal_(parameter, 1.0)

@@ -1,0 +1,276 @@
+"""Action distributions: pure tensor functions on one flat parameter array.
+
+``params [..., P]`` is laid out as ``[logits of head 0 | logits of head 1 | ... | means | log standard deviations]``, so
+that one array holds any combination of heads. Everything is computed in float32, whatever the dtype of ``params``; no
+function reads a value back to the host.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from rollmill.specs import ActionSpec, BoxHead
+
+__all__ = ["ActionDistribution", "Evaluation", "Sample"]
+
+# Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN.
+_FORBIDDEN = -1.0e9
+# torch.rand has 24 bits and may give 0, whose logarithm would let a forbidden action tie with the allowed ones.
+_SMALLEST_UNIFORM = 2.0**-25
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+_LOG_2 = math.log(2.0)
+
+
+class Sample(NamedTuple):
+    """Sampled actions and their log-probability.
+
+    Attributes:
+        discrete: int32 ``[..., Kd]``; None without categorical heads.
+        continuous: float32 ``[..., Kc]``; None without real heads. With squashing: before tanh.
+        log_prob: float32 ``[...]``, summed over heads.
+    """
+
+    discrete: Tensor | None
+    continuous: Tensor | None
+    log_prob: Tensor
+
+
+class Evaluation(NamedTuple):
+    """What a loss needs of given actions: ``log_prob`` and ``entropy``, float32 ``[...]``."""
+
+    log_prob: Tensor
+    entropy: Tensor
+
+
+class ActionDistribution:
+    """The joint distribution of independent categorical and Gaussian heads.
+
+    Masks (``[..., mask_size]``, bool or uint8, non-zero is allowed) apply to the categorical heads: a forbidden choice
+    has probability exactly 0, is never sampled and gets no gradient. A head whose mask forbids everything counts as
+    unconstrained (environments give such masks for rows that wait for a reset).
+
+    With ``squash`` the *stored* action is the Gaussian value u before squashing, because atanh of a stored tanh(u) is
+    inexact near the bounds. The environment's side maps it: ``low + (high - low) * (tanh(u) + 1) / 2``. ``log_prob`` is
+    the density of tanh(u) in (-1, 1)^K. Without ``squash`` it clips u to the bounds.
+
+    Args:
+        spec: The action of one row.
+        squash: Whether real heads are squashed by tanh.
+
+    Raises:
+        ValueError: ``squash`` with a head whose bounds are not finite.
+    """
+
+    def __init__(self, spec: ActionSpec, *, squash: bool = False) -> None:
+        if squash:
+            for index, head in enumerate(spec.heads):
+                if isinstance(head, BoxHead) and not head.is_bounded:
+                    raise ValueError(
+                        f"squash_actions needs finite bounds, but action head {index} has low={head.low}, "
+                        f"high={head.high}; rescale the environment's action space or set squash_actions=False"
+                    )
+        self.spec = spec
+        self.squash = squash and spec.num_continuous > 0
+        self.categorical_sizes = list(spec.categorical_sizes)
+        self.num_discrete = spec.num_discrete
+        self.num_continuous = spec.num_continuous
+        self.num_logits = spec.mask_size
+        self.params_size = self.num_logits + 2 * self.num_continuous
+        self.noise_size = self.num_logits + self.num_continuous
+
+    def sample(
+        self,
+        params: Tensor,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        uniform: Tensor | None = None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Sample actions.
+
+        Args:
+            params: ``[..., P]``.
+            mask: ``[..., mask_size]`` or None.
+            generator: Of the params' device; None is torch's global one.
+            uniform: float32 ``[..., noise_size]`` in [0, 1): the randomness itself, instead of a generator; then the
+                actions are a function of the arguments alone, whatever batch a row is in.
+
+        Returns:
+            ``(discrete, continuous)`` as in :class:`Sample`.
+        """
+        logits, mean, log_std = self._split(params, mask)
+        return self._draw(logits, mean, log_std, generator, uniform)
+
+    def sample_with_log_prob(
+        self,
+        params: Tensor,
+        mask: Tensor | None = None,
+        generator: torch.Generator | None = None,
+        *,
+        uniform: Tensor | None = None,
+    ) -> Sample:
+        """Sample actions and give their log-probability: one pass of what a policy worker needs. As :meth:`sample`."""
+        logits, mean, log_std = self._split(params, mask)
+        discrete, continuous = self._draw(logits, mean, log_std, generator, uniform)
+        return Sample(discrete, continuous, self._log_prob(logits, mean, log_std, discrete, continuous))
+
+    def mode(self, params: Tensor, mask: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+        """The most probable choices and the means, as ``(discrete, continuous)``."""
+        logits, mean, _ = self._split(params, mask)
+        discrete = self._argmax(logits) if logits is not None else None
+        return discrete, mean
+
+    def log_prob(
+        self, params: Tensor, discrete: Tensor | None, continuous: Tensor | None, mask: Tensor | None = None
+    ) -> Tensor:
+        """Log-probability (density for real heads) of given actions, float32 ``[...]``."""
+        logits, mean, log_std = self._split(params, mask)
+        return self._log_prob(logits, mean, log_std, discrete, continuous)
+
+    def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Entropy, float32 ``[...]``, in nats; for squashed heads that of the Gaussian before squashing.
+
+        (A squashed Gaussian has no closed form; its Gaussian is what other implementations of PPO regularise too.)
+        """
+        logits, _, log_std = self._split(params, mask)
+        return self._entropy(self._log_softmaxes(logits), log_std)
+
+    def evaluate(
+        self, params: Tensor, discrete: Tensor | None, continuous: Tensor | None, mask: Tensor | None = None
+    ) -> Evaluation:
+        """Log-probability and entropy with one log-softmax for both: what a learner needs. As :meth:`log_prob`."""
+        logits, mean, log_std = self._split(params, mask)
+        log_probs = self._log_softmaxes(logits)
+        total = self._gaussian_log_prob(mean, log_std, continuous)
+        if discrete is not None:
+            for column, head in enumerate(log_probs):
+                choice = discrete[..., column : column + 1].long()
+                total = _add(total, head.gather(-1, choice).squeeze(-1))
+        assert total is not None
+        return Evaluation(total, self._entropy(log_probs, log_std))
+
+    def kl(self, p: Tensor, q: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Kullback-Leibler divergence KL(p || q) of two parameter arrays, float32 ``[...]``.
+
+        Exact also for squashed heads: a bijection of both leaves it unchanged.
+        """
+        p_logits, p_mean, p_log_std = self._split(p, mask)
+        q_logits, q_mean, q_log_std = self._split(q, mask)
+        total: Tensor | None = None
+        for p_head, q_head in zip(self._log_softmaxes(p_logits), self._log_softmaxes(q_logits), strict=True):
+            total = _add(total, (p_head.exp() * (p_head - q_head)).sum(-1))
+        if p_mean is not None:
+            assert p_log_std is not None
+            assert q_mean is not None
+            assert q_log_std is not None
+            ratio = (2.0 * (p_log_std - q_log_std)).exp()
+            distance = (p_mean - q_mean).square() * (-2.0 * q_log_std).exp()
+            total = _add(total, (0.5 * (ratio + distance - 1.0) + q_log_std - p_log_std).sum(-1))
+        assert total is not None
+        return total
+
+    def _split(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        params = params.float()
+        if self.num_continuous == 0:
+            return self._masked(params, mask), None, None
+        n, k = self.num_logits, self.num_continuous
+        logits = self._masked(params[..., :n], mask) if n else None
+        return logits, params[..., n : n + k], params[..., n + k :]
+
+    def _masked(self, logits: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is None:
+            return logits
+        allowed = mask.to(torch.bool)
+        if self.num_discrete == 1:
+            allowed = allowed | ~allowed.any(-1, keepdim=True)
+        else:
+            heads = torch.split(allowed, self.categorical_sizes, -1)
+            allowed = torch.cat([head | ~head.any(-1, keepdim=True) for head in heads], -1)
+        return torch.where(allowed, logits, _FORBIDDEN)
+
+    def _argmax(self, scores: Tensor) -> Tensor:
+        if self.num_discrete == 1:
+            return scores.argmax(-1, keepdim=True).to(torch.int32)
+        heads = torch.split(scores, self.categorical_sizes, -1)
+        return torch.stack([head.argmax(-1) for head in heads], -1).to(torch.int32)
+
+    def _draw(
+        self,
+        logits: Tensor | None,
+        mean: Tensor | None,
+        log_std: Tensor | None,
+        generator: torch.Generator | None,
+        uniform: Tensor | None,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        discrete = continuous = None
+        if logits is not None:
+            if uniform is None:
+                noise = torch.rand(logits.shape, generator=generator, device=logits.device)
+            else:
+                noise = uniform[..., : self.num_logits].clone()
+            # Gumbel-max: argmax(logits - log E), E = -log U exponential, has the categorical distribution. Unlike the
+            # inverse of a parallel prefix sum it can never round into a forbidden choice.
+            noise = noise.clamp_min_(_SMALLEST_UNIFORM).log_().neg_().log_()
+            discrete = self._argmax(logits.detach() - noise)
+        if mean is not None:
+            assert log_std is not None
+            if uniform is None:
+                normal = torch.randn(mean.shape, generator=generator, device=mean.device)
+            else:
+                normal = torch.special.ndtri(uniform[..., self.num_logits :].clamp_min(_SMALLEST_UNIFORM))
+            continuous = mean + log_std.exp() * normal
+        return discrete, continuous
+
+    def _log_prob(
+        self,
+        logits: Tensor | None,
+        mean: Tensor | None,
+        log_std: Tensor | None,
+        discrete: Tensor | None,
+        continuous: Tensor | None,
+    ) -> Tensor:
+        total = self._gaussian_log_prob(mean, log_std, continuous)
+        if logits is not None:
+            assert discrete is not None
+            for column, head in enumerate(torch.split(logits, self.categorical_sizes, -1)):
+                chosen = head.gather(-1, discrete[..., column : column + 1].long()).squeeze(-1)
+                total = _add(total, chosen - head.logsumexp(-1))
+        assert total is not None
+        return total
+
+    def _gaussian_log_prob(
+        self, mean: Tensor | None, log_std: Tensor | None, continuous: Tensor | None
+    ) -> Tensor | None:
+        if mean is None:
+            return None
+        assert log_std is not None
+        assert continuous is not None
+        standardised = (continuous - mean) * (-log_std).exp()
+        density = -0.5 * standardised.square() - log_std - _HALF_LOG_TAU
+        if self.squash:
+            # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not cancel for large |u|.
+            density = density - 2.0 * (_LOG_2 - continuous - functional.softplus(-2.0 * continuous))
+        return density.sum(-1)
+
+    def _log_softmaxes(self, logits: Tensor | None) -> tuple[Tensor, ...]:
+        if logits is None:
+            return ()
+        return tuple(head.log_softmax(-1) for head in torch.split(logits, self.categorical_sizes, -1))
+
+    def _entropy(self, log_probs: tuple[Tensor, ...], log_std: Tensor | None) -> Tensor:
+        total: Tensor | None = None
+        for head in log_probs:
+            total = _add(total, -(head.exp() * head).sum(-1))
+        if log_std is not None:
+            total = _add(total, (log_std + (_HALF_LOG_TAU + 0.5)).sum(-1))
+        assert total is not None
+        return total
+
+
+def _add(total: Tensor | None, term: Tensor) -> Tensor:
+    return term if total is None else total + term

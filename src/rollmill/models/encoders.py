@@ -1,0 +1,223 @@
+"""Encoders: one observation entry to one feature vector.
+
+Images
+======
+An image entry is ``[N, C, H, W]`` or ``[N, H, W, C]`` as its spec says (:func:`channels_first`). uint8 pixels are cast
+on the device to the compute dtype (exact in bfloat16 too, which holds every integer up to 256), and the factor 1/255 is
+folded into the first convolution's weight, so that no pass over the pixels scales them. The cast writes channels_last
+memory, which is what convolutions are fastest on.
+
+A batch builder may have done this already: an image entry whose spec is uint8 but that arrives as float32 or bfloat16
+is taken to be ``[N, C, H, W]`` (of any memory format, best a channels_last view of ``[N, H, W, C]`` memory) *already
+multiplied by 1/255*.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rollmill.models.config import Activation, ModelConfig
+from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
+from rollmill.specs import ArraySpec
+
+__all__ = [
+    "ConvEncoder",
+    "DenseEncoder",
+    "EntryEncoder",
+    "ImageInput",
+    "channels_first",
+    "is_grid",
+    "is_large_image",
+]
+
+_LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
+_MAX_ONE_HOT = 4096
+
+
+def channels_first(spec: ArraySpec) -> bool:
+    """Whether the first of three axes holds the channels, which are on the smaller one of the first and the last."""
+    return spec.shape[0] < spec.shape[-1]
+
+
+def is_grid(spec: ArraySpec) -> bool:
+    """Whether an entry has the three axes of an image and at least 3 x 3 positions."""
+    if len(spec.shape) != 3:
+        return False
+    height, width = spec.shape[1:] if channels_first(spec) else spec.shape[:2]
+    return min(height, width) >= 3
+
+
+def is_large_image(spec: ArraySpec) -> bool:
+    """Whether an entry is a grid of at least 36 x 36 positions."""
+    return is_grid(spec) and min(spec.shape[1:] if channels_first(spec) else spec.shape[:2]) >= _LARGE
+
+
+class EntryEncoder(nn.Module):
+    """An encoder of one observation entry: ``forward([N, ...]) -> [N, output_size]``."""
+
+    output_size: int
+
+    def __init__(self, output_size: int) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+
+class ImageInput(nn.Conv2d):
+    """A first convolution that takes pixels as they are stored (see the module's docstring).
+
+    Args:
+        spec: The image entry.
+        out_channels: As in ``nn.Conv2d``.
+        kernel_size: As in ``nn.Conv2d``.
+        stride: As in ``nn.Conv2d``.
+        padding: As in ``nn.Conv2d``.
+
+    Attributes:
+        channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
+        pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 for small grids, whose numbers are
+            categories rather than brightness.
+    """
+
+    def __init__(self, spec: ArraySpec, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0) -> None:
+        self.channels_first = channels_first(spec)
+        channels = spec.shape[0] if self.channels_first else spec.shape[-1]
+        super().__init__(channels, out_channels, kernel_size, stride, padding)
+        self.is_bytes = spec.dtype == "uint8"
+        self.pixel_scale = 1.0 / 255.0 if self.is_bytes and is_large_image(spec) else 1.0
+        self.channels_last = True
+        self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` or ``[N, H, W, C]`` to the convolution's output."""
+        weight = self.weight
+        prepared = self.is_bytes and x.is_floating_point()
+        if not (prepared or self.channels_first):
+            x = x.permute(0, 3, 1, 2)
+        if not prepared:
+            if self.pixel_scale != 1.0:
+                weight = weight * self.pixel_scale
+            device = x.device.type
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+            x = x.to(dtype, memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
+        elif not torch.is_autocast_enabled(x.device.type):
+            x = x.to(weight.dtype)
+        return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+
+class ConvEncoder(EntryEncoder):
+    """Convolutions without padding, a dense layer, an activation behind each.
+
+    Args:
+        spec: The image entry.
+        convolutions: ``(channels, kernel, stride)`` of each.
+        dense_size: Width of the dense layer.
+        config: For activation and initialisation.
+        published: The activation that ``"auto"`` stands for.
+        padding: Of every convolution.
+
+    Raises:
+        ValueError: The image is too small for the convolutions.
+    """
+
+    def __init__(
+        self,
+        spec: ArraySpec,
+        convolutions: tuple[tuple[int, int, int], ...],
+        dense_size: int,
+        config: ModelConfig,
+        *,
+        published: Activation = "relu",
+        padding: int = 0,
+    ) -> None:
+        super().__init__(dense_size)
+        layers: list[nn.Module] = []
+        channels, kernel, stride = convolutions[0]
+        first = ImageInput(spec, channels, kernel, stride, padding)
+        height, width = first.image_size
+        layers += [initialise_conv(first, config.init), activation_module(config.activation, published)]
+        height, width = _conv_size(height, width, kernel, stride, padding)
+        for (before, _, _), (channels, kernel, stride) in pairwise(convolutions):
+            conv = nn.Conv2d(before, channels, kernel, stride, padding)
+            layers += [initialise_conv(conv, config.init), activation_module(config.activation, published)]
+            height, width = _conv_size(height, width, kernel, stride, padding)
+        if min(height, width) < 1:
+            raise ValueError(
+                f"an image of shape {spec.shape} is too small for the convolutions {convolutions}; "
+                "use encoder='small' or encoder='mlp', or larger images"
+            )
+        self.convolutions = nn.Sequential(*layers)
+        self.dense = initialise_dense(nn.Linear(height * width * channels, dense_size), config.init)
+        self.activation = activation_module(config.activation, published)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
+        return _dense_head(self.convolutions(x), self.dense, self.activation)
+
+
+class DenseEncoder(EntryEncoder):
+    """An MLP on a flattened entry; no hidden layers make it the identity.
+
+    Integer entries with a single element and declared bounds (``Discrete`` observations) become one-hot; uint8 entries
+    declared up to 255 are multiplied by 1/255, folded into the first weight; all else is cast to float.
+
+    Args:
+        spec: The entry.
+        sizes: Widths of the hidden layers.
+        config: For activation and initialisation.
+        published: The activation that ``"auto"`` stands for.
+    """
+
+    def __init__(
+        self, spec: ArraySpec, sizes: tuple[int, ...], config: ModelConfig, *, published: Activation = "tanh"
+    ) -> None:
+        choices = _one_hot_size(spec)
+        width = choices or spec.size
+        super().__init__(sizes[-1] if sizes else width)
+        self.num_choices = choices
+        self.first_choice = int(spec.low) if choices and spec.low is not None else 0
+        self.input_scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == 255 else 1.0
+        layers: list[nn.Module] = []
+        for before, size in pairwise((width, *sizes)):
+            layers += [
+                initialise_dense(nn.Linear(before, size), config.init),
+                activation_module(config.activation, published),
+            ]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, ...]`` to ``[N, output_size]``."""
+        x = x.reshape(x.shape[0], -1)
+        if self.num_choices and not x.is_floating_point():
+            choice = (x[:, 0] - self.first_choice).long()
+            x = functional.one_hot(choice, self.num_choices)
+        first = self.layers[0].weight if len(self.layers) else None
+        x = x.to(first.dtype if isinstance(first, Tensor) else torch.float32)
+        if self.input_scale != 1.0:
+            x = x * self.input_scale
+        features: Tensor = self.layers(x)
+        return features
+
+
+def _dense_head(maps: Tensor, dense: nn.Linear, activation: nn.Module) -> Tensor:
+    # Flattened in the order of channels_last memory, which is then a view instead of a copy.
+    features: Tensor = activation(dense(maps.permute(0, 2, 3, 1).flatten(1)))
+    return features
+
+
+def _conv_size(height: int, width: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
+    return (height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1
+
+
+def _one_hot_size(spec: ArraySpec) -> int:
+    is_integer = spec.dtype.startswith(("int", "uint"))
+    if not is_integer or spec.size != 1 or spec.low is None or spec.high is None:
+        return 0
+    if not (math.isfinite(spec.low) and math.isfinite(spec.high)):
+        return 0
+    choices = int(spec.high) - int(spec.low) + 1
+    return choices if choices <= _MAX_ONE_HOT else 0

@@ -1,0 +1,180 @@
+"""The encoder of a whole observation: one encoder for each entry, concatenated; or a user's own, by name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.encoders import ConvEncoder, DenseEncoder, EntryEncoder, is_grid, is_large_image
+from rollmill.models.impala import ImpalaEncoder
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = [
+    "BUILT_IN_ENCODERS",
+    "EncoderFactory",
+    "ObservationEncoder",
+    "UnknownModelError",
+    "entry_encoder",
+    "make_encoder",
+    "register_encoder",
+    "unknown_name",
+]
+
+EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
+
+BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "mlp")
+
+# Mnih et al. 2015, https://doi.org/10.1038/nature14236, "Model architecture".
+_NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+# Petrenko et al. 2020, https://arxiv.org/abs/2006.11751, figure A.1; `convnet_simple` of Sample Factory 2.
+_SAMPLE_FACTORY = ((32, 8, 4), (64, 4, 2), (128, 3, 2))
+_SAMPLE_FACTORY_MEASUREMENTS = (128, 128)
+# For grids too small for strides (MiniGrid's 7 x 7): convolutions of BabyAI and rl-starter-files, without pooling.
+_SMALL = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
+_TINY = ((32, 2, 1), (64, 2, 1))
+
+_encoders: dict[str, EncoderFactory] = {}
+
+
+class UnknownModelError(ValueError):
+    """A model or encoder name that nobody registered."""
+
+
+def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) -> EntryEncoder:
+    """The built-in encoder ``kind`` for one entry.
+
+    Args:
+        kind: One of ``BUILT_IN_ENCODERS``.
+        name: The entry's name, for messages.
+        spec: The entry.
+        config: Widths, activation, initialisation.
+
+    Raises:
+        ValueError: An unknown kind, or an image encoder for an entry that is no image.
+    """
+    if kind == "auto":
+        kind = "nature" if is_large_image(spec) else "small" if is_grid(spec) else "mlp"
+    if kind not in BUILT_IN_ENCODERS:
+        raise ValueError(f"encoder of entry {name!r} is {kind!r}; allowed: {', '.join(BUILT_IN_ENCODERS)}")
+    if kind == "mlp":
+        return DenseEncoder(spec, config.mlp_sizes, config)
+    if not is_grid(spec):
+        raise ValueError(
+            f"encoder {kind!r} needs an image, but observation entry {name!r} has shape {spec.shape}; use encoder='mlp'"
+        )
+    if kind == "impala":
+        return ImpalaEncoder(spec, config.dense_size or 256, config)
+    dense_size = config.dense_size or 512
+    if kind == "nature":
+        return ConvEncoder(spec, _NATURE, dense_size, config)
+    if kind == "small":
+        side = min(sorted(spec.shape)[1:])
+        return ConvEncoder(spec, _SMALL if side >= 4 else _TINY, config.dense_size or 128, config)
+    return ConvEncoder(spec, _SAMPLE_FACTORY, dense_size, config, published="elu")
+
+
+class ObservationEncoder(nn.Module):
+    """One encoder for each entry, in the order of the specs, their features concatenated.
+
+    Args:
+        observation: Name -> spec.
+        config: ``encoder`` is for images; other entries get an MLP (with the Sample Factory encoders: its two layers of
+            128 for measurements). ``entry_encoders`` overrides single entries.
+
+    Attributes:
+        output_size: Width of the features.
+
+    Raises:
+        ValueError: ``entry_encoders`` names an entry that does not exist.
+    """
+
+    def __init__(self, observation: Mapping[str, ArraySpec], config: ModelConfig) -> None:
+        super().__init__()
+        unknown = set(config.entry_encoders) - set(observation)
+        if unknown:
+            raise ValueError(
+                f"model.entry_encoders names {sorted(unknown)}, but the observation has {sorted(observation)}"
+            )
+        self.names = tuple(observation)
+        encoders = []
+        for name, spec in observation.items():
+            kind = config.entry_encoders.get(name)
+            if kind is not None:
+                encoders.append(entry_encoder(kind, name, spec, config))
+            elif len(observation) > 1 and not is_grid(spec):
+                if config.encoder.startswith("sf_"):
+                    encoders.append(DenseEncoder(spec, _SAMPLE_FACTORY_MEASUREMENTS, config, published="elu"))
+                else:
+                    encoders.append(DenseEncoder(spec, config.mlp_sizes, config))
+            else:
+                encoders.append(entry_encoder(config.encoder, name, spec, config))
+        # A list, because entries' names may hold dots and slashes, which module names may not.
+        self.encoders = nn.ModuleList(encoders)
+        self.output_size = sum(encoder.output_size for encoder in encoders)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Name -> ``[N, ...]`` to features ``[N, output_size]``."""
+        if len(self.names) == 1:
+            features: Tensor = self.encoders[0](observation[self.names[0]])
+            return features
+        parts = [encoder(observation[name]) for name, encoder in zip(self.names, self.encoders, strict=True)]
+        return torch.cat(parts, -1)
+
+
+def register_encoder(name: str, factory: EncoderFactory) -> None:
+    """Make ``ModelConfig(encoder=name)`` use ``factory(observation, action, config)`` as the encoder.
+
+    The module maps a dict of name -> ``[N, ...]`` tensors to features ``[N, F]`` and has an attribute ``output_size``,
+    which is F. It is used for the whole observation. Every process
+    that builds models must register it, so do it in a module that is imported everywhere (``--import``).
+
+    Args:
+        name: A new name.
+        factory: A class or a function.
+
+    Raises:
+        ValueError: The name is taken by another factory.
+    """
+    if name in BUILT_IN_ENCODERS or _encoders.get(name, factory) is not factory:
+        raise ValueError(
+            f"encoder {name!r} exists already; choose a name other than {', '.join((*BUILT_IN_ENCODERS, *_encoders))}"
+        )
+    _encoders[name] = factory
+
+
+def make_encoder(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig
+) -> tuple[nn.Module, int]:
+    """The encoder that ``config`` names, and the width of its features.
+
+    Raises:
+        UnknownModelError: Nobody registered ``config.encoder``.
+        ValueError: The encoder does not fit the observation, or a registered one has no ``output_size``.
+    """
+    if config.encoder in BUILT_IN_ENCODERS:
+        built_in = ObservationEncoder(observation, config)
+        return built_in, built_in.output_size
+    if config.encoder not in _encoders:
+        raise unknown_name("encoder", config.encoder, (*BUILT_IN_ENCODERS, *_encoders), "register_encoder")
+    encoder = _encoders[config.encoder](observation, action, config)
+    width = getattr(encoder, "output_size", None)
+    if not isinstance(width, int):
+        raise ValueError(
+            f"encoder {config.encoder!r} ({type(encoder).__name__}) has output_size={width!r}; set it to the width of "
+            "the features, an int"
+        )
+    return encoder, width
+
+
+def unknown_name(kind: str, name: str, known: tuple[str, ...], register: str) -> UnknownModelError:
+    """The error for a name that nobody registered: the nearest ones, all of them, and how to register one's own."""
+    near = difflib.get_close_matches(name, known)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    return UnknownModelError(
+        f"{kind} {name!r} is not known; {hint}known: {', '.join(sorted(known))}. Your own: rollmill.models.registry."
+        f"{register}({name!r}, factory) in a module that every process imports (--import)"
+    )

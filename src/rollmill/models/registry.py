@@ -1,0 +1,55 @@
+"""Models by name, and the door for a user's own models and encoders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.config import ModelConfig
+from rollmill.models.observation import UnknownModelError, register_encoder, unknown_name
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["ModelFactory", "UnknownModelError", "make_model", "register_encoder", "register_model"]
+
+ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], ActorCritic]
+
+_BUILT_IN = "actor_critic"
+_models: dict[str, ModelFactory] = {_BUILT_IN: ActorCritic}
+
+
+def register_model(name: str, factory: ModelFactory) -> None:
+    """Make ``ModelConfig(model=name)`` build ``factory(observation, action, config)``.
+
+    The result must be an :class:`rollmill.models.actor_critic.ActorCritic`; a subclass may override whatever it likes,
+    ``forward`` and ``unroll`` included. Every process that builds models must register it, so do it in a module that is
+    imported everywhere (``--import``).
+
+    Args:
+        name: A new name.
+        factory: A subclass, or a function that gives an instance of one.
+
+    Raises:
+        ValueError: The name is taken by another factory.
+    """
+    if _models.get(name, factory) is not factory:
+        raise ValueError(f"model {name!r} exists already; choose a name other than {', '.join(_models)}")
+    _models[name] = factory
+
+
+def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:
+    """The model that ``config`` names.
+
+    Raises:
+        UnknownModelError: Nobody registered ``config.model`` or ``config.encoder``.
+        TypeError: The registered factory gave something else than an ``ActorCritic``.
+        ValueError: The configuration does not fit the specs.
+    """
+    if config.model not in _models:
+        raise unknown_name("model", config.model, tuple(_models), "register_model")
+    model = _models[config.model](observation, action, config)
+    if not isinstance(model, ActorCritic):
+        raise TypeError(
+            f"model {config.model!r} gave a {type(model).__name__}; it must give an instance of a subclass of "
+            "rollmill.models.actor_critic.ActorCritic"
+        )
+    return model
