@@ -1,0 +1,53 @@
+# Every target sets up what it needs: `make train` and `make test` work on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install train test test-slow chaos check bench bench-peers clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
+
+install: $(STAMP)  ## make .venv with everything
+
+# torch first, by itself and pinned: a range would let pip fetch the CUDA build and its gigabytes.
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cpp/bindings/*)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --quiet -c constraints.txt torch
+	$(BIN)/pip install --quiet -c constraints.txt scikit-build-core nanobind cmake ninja
+	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[all,dev]'
+	touch $(STAMP)
+
+train: install  ## train an agent from pixels for a few minutes, compare it with a random one, leave a video
+	$(BIN)/python examples/first_agent.py
+
+test: install  ## the tests, in under ten minutes
+	$(BIN)/python -m pytest -q -m "not slow and not chaos"
+
+test-slow: install  ## learning curves and whatever else takes longer
+	$(BIN)/python -m pytest -q -m slow --timeout 7200
+
+chaos: install  ## fault tests: processes killed at random moments, 50 times
+	$(BIN)/python -m pytest -q -m chaos --timeout 3600
+
+check: install  ## ruff, mypy --strict, import-linter, C++ with warnings as errors and under sanitizers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	PATH="$(CURDIR)/$(BIN):$$PATH" cpp/check.sh
+
+bench: install  ## this machine's figures: ring, simulation, sampler, training
+	$(BIN)/rollmill bench ring --seconds 10 --json
+	$(BIN)/rollmill bench sim atari/breakout --seconds 20 --json
+	$(BIN)/rollmill bench sampler atari/breakout --seconds 30 --json
+	$(BIN)/rollmill bench train atari/breakout --seconds 60 --json
+
+bench-peers: install  ## Sample Factory, Stable-Baselines3 and a CleanRL-style PPO beside Rollmill, interleaved
+	$(BIN)/python benchmarks/peers.py
+
+clean:  ## remove what was built
+	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,144 @@
+"""The whole configuration of a run: the parts' own frozen configs, and the checks across them.
+
+Nothing below this layer may import it; each part gets its own config only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from rollmill.envs.config import EnvConfig
+from rollmill.inference.config import InferenceConfig
+from rollmill.learning.config import LearnerConfig
+from rollmill.models.config import ModelConfig
+from rollmill.rollout.config import RolloutConfig
+from rollmill.runtime.affinity import PlacementConfig, usable_cpus
+from rollmill.storage.checkpoints import CheckpointConfig
+
+__all__ = ["Config", "ConfigError"]
+
+
+class ConfigError(ValueError):
+    """Options that cannot be used together; found before any process starts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """Everything that decides what a run does.
+
+    Attributes:
+        preset: Name of the reference configuration that this one started from.
+        env: The environment.
+        model: The network.
+        learner: The learner.
+        inference: The policy workers.
+        rollout: The rollout workers.
+        checkpoint: When checkpoints are written and which are kept.
+        placement: Cores and niceness of the processes.
+        num_envs: Environments, over all rollout workers.
+        envs_per_group: Environments that are stepped and inferred together. "auto": so many that every rollout worker
+            has ``rollout.groups_per_worker`` groups.
+        rollout_length: T, agent steps of a slot.
+        num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
+        total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
+        max_seconds: Wall-clock seconds after which the run ends, if that comes first.
+        seed: Keys every random stream of the run.
+        report_every_s: Seconds between two rows of metrics and between two updates of the display.
+        debug_poison: Fill fresh shared memory with NaN and impossible values, so that data nobody wrote is noticed.
+    """
+
+    preset: str = ""
+    env: EnvConfig
+    model: ModelConfig = field(default_factory=ModelConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    inference: InferenceConfig = field(default_factory=InferenceConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
+    num_envs: int = 64
+    envs_per_group: int | Literal["auto"] = "auto"
+    rollout_length: int = 32
+    num_slots: int | Literal["auto"] = "auto"
+    total_steps: int = 10_000_000
+    max_seconds: float | None = None
+    seed: int = 1
+    report_every_s: float = 2.0
+    debug_poison: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuses values, and combinations of the parts' values, that no run could use."""
+        for name in ("num_envs", "rollout_length", "total_steps"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1.")
+        if self.max_seconds is not None and self.max_seconds <= 0:
+            raise ConfigError(f"max_seconds={self.max_seconds}: must be positive, or none for no limit.")
+        if self.report_every_s <= 0:
+            raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
+        if self.seed < 0:
+            raise ConfigError(f"seed={self.seed}: must be 0 or more.")
+        self._check_batch()
+        self._check_groups()
+
+    @property
+    def batch_trajectories(self) -> int:
+        """Trajectories (rows of slots) of one batch."""
+        return self.learner.batch_size // self.rollout_length
+
+    def resolved(self) -> Config:
+        """This configuration with every "auto" about groups and workers replaced by the number that this machine gets.
+
+        Nothing that the user gave is changed.
+        """
+        cores = len(usable_cpus())
+        per_worker = self.rollout.groups_per_worker
+        num_workers = self.rollout.num_workers
+        if num_workers == "auto":
+            if self.envs_per_group == "auto":
+                num_workers = max(1, min(cores, self.num_envs // per_worker))
+                while self.num_envs % (num_workers * per_worker) and num_workers > 1:
+                    num_workers -= 1
+            else:
+                num_workers = max(1, min(cores, self.num_envs // self.envs_per_group // per_worker))
+        envs_per_group = self.envs_per_group
+        if envs_per_group == "auto":
+            groups = num_workers * per_worker
+            if self.num_envs < groups:
+                groups = self.num_envs
+            if self.num_envs % groups:
+                raise ConfigError(
+                    f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x {per_worker} groups: "
+                    f"use a multiple of {num_workers * per_worker}, or give envs_per_group."
+                )
+            envs_per_group = self.num_envs // groups
+        num_groups = self.num_envs // envs_per_group
+        if num_workers > num_groups:
+            raise ConfigError(
+                f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} environments: "
+                "use fewer workers, more environments or smaller groups."
+            )
+        return replace(
+            self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers)
+        )
+
+    def _check_batch(self) -> None:
+        batch, steps = self.learner.batch_size, self.rollout_length
+        if batch % steps:
+            lower = batch // steps * steps
+            raise ConfigError(
+                f"learner.batch_size={batch} is not a whole number of trajectories of rollout_length={steps}: use "
+                f"{lower or steps} or {lower + steps}, or another rollout_length."
+            )
+        trajectories = batch // steps
+        whole = self.model.core != "none" or self.learner.advantage == "vtrace"
+        if whole and trajectories % self.learner.minibatches:
+            raise ConfigError(
+                f"learner.minibatches={self.learner.minibatches} does not divide the batch's {trajectories} trajectories, "
+                "which stay whole for a recurrent core and for V-trace: use a divisor."
+            )
+
+    def _check_groups(self) -> None:
+        if self.envs_per_group != "auto" and (self.envs_per_group < 1 or self.num_envs % self.envs_per_group):
+            raise ConfigError(
+                f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor, or 'auto'."
+            )

@@ -1,0 +1,239 @@
+"""The policy worker's loop: collect the groups that are ready, one forward pass, write actions beside observations.
+
+Before each batch it looks for newer weights, and it stamps what it writes with the version it used. Recurrent state
+stays here, on the worker's device, because a group always comes back to the same policy worker; a slot only gets the
+state from before its x_0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.envs.random_actions import random_actions
+from rollmill.inference.config import InferenceConfig
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.flat_state import FlatState
+from rollmill.native import gather
+from rollmill.runtime.ledger import Role
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import ActionSpec
+from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
+from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
+
+ROLE = Role(
+    name="policy worker",
+    phases=("waiting for observations", "loading weights", "gathering", "forward", "scattering"),
+    counters=("agent steps", "batches"),
+    waiting=("waiting for observations",),
+)
+WAITING, LOADING, GATHERING, FORWARD, SCATTERING = range(len(ROLE.phases))
+
+_POLL_S = 0.2
+_FIRST_WEIGHTS_TIMEOUT_S = 300.0
+
+
+class PolicyWorker:
+    """Answers the requests of the groups that are bound to it, until the stop flag is set.
+
+    Args:
+        context: The process's stop flag, ledger and messages.
+        store: The slots.
+        weights: Where the learner publishes.
+        index: Which policy worker this is; its lane in every inbox.
+        model: A copy of the policy's network; its values are replaced by what is published.
+        action: The action spec.
+        config: Batching, device and precision ("auto" resolved by now).
+        seed: Keys this worker's sampling noise.
+    """
+
+    def __init__(
+        self,
+        context: ChildContext,
+        store: SlotStore,
+        weights: WeightStore,
+        index: int,
+        model: ActorCritic,
+        *,
+        action: ActionSpec,
+        config: InferenceConfig,
+        seed: int,
+    ) -> None:
+        """Moves the model to its device and allocates everything that the loop needs."""
+        self._context = context
+        self._ledger = context.ledger
+        self._store = store
+        self._weights = weights
+        self._index = index
+        self._config = config
+        self._action = action
+        topology = store.topology
+        self._rows = topology.group_rows
+        self._device = torch.device(config.device)
+        self._on_cpu = self._device.type == "cpu"
+        self._model = model.to(self._device)
+        self._flat = FlatState(self._model, alias=self._on_cpu)
+        self._version = NOT_PUBLISHED
+        self._bf16 = config.precision == "bf16"
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._random = np.random.default_rng(seed)
+
+        groups = topology.groups_of_policy_worker(index)
+        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
+        self._place_of_group[groups] = np.arange(len(groups))
+        self._state = (
+            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
+        )
+        self._worker_of_group = topology.worker_of_group
+        self._requests = store.requests[index]
+        self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
+        limit = config.max_batch_rows
+        self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
+        # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
+        self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
+        self._staging = {
+            name: np.empty((self._max_groups, *block.shape[1:]), block.dtype) for name, block in self._blocks.items()
+        }
+        self._mask = store.arrays.get("action_mask")
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Serves until the stop flag is set."""
+        if not self._config.skip_policy and not self._await_first_weights():
+            return
+        while not self._context.stop.is_set():
+            self._ledger.enter(WAITING)
+            waiting = self._requests.get_many(self._pending, _POLL_S)
+            if 0 < waiting < self._config.min_batch_groups:
+                waiting += self._requests.get_many(
+                    self._pending[waiting:], self._config.max_wait_us * 1e-6, self._config.min_batch_groups - waiting
+                )
+            for first in range(0, waiting, self._max_groups):
+                self._answer(self._pending[first : min(first + self._max_groups, waiting)])
+
+    def _await_first_weights(self) -> bool:
+        """Waits for the learner's initial weights; False when the run ends before they come."""
+        self._ledger.enter(WAITING)
+        while not self._weights.wait_for_first(timeout_s=_POLL_S):
+            if self._context.stop.is_set():
+                return False
+        return True
+
+    def _load_newest(self) -> None:
+        """Takes the newest weights, if they are newer than the worker's."""
+        self._ledger.enter(LOADING)
+        version = self._weights.read_newest(self._flat.bytes, unless=self._version)
+        if version != self._version:
+            if not self._on_cpu:
+                self._flat.unpack()
+            self._version = version
+
+    def _answer(self, groups: NDArray[np.int64]) -> None:
+        """One forward pass for these groups; int64 ``[n]`` group indices."""
+        store, rows = self._store, self._rows
+        slots, steps = store.group_slot[groups], store.group_step[groups]
+        alive = store.generation[slots] == store.group_generation[groups]
+        if not alive.all():
+            # The slot was reclaimed from a dead rollout worker after the request was made: nobody waits for an answer.
+            groups, slots, steps = groups[alive], slots[alive], steps[alive]
+            if not len(groups):
+                return
+        mask = None if self._mask is None else self._mask[slots, steps].reshape(len(groups) * rows, -1)
+        if self._config.skip_policy:
+            discrete, continuous = random_actions(self._action, mask, len(groups) * rows, self._random)
+            self._write_actions(slots, steps, discrete, continuous)
+        else:
+            self._load_newest()
+            self._infer(groups, slots, steps, mask)
+        self._ledger.enter(SCATTERING)
+        for group in groups.tolist():
+            delivered = store.inboxes[self._worker_of_group[group]].put(self._index, encode(ACTIONS, group))
+            assert delivered, "the inbox holds a place for every group"
+        self._ledger.add(0, len(groups) * rows)
+        self._ledger.add(1, 1)
+
+    def _infer(
+        self,
+        groups: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Forward pass, sampling, and everything that is written beside x_t."""
+        store = self._store
+        arrays, rows = store.arrays, self._rows
+        self._ledger.enter(GATHERING)
+        observation = self._observation(slots, steps)
+        reset = torch.from_numpy(arrays["reset"][slots, steps].reshape(-1)).to(self._device)
+        state = self._take_state(groups, slots, steps)
+        self._ledger.enter(FORWARD)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            output = self._model(observation, state, reset)
+        params = output.params.float()
+        distribution = self._model.distribution
+        mask_tensor = None if mask is None else torch.from_numpy(mask).to(self._device)
+        if self._config.random_actions:
+            drawn = random_actions(self._action, mask, len(groups) * rows, self._random)
+            discrete, continuous = (None if a is None else torch.from_numpy(a).to(self._device) for a in drawn)
+        else:
+            discrete, continuous = distribution.sample(params, mask_tensor, self._generator)
+        log_prob = distribution.log_prob(params, discrete, continuous, mask_tensor)
+        if self._state is not None:
+            self._state[self._place_of_group[groups]] = output.rnn_state.float().view(len(groups), rows, -1)
+        self._write_actions(
+            slots, steps, None if discrete is None else discrete.cpu().numpy(),
+            None if continuous is None else continuous.cpu().numpy(),
+        )
+        self._ledger.enter(SCATTERING)
+        value = output.value.float().cpu().numpy().reshape(len(groups), rows)
+        arrays["log_prob"][slots, steps] = log_prob.cpu().numpy().reshape(len(groups), rows)
+        arrays["value"][slots, steps] = value
+        arrays["policy_version"][slots, steps] = self._version
+        previous = store.group_previous_slot[groups]
+        bootstraps = previous != NO_SLOT
+        if bootstraps.any():
+            arrays["value"][previous[bootstraps], store.topology.rollout_length] = value[bootstraps]
+
+    def _observation(self, slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """x_t of every group as ``[n * B, ...]``: a view of the slot for one group, one gather for several."""
+        index = slots * (self._store.topology.rollout_length + 1) + steps
+        result = {}
+        for name, blocks in self._blocks.items():
+            if len(index) == 1:
+                block = blocks[index[0]]
+            else:
+                block = self._staging[name][: len(index)]
+                gather(block, blocks, index)
+                block = block.reshape(-1, *blocks.shape[2:])
+            result[name] = torch.from_numpy(block).to(self._device, non_blocking=True)
+        return result
+
+    def _take_state(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Tensor | None:
+        """The groups' recurrent state ``[n * B, S]``; stored in the slots that begin now."""
+        if self._state is None:
+            return None
+        state = self._state[self._place_of_group[groups]]
+        begins = steps == 0
+        if begins.any():
+            self._store.arrays["rnn_state"][slots[begins]] = state[torch.from_numpy(begins)].cpu().numpy()
+        return state.view(len(groups) * self._rows, -1)
+
+    def _write_actions(
+        self,
+        slots: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        discrete: NDArray[np.int32] | None,
+        continuous: NDArray[np.float32] | None,
+    ) -> None:
+        """Scatters the actions ``[n * B, ...]`` into the slots."""
+        arrays = self._store.arrays
+        if discrete is not None:
+            arrays["action_discrete"][slots, steps] = discrete.reshape(len(slots), self._rows, -1)
+        if continuous is not None:
+            arrays["action_continuous"][slots, steps] = continuous.reshape(len(slots), self._rows, -1)

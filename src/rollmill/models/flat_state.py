@@ -1,0 +1,83 @@
+"""A module's parameters and buffers as one run of bytes, so that publishing and loading weights is one copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+_ALIGNMENT = 64
+
+
+def _tensors(module: nn.Module) -> Iterator[Tensor]:
+    """Parameters, then persistent buffers, in a fixed order; shared ones once."""
+    yield from module.parameters()
+    persistent = {name for name in module.state_dict(keep_vars=True)}
+    for name, buffer in module.named_buffers():
+        if name in persistent:
+            yield buffer
+
+
+def flat_nbytes(module: nn.Module) -> int:
+    """Bytes that :class:`FlatState` needs for this module."""
+    return sum(_padded(t.numel() * t.element_size()) for t in _tensors(module))
+
+
+def _padded(nbytes: int) -> int:
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class FlatState:
+    """One byte buffer that mirrors a module.
+
+    Args:
+        module: The module to mirror.
+        alias: Whether the module's tensors become views of the buffer (CPU only). An inference copy is aliased: what is
+            read into ``bytes`` is then already in the module. A learner's is not: its optimiser owns the storage, and
+            :meth:`pack` copies out.
+    """
+
+    def __init__(self, module: nn.Module, *, alias: bool) -> None:
+        """Allocates the buffer, with the module's present values in it."""
+        self._flat = torch.zeros(flat_nbytes(module), dtype=torch.uint8)
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        offset = 0
+        for tensor in _tensors(module):
+            nbytes = tensor.numel() * tensor.element_size()
+            view = self._flat[offset : offset + nbytes].view(tensor.dtype)
+            # A 4-d weight keeps its memory format: a channels_last view saves a reordering at every forward pass.
+            view = view.as_strided(tensor.shape, tensor.stride()) if _is_dense(tensor) else view.view(tensor.shape)
+            self._pairs.append((view, tensor))
+            offset += _padded(nbytes)
+        self.pack()
+        if alias:
+            for view, tensor in self._pairs:
+                if tensor.device.type != "cpu":
+                    raise ValueError(f"a tensor on {tensor.device} cannot alias host memory; use unpack() instead.")
+                tensor.data = view
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """The buffer, uint8 ``[nbytes]``; writing into it changes an aliased module."""
+        return cast("NDArray[np.uint8]", self._flat.numpy())
+
+    @torch.no_grad()
+    def pack(self) -> None:
+        """Copies the module's present values into the buffer."""
+        for view, tensor in self._pairs:
+            view.copy_(tensor)
+
+    @torch.no_grad()
+    def unpack(self) -> None:
+        """Copies the buffer into the module (for a module on another device)."""
+        for view, tensor in self._pairs:
+            tensor.copy_(view, non_blocking=True)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the tensor's elements fill one run of memory, in any order of its axes."""
+    return tensor.dim() == 4 and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))

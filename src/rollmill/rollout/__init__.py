@@ -1,0 +1,1 @@
+"""The rollout worker: hosts groups of environments and is the only process that touches them. Imports no torch."""

@@ -1,0 +1,193 @@
+"""What flows through Rollmill: array, action and environment specs, and the time axis of a slot.
+
+Everything here is data: no processes, no shared memory, no torch, no Gymnasium. Every other part may import this
+module and it imports nothing of ours, so a question such as "which step does ``reward[t]`` belong to?" has one answer,
+here.
+
+The time axis of a slot
+=======================
+A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one environment)::
+
+    step t:   x_t  --policy-->  a_t  --environment-->  r_t, terminated_t, truncated_t, x_{t+1}
+
+    [T + 1, B, ...]  observation, action_mask   x_t, t = 0..T; x_T is also x_0 of the group's next slot
+    [T + 1, B]       reset                      x_t is the first observation of an episode: the recurrent state is
+                                                zeroed before x_t is consumed
+    [T + 1, B]       value                      V(x_t) as the behaviour policy saw it; value[T] is filled when the next
+                                                slot's x_0 is inferred (same observation, same recurrent state)
+    [T, B, ...]      action, log_prob           a_t and log mu(a_t | x_t), mu being the behaviour policy
+    [T, B]           policy_version, policy_id  of the policy that chose a_t
+    [T, B]           reward                     r_t, raw (unscaled, unclipped): the consequence of a_t
+    [T, B]           terminated, truncated      whether the episode ended *with* r_t
+    [T, B]           valid                      whether (x_t, a_t, r_t, x_{t+1}) is a transition to learn from
+    [T, B]           episode_return, _length    of the episode that ended with r_t; NaN and 0 elsewhere
+    [B, S]           rnn_state                  recurrent state before x_0 (before ``reset[0]`` is applied)
+
+Autoreset is NEXT_STEP for every environment, whatever its own mode: when the episode ends with r_t, ``x_{t+1}`` is the
+*true final observation*. It stands in a masked row: a_{t+1} is ignored, the environment is reset instead, r_{t+1} is 0,
+``valid[t+1]`` is False, and x_{t+2} is the first observation of the next episode with ``reset[t+2]`` True. The
+recurrent state is carried into x_{t+1}, so V(x_{t+1}) is the right bootstrap for a truncated episode without a special
+case.
+
+The recursions over time (GAE, V-trace) therefore need only three facts of a step:
+
+    bootstrap   V(x_{t+1}) counts unless ``terminated[t]``
+    cut         the recursion does not continue from t into t + 1 when ``terminated[t]``, ``truncated[t]`` or
+                ``not valid[t+1]`` (step T is never continued into: it belongs to the next slot)
+    valid       an invalid step gets advantage 0 and takes no part in any loss
+
+An environment that fails during step t writes ``valid[t] = False``: x_t is then a masked row like any other, step t - 1
+bootstraps from V(x_t), and nothing else has to know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+__all__ = [
+    "ActionSpec",
+    "ArraySpec",
+    "BoxHead",
+    "CategoricalHead",
+    "EnvSpec",
+    "Head",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArraySpec:
+    """Shape and dtype of one array, without time or batch axes.
+
+    Attributes:
+        shape: Shape of one item, for example ``(4, 84, 84)``.
+        dtype: NumPy dtype name, for example ``"uint8"``. Observations keep the environment's own dtype.
+        low: Smallest value, where the space declares a finite one for all elements.
+        high: Largest value, likewise.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one item."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one item."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+    @property
+    def is_image(self) -> bool:
+        """Whether this is a uint8 array with three axes, which encoders treat as an image."""
+        return self.dtype == "uint8" and len(self.shape) == 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CategoricalHead:
+    """One choice out of ``n``; stored as 0..n-1, sent to the environment as ``start + choice``."""
+
+    n: int
+    start: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxHead:
+    """``len(low)`` real numbers, one Gaussian each; ``shape`` is what the environment expects."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def size(self) -> int:
+        """Number of real numbers."""
+        return len(self.low)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every element has a finite lower and upper bound."""
+        return all(math.isfinite(v) for v in (*self.low, *self.high))
+
+
+Head = CategoricalHead | BoxHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActionSpec:
+    """The action of one row: independent heads, in order.
+
+    A slot stores the categorical choices of all heads as ``action_discrete [T, B, num_discrete]`` (int32) and the real
+    numbers of all heads as ``action_continuous [T, B, num_continuous]`` (float32); an array with no columns does not
+    exist.
+
+    Attributes:
+        heads: The heads, in the order of the environment's action space.
+        structure: How the environment wants its action put together again: a bare scalar (``Discrete``), one integer
+            array (``MultiDiscrete``), one float array (``Box``), or a tuple or dict with one entry for each component.
+        components: For ``tuple`` and ``dict``: how many heads each component has (a ``MultiDiscrete`` has several)
+            and what it is.
+        keys: For ``dict``: the components' names.
+    """
+
+    heads: tuple[Head, ...]
+    structure: Literal["discrete", "multidiscrete", "box", "tuple", "dict"]
+    components: tuple[tuple[Literal["discrete", "multidiscrete", "box"], int], ...] = ()
+    keys: tuple[str, ...] = ()
+
+    @property
+    def categorical_sizes(self) -> tuple[int, ...]:
+        """Number of choices of each categorical head."""
+        return tuple(h.n for h in self.heads if isinstance(h, CategoricalHead))
+
+    @property
+    def num_discrete(self) -> int:
+        """Columns of ``action_discrete``."""
+        return len(self.categorical_sizes)
+
+    @property
+    def num_continuous(self) -> int:
+        """Columns of ``action_continuous``."""
+        return sum(h.size for h in self.heads if isinstance(h, BoxHead))
+
+    @property
+    def mask_size(self) -> int:
+        """Columns of ``action_mask``: one for each choice of each categorical head, head after head."""
+        return sum(self.categorical_sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvSpec:
+    """All that the other parts know of an environment. Picklable; found once, in a child process, by a probe.
+
+    Attributes:
+        name: The preset or environment id, for messages.
+        observation: Name -> spec. A space that is not a dict has the single name ``"obs"``; nested dicts are flattened
+            with ``/``.
+        action: The action of one row.
+        has_action_mask: Whether the environment gives a mask of allowed actions, in ``info["action_mask"]`` or in the
+            observation under ``"action_mask"`` (then it is no observation for the network).
+        rows_per_env: Rows that one environment fills (its agents); 1 for ordinary environments.
+        frameskip: Simulator frames that one agent step stands for; frames = agent steps x frameskip.
+        max_episode_steps: Time limit in agent steps, where known.
+        native_vector: Whether groups are native vector environments, stepped in one call.
+    """
+
+    name: str
+    observation: Mapping[str, ArraySpec]
+    action: ActionSpec
+    has_action_mask: bool = False
+    rows_per_env: int = 1
+    frameskip: int = 1
+    max_episode_steps: int | None = None
+    native_vector: bool = False
+    metadata: Mapping[str, str] = field(default_factory=dict)

@@ -1,0 +1,236 @@
+"""The slot store: shared arrays ``[num_slots, T(+1), B, ...]``, who holds which, and who hears of it.
+
+Three kinds of process meet here and nowhere else. What they exchange beside the arrays are integers in rings:
+
+    rollout worker --group--> policy worker      (requests: "the group's x_t stands in its slot")
+    policy worker  --group--> rollout worker     (inbox, ACTIONS: "a_t stands beside it")
+    rollout worker --slot---> learner            (completed: "T steps and V(x_T) are there")
+    learner        --slot---> rollout worker     (inbox, FREE_SLOT: "nobody reads it any more")
+
+A slot belongs to one rollout worker for good, so a free list has one consumer and needs no lock, and when a worker
+dies its slots are known. The life of a slot::
+
+    free --take--> filling (t = 0..T) --V(x_T) written--> completed --all references dropped--> free, generation + 1
+
+Every ring is as large as the number of messages that can exist at once, so a put never fails: there is one request or
+reply a group, and one completion or release a slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import LaneRing, atomic_add
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ArraySpec, EnvSpec
+
+ACTIONS = 0
+FREE_SLOT = 1
+_KIND_SHIFT = 32
+_INDEX_MASK = (1 << _KIND_SHIFT) - 1
+
+NO_SLOT = -1
+
+
+def encode(kind: int, index: int) -> int:
+    """Packs an inbox message into one integer."""
+    return kind << _KIND_SHIFT | index
+
+
+def decode(message: int) -> tuple[int, int]:
+    """Unpacks an inbox message into (kind, index)."""
+    return message >> _KIND_SHIFT, message & _INDEX_MASK
+
+
+class SlotField(NamedTuple):
+    """One array of the slot store: ``[num_slots, time, B, *item.shape]``; ``time`` 0 means no time axis."""
+
+    name: str
+    item: ArraySpec
+    time: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Topology:
+    """How many of each there are, and which group is whose.
+
+    Attributes:
+        rollout_length: T, steps of a slot.
+        group_rows: B, rows of a group.
+        worker_of_group: Rollout worker of each group.
+        policy_worker_of_group: Policy worker of each group.
+        slots_of_worker: How many slots each rollout worker owns; they are numbered consecutively.
+        num_policy_workers: Policy workers.
+        num_learners: Learners.
+    """
+
+    rollout_length: int
+    group_rows: int
+    worker_of_group: tuple[int, ...]
+    policy_worker_of_group: tuple[int, ...]
+    slots_of_worker: tuple[int, ...]
+    num_policy_workers: int = 1
+    num_learners: int = 1
+
+    @property
+    def num_workers(self) -> int:
+        """Rollout workers."""
+        return len(self.slots_of_worker)
+
+    @property
+    def num_groups(self) -> int:
+        """Groups, over all workers."""
+        return len(self.worker_of_group)
+
+    @property
+    def num_slots(self) -> int:
+        """Slots, over all workers."""
+        return sum(self.slots_of_worker)
+
+    def slots_owned_by(self, worker: int) -> range:
+        """The slots that this rollout worker owns."""
+        first = sum(self.slots_of_worker[:worker])
+        return range(first, first + self.slots_of_worker[worker])
+
+    def groups_of_worker(self, worker: int) -> list[int]:
+        """The groups that this rollout worker hosts."""
+        return [group for group, owner in enumerate(self.worker_of_group) if owner == worker]
+
+    def groups_of_policy_worker(self, policy_worker: int) -> list[int]:
+        """The groups that this policy worker answers."""
+        return [group for group, owner in enumerate(self.policy_worker_of_group) if owner == policy_worker]
+
+
+OBSERVATION_PREFIX = "observation/"
+
+
+def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[SlotField]:
+    """The arrays of a slot, in the meaning that :mod:`rollmill.specs` gives them."""
+    steps = rollout_length
+
+    def scalar(name: str, dtype: str, time: int = steps) -> SlotField:
+        return SlotField(name, ArraySpec(shape=(), dtype=dtype), time)
+
+    fields = [SlotField(OBSERVATION_PREFIX + name, item, steps + 1) for name, item in spec.observation.items()]
+    if spec.has_action_mask:
+        fields.append(SlotField("action_mask", ArraySpec(shape=(spec.action.mask_size,), dtype="bool"), steps + 1))
+    if spec.action.num_discrete:
+        fields.append(
+            SlotField("action_discrete", ArraySpec(shape=(spec.action.num_discrete,), dtype="int32"), steps)
+        )
+    if spec.action.num_continuous:
+        fields.append(
+            SlotField("action_continuous", ArraySpec(shape=(spec.action.num_continuous,), dtype="float32"), steps)
+        )
+    fields += [
+        scalar("reset", "bool", steps + 1),
+        scalar("value", "float32", steps + 1),
+        scalar("log_prob", "float32"),
+        scalar("policy_version", "int32"),
+        scalar("policy_id", "int32"),
+        scalar("reward", "float32"),
+        scalar("terminated", "bool"),
+        scalar("truncated", "bool"),
+        scalar("valid", "bool"),
+        scalar("episode_return", "float32"),
+        scalar("episode_length", "int32"),
+    ]
+    if state_size:
+        fields.append(SlotField("rnn_state", ArraySpec(shape=(state_size,), dtype="float32"), 0))
+    return fields
+
+
+def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
+    """Reserves the slot arrays, the group table and the rings in an arena that is being laid out."""
+    slots, rows = topology.num_slots, topology.group_rows
+    for slot_field in fields:
+        time = (slot_field.time,) if slot_field.time else ()
+        layout.add(slot_field.name, (slots, *time, rows, *slot_field.item.shape), slot_field.item.dtype)
+    for name in ("slot_generation", "slot_references"):
+        layout.add(name, (slots,), "int64")
+    for name in ("group_slot", "group_step", "group_previous_slot", "group_generation"):
+        layout.add(name, (topology.num_groups,), "int64")
+    for name, lanes, capacity in _ring_shapes(topology):
+        layout.add(name, (LaneRing.nbytes(lanes, capacity),), "uint8")
+
+
+def _ring_shapes(topology: Topology) -> list[tuple[str, int, int]]:
+    """(name, lanes, capacity) of every ring: a lane for each process that may put into it."""
+    capacity = topology.num_groups + topology.num_slots
+    inbox_lanes = topology.num_policy_workers + topology.num_learners
+    return (
+        [(f"ring/requests/{i}", topology.num_workers, capacity) for i in range(topology.num_policy_workers)]
+        + [(f"ring/inbox/{i}", inbox_lanes, capacity) for i in range(topology.num_workers)]
+        + [(f"ring/completed/{i}", topology.num_workers, capacity) for i in range(topology.num_learners)]
+    )
+
+
+class SlotStore:
+    """A process's view of the slots. Build one in each process from the same arena, fields and topology.
+
+    Args:
+        arena: Shared memory that was laid out with :func:`add_to_layout`.
+        fields: What :func:`slot_fields` gave.
+        topology: The same in every process.
+        create: True in exactly one process, before the others start: initialises rings, table and free lists.
+    """
+
+    def __init__(self, arena: Arena, fields: list[SlotField], topology: Topology, *, create: bool = False) -> None:
+        """Builds the views, and in the creating process the contents that others rely on."""
+        self.topology = topology
+        self.arrays: dict[str, NDArray[np.generic]] = {f.name: arena[f.name] for f in fields}
+        self.observation = {
+            f.name.removeprefix(OBSERVATION_PREFIX): arena[f.name]
+            for f in fields
+            if f.name.startswith(OBSERVATION_PREFIX)
+        }
+        self.generation = arena["slot_generation"]
+        self.references = arena["slot_references"]
+        self.group_slot = arena["group_slot"]
+        self.group_step = arena["group_step"]
+        self.group_previous_slot = arena["group_previous_slot"]
+        self.group_generation = arena["group_generation"]
+        rings = {
+            name: LaneRing(arena[name], lanes, capacity, create=create)
+            for name, lanes, capacity in _ring_shapes(topology)
+        }
+        self.requests = [rings[f"ring/requests/{i}"] for i in range(topology.num_policy_workers)]
+        self.inboxes = [rings[f"ring/inbox/{i}"] for i in range(topology.num_workers)]
+        self.completed = [rings[f"ring/completed/{i}"] for i in range(topology.num_learners)]
+        self._owner = np.repeat(np.arange(topology.num_workers), topology.slots_of_worker)
+        if create:
+            self.group_slot[:] = NO_SLOT
+            self.group_previous_slot[:] = NO_SLOT
+            self.generation[:] = 0
+            self.references[:] = 0
+
+    def retain(self, slot: int) -> None:
+        """Takes one more reference on a completed slot, so that it is not reused while somebody reads it."""
+        atomic_add(self.references, slot, 1)
+
+    def release(self, slot: int, *, learner: int = 0) -> None:
+        """Drops one reference; the last one hands the slot back to the rollout worker that owns it."""
+        if atomic_add(self.references, slot, -1) == 1:
+            atomic_add(self.generation, slot, 1)
+            lane = self.topology.num_policy_workers + learner
+            self.inboxes[int(self._owner[slot])].put(lane, encode(FREE_SLOT, slot))
+
+    def wake_all(self) -> None:
+        """Rings every doorbell, so that whoever waits looks at the stop flag."""
+        for ring in (*self.requests, *self.inboxes, *self.completed):
+            ring.wake()
+
+
+def slots_needed(*, num_groups: int, group_rows: int, rollout_length: int, batch_size: int) -> int:
+    """How many slots let no stage wait for another one's storage.
+
+    Each group fills one slot while its predecessor waits for V(x_T); one batch is being learned from and another one is
+    collected. Below ``num_groups + batch slots`` the run could stop for good: every group would hold a full slot and
+    wait for a free one, while the learner waits for a batch that cannot become complete.
+    """
+    batch_slots = -(-batch_size // (rollout_length * group_rows)) + 1
+    return 2 * num_groups + 2 * batch_slots

@@ -1,0 +1,80 @@
+"""Weight publication: a ring of whole versions in shared memory, looked up by version, never read torn.
+
+The learner writes version ``v`` into place ``v mod R``; readers copy the newest one out and check afterwards that it
+was not overwritten meanwhile (a seqlock). With ``R >= 2`` the writer never touches the version that it published last,
+so a reader has to start again only when two publications overtook it. Compared with pinning, a reader that is killed in
+the middle of reading leaves nothing behind that could stop the writer.
+
+Bytes in, bytes out: what they mean is for :mod:`rollmill.models.flat_state` to know.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import atomic_load, atomic_store, snapshot_read, snapshot_write
+from rollmill.runtime.arena import Arena, ArenaLayout
+
+NOT_PUBLISHED = -1
+
+
+def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, policy: int = 0) -> None:
+    """Reserves the ring for one policy's weights (``nbytes`` for each of ``num_versions`` >= 2 versions)."""
+    if num_versions < 2:
+        raise ValueError(f"num_versions={num_versions}: a ring of at least 2 versions is needed, so that the writer "
+                         "never writes into the version that readers are told to read.")
+    layout.add(f"weights/{policy}/header", (num_versions, 2), "int64")
+    layout.add(f"weights/{policy}/newest", (1,), "int64")
+    layout.add(f"weights/{policy}/data", (num_versions, -(-nbytes // 64) * 64), "uint8")
+
+
+class WeightStore:
+    """One policy's published weights, seen from any process."""
+
+    def __init__(self, arena: Arena, *, policy: int = 0, create: bool = False) -> None:
+        """Attaches; ``create`` (in one process, before the others start) marks every version as not published."""
+        self._header = arena[f"weights/{policy}/header"]
+        self._newest = arena[f"weights/{policy}/newest"]
+        self._data = arena[f"weights/{policy}/data"]
+        if create:
+            self._header[:, 0] = 0
+            self._header[:, 1] = NOT_PUBLISHED
+            self._newest[0] = NOT_PUBLISHED
+
+    @property
+    def newest(self) -> int:
+        """The newest version that can be read, or ``NOT_PUBLISHED``."""
+        return atomic_load(self._newest, 0)
+
+    def publish(self, version: int, weights: NDArray[np.uint8]) -> None:
+        """Makes ``weights`` readable as ``version``. One writer; versions must grow."""
+        place = version % len(self._header)
+        header = self._header[place]
+        snapshot_write(header, self._data[place, : weights.nbytes], weights, version)
+        atomic_store(self._newest, 0, version)
+
+    def read_newest(self, into: NDArray[np.uint8], *, unless: int = NOT_PUBLISHED) -> int:
+        """Copies the newest version into ``into`` unless the caller has it already.
+
+        Returns:
+            The version that is now in ``into``: ``unless`` where nothing newer exists (``into`` is untouched then).
+        """
+        while True:
+            version = self.newest
+            if version in (unless, NOT_PUBLISHED):
+                return unless
+            place = version % len(self._header)
+            if snapshot_read(self._header[place], into, self._data[place, : into.nbytes]) == version:
+                return version
+
+    def wait_for_first(self, *, timeout_s: float) -> bool:
+        """Waits until any version is published; False when that takes longer than ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while self.newest == NOT_PUBLISHED:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.002)
+        return True
