@@ -272,17 +272,17 @@ def _is_path(cls: type[DataclassInstance], path: tuple[str, ...]) -> bool:
 # --------------------------------------------------------------------------------------------------------------- JSON
 
 
-def to_json(config: DataclassInstance) -> str:
-    """Complete configuration as indented JSON, nested as the dataclasses are; ``from_json`` gives an equal one back.
+def to_json(config: DataclassInstance) -> dict[str, object]:
+    """Complete configuration as JSON data, nested as the dataclasses are; ``from_json`` gives an equal one back.
 
     Raises:
         OptionError: A value that JSON cannot hold, such as a function in a mapping.
     """
-    return json.dumps(_to_data(config, prefix=""), indent=2, allow_nan=False) + "\n"
+    return _to_data(config, prefix="")
 
 
 def from_json(cls: type[T], data: str | Mapping[str, object]) -> T:
-    """Configuration from JSON text or from the object it stands for.
+    """Configuration from JSON text, or from the data that it stands for.
 
     A field that the data lack keeps its default, so a file of an older version still loads.
 

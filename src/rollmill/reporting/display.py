@@ -95,8 +95,8 @@ def format_line(status: Status) -> str:
         f"length {_number(status.episode_length)}",
         f"lag {_lag(status)}",
     ]
-    if status.stages:
-        parts.append(waiting_sentence(status.stages))
+    if status.shares:
+        parts.append(waiting_sentence(status.shares))
     return " | ".join(parts)
 
 
@@ -133,8 +133,8 @@ def _panel(status: Status) -> RenderableType:
         "version", f"{status.policy_version:,}",
     )  # fmt: skip
     parts: list[RenderableType] = [progress, Text(), figures]
-    if status.stages:
-        parts += [Text(), _stages(status), Text(find_bottleneck(status.stages).sentence, style="dim")]
+    if status.shares:
+        parts += [Text(), _stages(status), Text(find_bottleneck(status.shares).sentence, style="dim")]
     return Panel(Group(*parts), title=f"rollmill {status.name}", title_align="left", border_style="cyan")
 
 
@@ -145,7 +145,7 @@ def _stages(status: Status) -> Table:
     table.add_column()
     table.add_column(justify="right")
     table.add_column(style="dim")
-    for role, stage in status.stages.items():
+    for role, stage in status.shares.items():
         full = round(_BAR_WIDTH * stage.busy)
         bar = Text("█" * full, style="green") + Text("░" * (_BAR_WIDTH - full), style="yellow")
         waits = ", ".join(f"{phase} {share:.0%}" for phase, share in stage.waits.items())

@@ -14,10 +14,10 @@ them, helps.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from rollmill.runtime.ledger import START, ProcessAccount
+from rollmill.runtime.ledger import START, ProcessAccount, between
 
 __all__ = [
     "CLEAR_LEAD",
@@ -25,8 +25,8 @@ __all__ = [
     "Stage",
     "find_bottleneck",
     "format_ledger",
+    "phase_shares",
     "share_metrics",
-    "stages",
     "waiting_sentence",
 ]
 
@@ -41,26 +41,36 @@ _ADVICE = {
 }
 
 
-class Stage(NamedTuple):
-    """How the processes of one role spent their time.
+class Stage(Mapping[str, float]):
+    """How the processes of one role spent their time: phase -> share, 0..1, start-up left out; the shares sum to 1.
 
-    Attributes:
-        shares: Phase -> share of the processes' time, 0..1, start-up left out; they sum to 1.
+    Args:
+        shares: The shares.
         waiting: Which of the phases are waiting for another process.
     """
 
-    shares: Mapping[str, float]
-    waiting: frozenset[str]
+    def __init__(self, shares: Mapping[str, float], waiting: frozenset[str] = frozenset()) -> None:
+        self._shares = dict(shares)
+        self.waiting = waiting
+
+    def __getitem__(self, phase: str) -> float:
+        return self._shares[phase]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shares)
+
+    def __len__(self) -> int:
+        return len(self._shares)
 
     @property
     def busy(self) -> float:
         """Share of the time that was not spent waiting, 0..1."""
-        return sum(share for phase, share in self.shares.items() if phase not in self.waiting)
+        return sum(share for phase, share in self.items() if phase not in self.waiting)
 
     @property
     def waits(self) -> dict[str, float]:
         """The noticeable waits: phase -> share, the longest first."""
-        waits = [(p, s) for p, s in self.shares.items() if p in self.waiting and s >= _NOTICEABLE]
+        waits = [(p, s) for p, s in self.items() if p in self.waiting and s >= _NOTICEABLE]
         return dict(sorted(waits, key=lambda wait: -wait[1]))
 
 
@@ -76,12 +86,17 @@ class Bottleneck(NamedTuple):
     sentence: str
 
 
-def stages(accounts: Mapping[str, ProcessAccount]) -> dict[str, Stage]:
+def phase_shares(
+    accounts: Mapping[str, ProcessAccount], since: Mapping[str, ProcessAccount] | None = None
+) -> dict[str, Stage]:
     """Role -> how its processes spent their time; roles without any time since their start-up are left out.
 
     Args:
-        accounts: Process name -> account: a snapshot, or the difference of two (``runtime.ledger.between``).
+        accounts: Process name -> account, a snapshot of the ledger.
+        since: An earlier snapshot; only the time after it counts.
     """
+    if since is not None:
+        accounts = between(since, accounts)
     seconds: dict[str, dict[str, float]] = {}
     waiting: dict[str, frozenset[str]] = {}
     for account in accounts.values():
@@ -100,7 +115,7 @@ def stages(accounts: Mapping[str, ProcessAccount]) -> dict[str, Stage]:
 
 def share_metrics(measured: Mapping[str, Stage]) -> dict[str, float]:
     """The stages as metrics: ``share/<role>/<phase>``, 0..1."""
-    return {f"share/{role}/{phase}": s for role, stage in measured.items() for phase, s in stage.shares.items()}
+    return {f"share/{role}/{phase}": s for role, stage in measured.items() for phase, s in stage.items()}
 
 
 def find_bottleneck(measured: Mapping[str, Stage]) -> Bottleneck:
@@ -135,7 +150,7 @@ def format_ledger(accounts: Mapping[str, ProcessAccount]) -> str:
     for account in accounts.values():
         roles.setdefault(account.role, []).append(account)
     blocks = [_format_role(role, members) for role, members in roles.items()]
-    return "\n\n".join([*blocks, find_bottleneck(stages(accounts)).sentence])
+    return "\n\n".join([*blocks, find_bottleneck(phase_shares(accounts)).sentence])
 
 
 def _format_role(role: str, members: Sequence[ProcessAccount]) -> str:

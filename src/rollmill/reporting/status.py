@@ -31,7 +31,7 @@ class Status:
         policy_lag_max: Their largest.
         policy_lag_expected: The lag that the numbers of environments and of batches make one expect.
         learning_rate: Present learning rate.
-        stages: Role (``"learner"``) -> how its processes spent their time lately.
+        shares: Role (``"learner"``) -> how its processes spent their time lately.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Status:
     policy_lag_max: float | None = None
     policy_lag_expected: float | None = None
     learning_rate: float | None = None
-    stages: Mapping[str, Stage] = field(default_factory=dict)
+    shares: Mapping[str, Stage] = field(default_factory=dict)
 
     @property
     def progress(self) -> float:
