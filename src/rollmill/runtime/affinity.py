@@ -1,0 +1,107 @@
+"""Which cores we may use, and who gets which of them with what niceness."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from rollmill.runtime import cgroups
+
+__all__ = ["Placement", "PlacementConfig", "PlacementPlan", "plan", "usable_cores", "usable_cpus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementConfig:
+    """Where the processes run and who goes first.
+
+    Attributes:
+        pin: ``"auto"`` gives each process cores of its own when there are enough, and leaves the scheduler alone when
+            processes outnumber cores or the container limits CPU time (then pinning only takes away choice).
+            ``"on"`` demands it and shares cores in turn where they do not suffice; ``"off"`` never pins.
+        rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
+            policy worker makes all of them wait. Default as in Sample Factory (``actor_worker.py``: +10).
+        policy_worker_nice: Niceness of policy workers (Sample Factory: +2).
+        learner_nice: Niceness of learners (Sample Factory: 0).
+    """
+
+    pin: Literal["auto", "on", "off"] = "auto"
+    rollout_worker_nice: int = 10
+    policy_worker_nice: int = 2
+    learner_nice: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pin not in ("auto", "on", "off"):
+            raise ValueError(f"placement.pin is {self.pin!r}; allowed are 'auto', 'on' and 'off'.")
+        for name in ("rollout_worker_nice", "policy_worker_nice", "learner_nice"):
+            if not 0 <= getattr(self, name) <= 19:
+                raise ValueError(f"placement.{name} is {getattr(self, name)}; allowed are 0 (normal) to 19 (last).")
+
+
+class Placement(NamedTuple):
+    """One process's ``cpus`` and ``nice`` arguments for ``Supervisor.start``."""
+
+    cpus: tuple[int, ...] | None
+    nice: int
+
+
+class PlacementPlan(NamedTuple):
+    """A placement for each process."""
+
+    rollout_workers: tuple[Placement, ...]
+    policy_workers: tuple[Placement, ...]
+    learners: tuple[Placement, ...]
+
+
+def usable_cpus() -> tuple[int, ...]:
+    """Numbers of the CPUs that this process may run on, ascending."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def usable_cores() -> int:
+    """How many cores' worth of time there is: usable CPUs, or the container's limit (rounded up) if that is less."""
+    quota = cgroups.cpu_quota()
+    count = len(usable_cpus())
+    return count if quota is None else max(1, min(count, -int(-quota // 1)))
+
+
+def plan(
+    *,
+    num_rollout_workers: int,
+    num_policy_workers: int,
+    num_learners: int,
+    config: PlacementConfig,
+    threads_per_learner: int = 1,
+    cpus: tuple[int, ...] | None = None,
+    cores: int | None = None,
+) -> PlacementPlan:
+    """Places the processes of a run.
+
+    Args:
+        num_rollout_workers: How many there are.
+        num_policy_workers: How many there are.
+        num_learners: How many there are.
+        config: What the user wants.
+        threads_per_learner: Cores that each learner is to have.
+        cpus: CPU numbers to give out; default `usable_cpus`.
+        cores: Cores' worth of time; default `usable_cores`.
+    """
+    cpus = usable_cpus() if cpus is None else cpus
+    cores = usable_cores() if cores is None else cores
+    demand = num_learners * threads_per_learner + num_policy_workers + num_rollout_workers
+    pinned = config.pin == "on" or (config.pin == "auto" and demand <= len(cpus) and cores >= len(cpus))
+    given = 0
+
+    def take(count: int, nice: int) -> Placement:
+        nonlocal given
+        if not pinned:
+            return Placement(None, nice)
+        chosen = {cpus[(given + i) % len(cpus)] for i in range(count)}
+        given += count
+        return Placement(tuple(sorted(chosen)), nice)
+
+    # Those that must not wait choose first: where cores are shared, it is by the rollout workers.
+    learners = tuple(take(threads_per_learner, config.learner_nice) for _ in range(num_learners))
+    policy_workers = tuple(take(1, config.policy_worker_nice) for _ in range(num_policy_workers))
+    rollout_workers = tuple(take(1, config.rollout_worker_nice) for _ in range(num_rollout_workers))
+    return PlacementPlan(rollout_workers, policy_workers, learners)

@@ -1,0 +1,229 @@
+"""Arrays in anonymous shared memory.
+
+The memory belongs to no name: it is a memfd, handed to child processes by descriptor, and the kernel frees it when the
+last process that maps it has ended, however it ended. Nothing can be left in ``/dev/shm``, whose size does not limit
+it either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import fcntl
+import math
+import mmap
+import os
+from collections.abc import Iterator, Mapping
+from multiprocessing import reduction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from rollmill.runtime import cgroups
+
+__all__ = ["Arena", "ArenaField", "ArenaLayout", "NotEnoughMemory", "poison_value"]
+
+CACHE_LINE = 64
+
+
+class NotEnoughMemory(MemoryError):  # noqa: N818  named for what it says
+    """The memory asked for is not there.
+
+    Attributes:
+        needed: Bytes asked for.
+        available: Bytes that the machine or the container still has.
+    """
+
+    def __init__(self, needed: int, available: int, advice: str) -> None:
+        super().__init__(
+            f"{_readable(needed)} of shared memory are needed and {_readable(available)} are available "
+            f"(the machine's free memory or the container's limit, whichever is less). {advice}"
+        )
+        self.needed = needed
+        self.available = available
+        self._advice = advice
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NotEnoughMemory, (self.needed, self.available, self._advice)
+
+
+class ArenaField(NamedTuple):
+    """Where one array lies."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset: int
+    poisoned: bool
+
+
+class ArenaLayout:
+    """Collects named arrays and gives each its place; an arena is then made of it."""
+
+    def __init__(self) -> None:
+        self._fields: dict[str, ArenaField] = {}
+        self._end = 0
+
+    def add(
+        self,
+        name: str,
+        shape: int | tuple[int, ...],
+        dtype: DTypeLike,
+        *,
+        page_aligned: bool = False,
+        poisoned: bool = True,
+    ) -> ArenaLayout:
+        """Adds an array and returns the layout, so that calls can be chained.
+
+        Args:
+            name: Unique name.
+            shape: Shape; an integer stands for one axis.
+            dtype: Any dtype without Python objects.
+            page_aligned: Start on a memory page instead of a cache line (64 bytes).
+            poisoned: Whether ``Arena.create(poison=True)`` fills it; False for memory that must start at zero.
+
+        Raises:
+            ValueError: The name is taken, an axis is negative, or the dtype holds Python objects.
+        """
+        shape = (shape,) if isinstance(shape, int) else tuple(int(axis) for axis in shape)
+        dtype = np.dtype(dtype)
+        if name in self._fields:
+            raise ValueError(f"The arena layout already has an array {name!r}; give this one another name.")
+        if any(axis < 0 for axis in shape):
+            raise ValueError(f"Array {name!r} was given shape {shape}; every axis must be >= 0.")
+        if dtype.hasobject:
+            raise ValueError(f"Array {name!r} was given dtype {dtype}: Python objects cannot live in shared memory.")
+        alignment = mmap.PAGESIZE if page_aligned else CACHE_LINE
+        offset = -(-self._end // alignment) * alignment
+        self._fields[name] = ArenaField(shape, dtype, offset, poisoned)
+        self._end = offset + math.prod(shape) * dtype.itemsize
+        return self
+
+    @property
+    def fields(self) -> Mapping[str, ArenaField]:
+        """Name -> place, in the order in which they were added."""
+        return dict(self._fields)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an arena of this layout takes, whole pages."""
+        return max(1, -(-self._end // mmap.PAGESIZE)) * mmap.PAGESIZE
+
+
+class Arena(Mapping[str, NDArray[Any]]):
+    """Named arrays over one piece of anonymous shared memory.
+
+    ``arena["name"]`` is a view; writing into it is seen by every process that has the arena. It is sent to a child
+    process as an argument of ``Supervisor.start`` (or of a spawned ``multiprocessing.Process``) and maps the same
+    memory there. Fresh memory is zero; its size is sealed.
+    """
+
+    def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int, *, owner: bool) -> None:
+        """Maps a descriptor; use `Arena.create`."""
+        self._descriptor: int | None = descriptor if owner else None
+        self._layout = dict(fields)
+        self._map: mmap.mmap | None = mmap.mmap(descriptor, nbytes)
+        self.nbytes = nbytes
+        self._views: dict[str, NDArray[Any]] = {
+            name: np.ndarray(field.shape, field.dtype, buffer=self._map, offset=field.offset)
+            for name, field in self._layout.items()
+        }
+
+    @classmethod
+    def create(cls, layout: ArenaLayout, *, poison: bool = False, advice: str | None = None) -> Arena:
+        """Makes a new arena.
+
+        Args:
+            layout: The arrays.
+            poison: Debugging: fill every array with values that stand out (see `poison_value`), so that what is read
+                before it was written shows. Touches all of the memory.
+            advice: Last sentence of the error when memory does not suffice: what the user can change.
+
+        Raises:
+            NotEnoughMemory: The machine or the container has less memory left than the layout takes. Checked before
+                any of it is touched: too late would be a SIGBUS or the out-of-memory killer.
+        """
+        needed, available = layout.nbytes, cgroups.available_memory()
+        if needed > available:
+            raise NotEnoughMemory(needed, available, advice or "Ask for less, or give the container more memory.")
+        descriptor = os.memfd_create("rollmill", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, needed)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            arena = cls(descriptor, layout.fields, needed, owner=True)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if poison:
+            for name, field in layout.fields.items():
+                if field.poisoned:
+                    arena[name][...] = poison_value(field.dtype)
+        return arena
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return self._views[name]
+        except KeyError:
+            near = difflib.get_close_matches(name, self._views, n=3)
+            known = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {sorted(self._views)}."
+            raise KeyError(f"The arena has no array {name!r}; {known}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self._descriptor is None:
+            raise ValueError("This arena is closed or was itself received; only its maker can send it to a process.")
+        return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes)
+
+    def close(self) -> None:
+        """Gives up this process's hold. Memory returns when the last process and the last view are gone."""
+        self._views = {}
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+        if self._map is not None:
+            # Where somebody still holds a view, the mapping goes with the last of them.
+            with contextlib.suppress(BufferError):
+                self._map.close()
+            self._map = None
+
+
+def poison_value(dtype: DTypeLike) -> Any:
+    """What a poisoned array of this dtype is full of.
+
+    NaN for floats, the smallest value plus 90 for signed integers, the byte 0xA5 repeated for unsigned ones, True for
+    booleans.
+
+    Raises:
+        ValueError: The dtype is none of these.
+    """
+    dtype = np.dtype(dtype)
+    match dtype.kind:
+        case "f" | "c":
+            return np.full((), np.nan, dtype)[()]
+        case "i":
+            return dtype.type(np.iinfo(dtype).min + 90)
+        case "u":
+            return dtype.type(int.from_bytes(b"\xa5" * dtype.itemsize, "little"))
+        case "b":
+            return dtype.type(True)
+    raise ValueError(f"No poison for dtype {dtype}; add the array with poisoned=False.")
+
+
+def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Arena:
+    number = descriptor.detach()
+    try:
+        return Arena(number, fields, nbytes, owner=False)
+    finally:
+        os.close(number)
+
+
+def _readable(nbytes: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if nbytes >= size:
+            return f"{nbytes / size:.1f} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,151 @@
+"""What the supervisor reports of its processes, and how their deaths are put into words."""
+
+from __future__ import annotations
+
+import signal
+from typing import NamedTuple
+
+from rollmill.runtime import cgroups
+
+__all__ = ["Event", "Exited", "Failed", "Handle", "Hung", "Message", "ProcessFailed", "ProcessHung", "describe_death"]
+
+
+class Handle(NamedTuple):
+    """One process of the run.
+
+    Attributes:
+        name: For example ``"rollout worker 3"``.
+        pid: Process id; also the id of its process group.
+        number: Number of the process within the run, never used again.
+    """
+
+    name: str
+    pid: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.pid})"
+
+
+class Message(NamedTuple):
+    """A process has sent an object."""
+
+    handle: Handle
+    content: object
+
+
+class Failed(NamedTuple):
+    """A process has ended and should not have.
+
+    Attributes:
+        handle: The process.
+        description: One sentence: how it ended and what that usually means.
+        traceback: The Python traceback of its exception, or the stacks at a crash; empty if there is none.
+    """
+
+    handle: Handle
+    description: str
+    traceback: str
+
+    def error(self) -> ProcessFailed:
+        """The exception to raise for it."""
+        return ProcessFailed(self.description, self.traceback)
+
+
+class Exited(NamedTuple):
+    """A process has ended as it should: its target returned, or it was told to end."""
+
+    handle: Handle
+
+
+Event = Message | Failed | Exited
+
+
+class Hung(NamedTuple):
+    """A process has been in one phase for longer than allowed.
+
+    Attributes:
+        handle: The process.
+        phase: The phase that it is in.
+        seconds: For how long.
+        limit: What was allowed, seconds.
+    """
+
+    handle: Handle
+    phase: str
+    seconds: float
+    limit: float
+
+    def error(self, stacks: str = "") -> ProcessHung:
+        """The exception to raise for it, with what ``Supervisor.stacks`` gave."""
+        return ProcessHung(
+            f"{self.handle} hangs: it has been in phase {self.phase!r} for {self.seconds:.0f} s; "
+            f"{self.limit:.0f} s are allowed.",
+            stacks,
+        )
+
+
+class ProcessFailed(RuntimeError):  # noqa: N818  named for what it says
+    """A process of the run has failed. Shows that process's traceback as its own.
+
+    Attributes:
+        description: One sentence.
+        traceback: The traceback in the process, or empty.
+    """
+
+    def __init__(self, description: str, traceback: str = "") -> None:
+        super().__init__(description, traceback)
+        self.description = description
+        self.traceback = traceback
+
+    def __str__(self) -> str:
+        return f"{self.description}\n\n{self.traceback.rstrip()}" if self.traceback else self.description
+
+
+class ProcessHung(ProcessFailed):
+    """A process of the run makes no progress. Its traceback is where it was stuck."""
+
+
+def describe_death(who: Handle, exit_code: int, *, started: bool, oom_kills_before: int) -> str:
+    """Puts an unexplained end into words, with its likely cause.
+
+    Args:
+        who: The process.
+        exit_code: As ``multiprocessing`` has it: minus the signal's number for a signal.
+        started: Whether it came as far as its target.
+        oom_kills_before: ``cgroups.oom_kills()`` when the run began.
+    """
+    if exit_code >= 0:
+        what = f"{who} exited with code {exit_code}"
+        if started:
+            return f"{what} without an exception: something in it called exit."
+        return (
+            f"{what} before its target began; its message is on the console. If the run is started from a script, "
+            'the call must stand under `if __name__ == "__main__":`, because each child imports the script.'
+        )
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:
+        name = f"signal {-exit_code}"
+    return f"{who} was killed by {name}{_cause(name, oom_kills_before)}."
+
+
+def _cause(name: str, oom_kills_before: int) -> str:
+    match name:
+        case "SIGKILL" if cgroups.oom_kills() > oom_kills_before:
+            return (
+                ": the kernel's out-of-memory killer has struck in this container since the run began; "
+                "use fewer processes or environments, or give it more memory"
+            )
+        case "SIGKILL" if cgroups.available_memory() < 512 << 20:
+            return (
+                ", probably by the kernel's out-of-memory killer: less than 512 MiB of memory are left; "
+                "use fewer processes or environments"
+            )
+        case "SIGKILL":
+            return ", from outside (by hand, a job limit, or the kernel's out-of-memory killer: see its log)"
+        case "SIGSEGV" | "SIGILL" | "SIGFPE" | "SIGABRT":
+            return ": a crash in native code, for example a simulator's"
+        case "SIGBUS":
+            return ": usually shared memory that could not be had when it was first touched; memory is exhausted"
+    return ""

@@ -1,0 +1,92 @@
+"""``run.log``: what every process of a run has to say, one line each, with the process's name.
+
+The console is not touched: it belongs to the live display and to the final report.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["open_in_child", "run_log"]
+
+_FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s [{process}] %(name)s: %(message)s"
+_DATE = "%Y-%m-%d %H:%M:%S"
+
+
+class _LineFormatter(logging.Formatter):
+    """Repeats the head on every line of a longer record, so that each line says when and whose it is."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__(_FORMAT.format(process=process.replace("%", "%%")), _DATE)
+
+    def format(self, record: logging.LogRecord) -> str:
+        lines = super().format(record).split("\n")
+        if len(lines) == 1:
+            return lines[0]
+        # The message's own first line tells where the head ends.
+        head = lines[0].removesuffix(record.getMessage().split("\n")[0])
+        return "\n".join([lines[0], *(head + line for line in lines[1:])])
+
+
+class _QuietThirdParties(logging.Filter):
+    """Ours from INFO on; of everybody else only warnings."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        ours = record.name == "rollmill" or record.name.startswith("rollmill.")
+        return record.levelno >= (logging.INFO if ours else logging.WARNING)
+
+
+def _handler(path: Path, process: str) -> logging.FileHandler:
+    # Append mode: the kernel puts each write at the end, so lines of different processes do not overwrite each other.
+    handler = logging.FileHandler(path, mode="a", encoding="utf-8")
+    handler.setFormatter(_LineFormatter(process))
+    handler.addFilter(_QuietThirdParties())
+    return handler
+
+
+@contextmanager
+def run_log(path: Path, process: str = "main") -> Iterator[logging.Logger]:
+    """Writes what is logged to ``path`` (appended; its folder is made) while the context lasts.
+
+    Gives the logger ``rollmill``. Other loggers' warnings go to the file as well as to where they went before.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = _handler(path, process)
+    root, ours = logging.getLogger(), logging.getLogger("rollmill")
+    level = ours.level
+    root.addHandler(handler)
+    ours.setLevel(logging.INFO)
+    try:
+        yield ours
+    finally:
+        root.removeHandler(handler)
+        ours.setLevel(level)
+        handler.close()
+
+
+def open_in_child(path: Path, process: str, *, redirect_output: bool) -> None:
+    """Sends a child process's log records, and Python's warnings, to ``path`` for the rest of its life.
+
+    Args:
+        path: The run's log.
+        process: The process's name.
+        redirect_output: Send what it and its simulators print there as well, raw, instead of to the console.
+    """
+    root = logging.getLogger()
+    root.addHandler(_handler(path, process))
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    if redirect_output:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+        try:
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,46 @@
+"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop looks at."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+__all__ = ["StopSignals"]
+
+
+class StopSignals:
+    """While its context lasts, the first SIGINT or SIGTERM sets a flag, and the second interrupts at once.
+
+    ``with StopSignals() as signals: while not signals.received: ...``. The handlers from before are put back at the
+    end. Outside the main thread Python allows no handlers: then nothing is changed and the flag stays unset.
+
+    Attributes:
+        received: The first signal that came, or None.
+    """
+
+    def __init__(self) -> None:
+        """Changes nothing before the context is entered."""
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            # None stands for a handler that was not set from Python, which Python cannot put back either.
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        self._before = {}
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            # KeyboardInterrupt for SIGTERM too: it passes through `except Exception` and runs every `finally`.
+            raise KeyboardInterrupt(f"a second signal ({signal.Signals(number).name}): stopping at once")
+        self.received = signal.Signals(number)

@@ -1,0 +1,395 @@
+"""Starts, watches and ends the processes of a run.
+
+    with Supervisor(log_path=...) as supervisor:
+        supervisor.start("rollout worker 0", target, argument, role=ROLLOUT_ROLE)
+        while running:
+            for event in supervisor.poll(0.2):
+                match event:
+                    case Failed():
+                        raise event.error()
+
+Whatever way the block is left, no process of the run is: workers are asked (the stop flag), then told (SIGTERM), then
+killed, by group, and a sweep finds what their simulators started. If the main process is killed itself, its workers
+are by the kernel and everything else by the watchdog.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing import connection, resource_tracker
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from types import TracebackType
+
+from rollmill.runtime import cgroups, sweep
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.channel import Receiver, SentDescriptor
+from rollmill.runtime.child import (
+    STACK_SIGNAL,
+    Launch,
+    Started,
+    StopFlag,
+    Traceback,
+    Work,
+    run_child,
+    thread_environment,
+)
+from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death
+from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Role
+from rollmill.runtime.watchdog import Watchdog
+
+__all__ = ["Supervisor"]
+
+log = logging.getLogger("rollmill.supervisor")
+
+NO_ROLE = Role(name="process")
+TERMINATE_GRACE_S = 1.0
+# A death is usually seen at once; where a grandchild holds the pipe that tells of it, within this time.
+LONGEST_WAIT_S = 0.25
+
+# Starting a process changes os.environ for a moment.
+_starting = threading.Lock()
+
+
+@dataclass(kw_only=True)
+class _Child:
+    """What the supervisor knows of a process that it has not yet reported the end of."""
+
+    handle: Handle
+    process: SpawnProcess
+    receiver: Receiver
+    notes: int
+    seat: LedgerSeat
+    token: str
+    started: bool = False
+    unwanted: bool = False
+    traceback: Traceback | None = None
+
+
+class Supervisor:
+    """The processes of one run; a context manager. Its methods are called by one thread.
+
+    Attributes:
+        stop_flag: What the children see as ``context.stop``.
+        board: The run's ledger; take a further seat for a thread, or for the main process.
+        run_id: Names the run in its processes' environments (``ROLLMILL_RUN_ID``).
+    """
+
+    def __init__(
+        self, *, log_path: Path | None = None, redirect_output: bool = False, max_processes: int = 1024
+    ) -> None:
+        """Nothing is started before the context is entered.
+
+        Args:
+            log_path: The run's ``run.log``, for the children's log records; None for none.
+            redirect_output: Send what children print there too, instead of to the console.
+            max_processes: Most ledger accounts (processes, restarts counted) that the run may take.
+        """
+        self.run_id = uuid.uuid4().hex
+        self._log_path = log_path
+        self._redirect_output = redirect_output and log_path is not None
+        self._control = Arena.create(ArenaLayout().add(StopFlag.FIELD, 1, "int64", poisoned=False))
+        self.stop_flag = StopFlag(self._control)
+        self.board = LedgerBoard(max_processes)
+        self._children: dict[Handle, _Child] = {}
+        self._started = 0
+        self._watchdog: Watchdog | None = None
+        self._watchdog_handle = Handle("watchdog", 0, -1)
+        self._watchdog_reported = False
+        self._oom_kills = cgroups.oom_kills()
+
+    def __enter__(self) -> Supervisor:
+        self._watchdog = Watchdog(self.run_id)
+        self._watchdog_handle = Handle("watchdog", self._watchdog.pid, -1)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if self._children:
+                # After an exception nobody waits for results any more, only for a clean end.
+                self.stop(grace_s=5.0 if kind is None else 2.0)
+        finally:
+            self._end_everything()
+
+    @property
+    def handles(self) -> list[Handle]:
+        """The processes whose end has not been reported, in the order of their start."""
+        return list(self._children)
+
+    def start(
+        self,
+        name: str,
+        target: Callable[..., object],
+        *args: object,
+        role: Role = NO_ROLE,
+        env: Mapping[str, str] | None = None,
+        cpus: Sequence[int] | None = None,
+        nice: int = 0,
+    ) -> Handle:
+        """Starts a process that runs ``target(context, *args)``, ``context`` being a `ChildContext`.
+
+        Call it from the main thread: the kernel then ends the child with the main process at once; otherwise, since
+        the kernel would end it with the calling thread, that is left to the watchdog.
+
+        Args:
+            name: Unique among the living processes.
+            target: A function that the child can import, or one of the user's script.
+            args: Picklable; arenas, queues and ledger seats travel by descriptor.
+            role: What its ledger accounts for.
+            env: Environment variables on top of ours, for example ``{"OMP_NUM_THREADS": "2"}`` (default: "1").
+            cpus: The CPUs it may use; None leaves them as they are.
+            nice: Added to its niceness.
+
+        Raises:
+            RuntimeError: The supervisor is not entered, or has been left.
+            ValueError: The name is in use.
+            TypeError: The target or an argument cannot be sent to a process.
+        """
+        if self._watchdog is None:
+            raise RuntimeError(f"Process {name!r} cannot be started outside of the supervisor's `with` block.")
+        if any(handle.name == name for handle in self._children):
+            raise ValueError(f"There is a process {name!r} already; give this one another name.")
+        token = f"{self.run_id}.{self._started}"
+        seat = self.board.seat(name, role)
+        launch = Launch(
+            name=name,
+            parent=os.getpid(),
+            dies_with_parent=threading.current_thread() is threading.main_thread(),
+            cpus=None if cpus is None else tuple(cpus),
+            nice=nice,
+            log_path=self._log_path,
+            redirect_output=self._redirect_output,
+        )
+        reading, writing = os.pipe()
+        notes = os.memfd_create("rollmill-notes", os.MFD_CLOEXEC)
+        # Not a daemon: daemons may have no children of their own, and environments do.
+        process = multiprocessing.get_context("spawn").Process(
+            target=run_child,
+            args=(launch, SentDescriptor(writing), SentDescriptor(notes), Work(self.stop_flag, seat, target, args)),
+            name=name,
+            daemon=False,
+        )
+        tokens = [part for part in (os.environ.get(sweep.VARIABLE), self.run_id, token) if part]
+        try:
+            _spawn(process, thread_environment(env) | {sweep.VARIABLE: ":".join(tokens)})
+        except BaseException as error:
+            os.close(reading)
+            os.close(notes)
+            self.board.end(seat)
+            if isinstance(error, OSError | KeyboardInterrupt):
+                raise
+            raise TypeError(
+                f"Process {name!r} cannot be started: its target {target!r} or one of its arguments cannot be sent "
+                f"to a process ({type(error).__name__}: {error}). Functions must be importable, not local."
+            ) from error
+        finally:
+            os.close(writing)
+        assert process.pid is not None
+        self.board.set_pid(seat, process.pid)
+        self._watchdog.add_group(process.pid)
+        handle = Handle(name, process.pid, self._started)
+        self._started += 1
+        self._children[handle] = _Child(
+            handle=handle, process=process, receiver=Receiver(reading), notes=notes, seat=seat, token=token
+        )
+        return handle
+
+    def poll(self, timeout_s: float) -> list[Event]:
+        """What has happened since the last call, waiting up to ``timeout_s`` seconds for something.
+
+        A process's messages come before its end, and its end comes once. What a dead process's simulators have left
+        running is killed before its end is reported.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            events = self._collect()
+            remaining = deadline - time.monotonic()
+            if events or remaining <= 0:
+                return events
+            self._wait(min(remaining, LONGEST_WAIT_S))
+
+    def stop(self, grace_s: float = 5.0) -> list[Event]:
+        """Ends all processes: asks, after ``grace_s`` seconds sends SIGTERM, a second later SIGKILL.
+
+        Returns:
+            What happened meanwhile: last messages, failures, ends.
+        """
+        self.stop_flag.set()
+        events = self._wait_for_ends(grace_s)
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            if not self._children:
+                break
+            for child in self._children.values():
+                account = self.board.account(child.seat)
+                log.warning(
+                    "%s did not stop; it is in phase %r. Sending %s.", child.handle, account.current_phase, number.name
+                )
+                child.unwanted = True
+                _signal_group(child.handle.pid, number)
+            events += self._wait_for_ends(TERMINATE_GRACE_S if number == signal.SIGTERM else 10.0)
+        return events
+
+    def kill(self, handle: Handle) -> None:
+        """Kills one process with everything that it started; ``poll`` then reports it as `Exited`."""
+        child = self._children.get(handle)
+        if child is not None:
+            child.unwanted = True
+            _signal_group(handle.pid, signal.SIGKILL)
+            sweep.kill_all(child.token, [handle.pid])
+
+    def snapshot(self) -> dict[str, ProcessAccount]:
+        """The ledger's accounts, by process name, now."""
+        return self.board.snapshot()
+
+    def check_hung(self, limits: Mapping[str, float]) -> list[Hung]:
+        """Processes that have been in one phase for longer than its limit.
+
+        Args:
+            limits: Phase -> seconds; ``"start"`` is the phase before a process enters one of its own. Phases without
+                a limit, such as waiting, may last.
+        """
+        hung = []
+        now = time.monotonic()
+        for child in self._children.values():
+            account = self.board.account(child.seat)
+            limit = limits.get(account.current_phase)
+            if limit is not None and now - account.current_since > limit:
+                hung.append(Hung(child.handle, account.current_phase, now - account.current_since, limit))
+        return hung
+
+    def stacks(self, handle: Handle, timeout_s: float = 1.0) -> str:
+        """The Python stacks of all threads of a living process, even one stuck in native code; empty if it gives none.
+
+        Raises:
+            KeyError: No such process is alive.
+        """
+        child = self._children.get(handle)
+        if child is None:
+            raise KeyError(f"{handle} has ended; only a living process has stacks.")
+        if not child.started:
+            self._receive(child, [])
+        if not child.started:
+            return ""  # The signal would kill it.
+        before = os.fstat(child.notes).st_size
+        os.kill(handle.pid, STACK_SIGNAL)
+        deadline = time.monotonic() + timeout_s
+        size = before
+        while time.monotonic() < deadline:
+            time.sleep(0.02)
+            previous, size = size, os.fstat(child.notes).st_size
+            if before < size == previous:
+                break
+        return os.pread(child.notes, size - before, before).decode(errors="replace")
+
+    def _collect(self) -> list[Event]:
+        events: list[Event] = []
+        for child in list(self._children.values()):
+            exit_code = child.process.exitcode  # Before reading: what it sent is then all there.
+            self._receive(child, events)
+            if exit_code is not None:
+                self._finish(child, exit_code, events)
+        watchdog = self._watchdog
+        if watchdog is not None and watchdog.exit_code is not None and not self._watchdog_reported:
+            self._watchdog_reported = True
+            text = describe_death(
+                self._watchdog_handle, watchdog.exit_code, started=True, oom_kills_before=self._oom_kills
+            )
+            events.append(Failed(self._watchdog_handle, text, ""))
+        return events
+
+    def _receive(self, child: _Child, events: list[Event]) -> None:
+        for message in child.receiver.receive():
+            match message:
+                case Started():
+                    child.started = True
+                case Traceback():
+                    child.traceback = message
+                case _:
+                    events.append(Message(child.handle, message))
+
+    def _finish(self, child: _Child, exit_code: int, events: list[Event]) -> None:
+        handle = child.handle
+        # First the group, whose number cannot have been given away while it has members; then who left the group.
+        _signal_group(handle.pid, signal.SIGKILL)
+        sweep.kill_all(child.token)
+        if self._watchdog is not None:
+            self._watchdog.remove_group(handle.pid)
+        self.board.end(child.seat)
+        del self._children[handle]
+        if child.traceback is not None:
+            text = f"{handle} failed: {child.traceback.summary}"
+            events.append(Failed(handle, text, child.traceback.text))
+        elif exit_code == 0 or child.unwanted:
+            events.append(Exited(handle))
+        else:
+            text = describe_death(handle, exit_code, started=child.started, oom_kills_before=self._oom_kills)
+            notes = os.pread(child.notes, os.fstat(child.notes).st_size, 0).decode(errors="replace")
+            log.error("%s\n%s", text, notes)
+            events.append(Failed(handle, text, notes))
+        child.receiver.close()
+        os.close(child.notes)
+        child.process.close()
+
+    def _wait(self, seconds: float) -> None:
+        waitables: list[int] = [child.process.sentinel for child in self._children.values()]
+        waitables += [child.receiver.descriptor for child in self._children.values() if child.receiver.open]
+        if self._watchdog is not None and not self._watchdog_reported:
+            waitables.append(self._watchdog.descriptor)
+        if waitables:
+            connection.wait(waitables, seconds)
+        else:
+            time.sleep(seconds)
+
+    def _wait_for_ends(self, seconds: float) -> list[Event]:
+        deadline = time.monotonic() + seconds
+        events = self._collect()
+        while self._children and (remaining := deadline - time.monotonic()) > 0:
+            self._wait(min(remaining, LONGEST_WAIT_S))
+            events += self._collect()
+        return events
+
+    def _end_everything(self) -> None:
+        sweep.kill_all(self.run_id, [handle.pid for handle in self._children])
+        self._wait_for_ends(10.0)
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.close()
+
+
+def _spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
+    """Starts the process with these environment variables, and with SIGINT blocked until it ignores it."""
+    with _starting:
+        # multiprocessing's own helper process must not get the run's token: it serves the whole program.
+        resource_tracker.ensure_running()
+        before = {name: os.environ.get(name) for name in variables}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        os.environ.update(variables)
+        try:
+            process.start()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    # A child that has not yet made its own group is signalled alone.
+    for send in (os.killpg, os.kill):
+        try:
+            send(group, number)
+            return
+        except ProcessLookupError:
+            continue

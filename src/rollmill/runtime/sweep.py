@@ -1,0 +1,88 @@
+"""Finds and kills every process of a run. Also the watchdog's script, which imports nothing but the standard library.
+
+A process belongs to a run if it is in the process group of one of its workers, or if its environment carries the run's
+token: children inherit it, so that a simulator's engine is found even when it has changed its group and its session and
+its parent is gone. Tokens of nested runs (a run started by a worker of another run) stand side by side, separated by
+colons, so that an outer run also finds what an inner one started.
+
+As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standard input ends, which happens when the
+main process closes it or dies in whatever way, and then kills what is left. Lines ``+PGID`` and ``-PGID`` on standard
+input tell it of process groups.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Iterable
+
+__all__ = ["VARIABLE", "kill_all", "members"]
+
+VARIABLE = "ROLLMILL_RUN_ID"
+"""Environment variable that carries the tokens."""
+
+
+def members(token: str, groups: Iterable[int] = ()) -> list[int]:
+    """Process ids of all living processes that carry the token or are in one of the groups; never the caller's."""
+    key, wanted, in_groups = f"{VARIABLE}=".encode(), token.encode(), set(groups)
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            if fields[0] in (b"Z", b"X"):
+                continue
+            if int(fields[2]) not in in_groups:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    entries = file.read().split(b"\0")
+                if not any(e.startswith(key) and wanted in e[len(key) :].split(b":") for e in entries):
+                    continue
+        except OSError:
+            continue  # It has ended meanwhile, or belongs to another user.
+        found.append(int(name))
+    return found
+
+
+def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) -> list[int]:
+    """Kills the members until none is left; returns those that were still there after ``timeout_s``."""
+    groups = list(groups)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = members(token, groups)
+        if not left:
+            return left
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            return left
+        # A killed process may take a moment to go, and what it forked just before is seen in the next round.
+        time.sleep(0.005)
+
+
+def _watch(main_pid: int, token: str) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    groups: set[int] = set()
+    buffer = b""
+    # The parent is looked at too: a process that the main one forked may hold the pipe open after its death.
+    while os.getppid() == main_pid:
+        if not select.select([0], [], [], 1.0)[0]:
+            continue
+        data = os.read(0, 4096)
+        if not data:
+            break
+        *lines, buffer = (buffer + data).split(b"\n")
+        for line in lines:
+            (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
+    kill_all(token, groups)
+
+
+if __name__ == "__main__":
+    _watch(int(sys.argv[1]), sys.argv[2])
