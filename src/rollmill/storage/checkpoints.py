@@ -1,0 +1,254 @@
+"""The checkpoints of a run: when they are written, which are kept, which one a resume takes.
+
+A file appears under its name by a rename, after its content has reached the disk, and older ones are removed only
+after that; a kill at any instruction leaves the previous checkpoint in place. One process writes into a folder; any
+number may read from it meanwhile.
+
+Importing this module imports no torch: its functions do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmill.storage.checkpoint_file import (
+    CheckpointError,
+    CheckpointHeader,
+    encode_checkpoint,
+    load_checkpoint,
+    read_checkpoint,
+    read_header,
+)
+
+__all__ = [
+    "CheckpointConfig",
+    "CheckpointError",
+    "CheckpointHeader",
+    "CheckpointStore",
+    "CheckpointWarning",
+    "LoadedCheckpoint",
+    "load_checkpoint",
+    "read_header",
+]
+
+_NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)\.pt")
+_TEMPORARY = ".writing-"
+
+
+class CheckpointWarning(UserWarning):
+    """A file among the checkpoints was passed over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    """When checkpoints are written and which are kept.
+
+    Attributes:
+        every_s: Wall-clock seconds between two (120: Sample Factory 2.1.1); ``None`` for no such rule.
+        every_steps: Agent steps between two; ``None`` for no such rule. With both, whichever comes first; with neither,
+            only the end of the run writes one.
+        keep: How many of the newest stay.
+        keep_best: Whether the one with the largest ``best_metric`` stays as well, as ``best.pt``.
+        best_metric: Name of the metric, larger being better; a mean over recent episodes.
+    """
+
+    every_s: float | None = 120.0
+    every_steps: int | None = None
+    keep: int = 3
+    keep_best: bool = True
+    best_metric: str = "episode_return"
+
+    def __post_init__(self) -> None:
+        """Refuses values that cannot be meant.
+
+        Raises:
+            ValueError: Naming the field, the value, and what is allowed.
+        """
+        if self.every_s is not None and not (math.isfinite(self.every_s) and self.every_s > 0):
+            raise ValueError(f"checkpoint.every_s={self.every_s!r}: give seconds above 0, or None for no such rule")
+        if self.every_steps is not None and self.every_steps < 1:
+            raise ValueError(f"checkpoint.every_steps={self.every_steps!r}: give at least 1, or None for no such rule")
+        if self.keep < 1:
+            raise ValueError(f"checkpoint.keep={self.keep!r}: give at least 1; a run without any cannot be resumed")
+        if self.keep_best and not self.best_metric:
+            raise ValueError("checkpoint.best_metric='': name the metric, or set checkpoint.keep_best=False")
+
+
+class LoadedCheckpoint(NamedTuple):
+    """A checkpoint's state, and the file it came from."""
+
+    state: dict[str, Any]
+    path: Path
+
+
+class CheckpointStore:
+    """The checkpoints of one run, in one folder: ``checkpoint_<number>_steps_<agent steps>.pt`` and ``best.pt``.
+
+    The number counts saves, so that the newest is the last one written, also after a run went back to an older one.
+
+    Args:
+        folder: Created by the first save.
+        config: When to write, what to keep.
+        clock: Gives seconds; for ``is_due``.
+    """
+
+    def __init__(self, folder: Path | str, config: CheckpointConfig, *, clock: Callable[[], float] = time.monotonic):
+        self.folder = Path(folder)
+        self._config = config
+        self._clock = clock
+        self._saved_at_s = clock()
+        self._saved_at_steps: int | None = None
+
+    @property
+    def best_path(self) -> Path:
+        """Where the best checkpoint is, if there is one."""
+        return self.folder / "best.pt"
+
+    def paths(self) -> list[Path]:
+        """Returns the numbered checkpoints, the newest first, whether or not they can be read."""
+        if not self.folder.is_dir():
+            return []
+        numbered = [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)]
+        return sorted(numbered, key=_number, reverse=True)
+
+    def is_due(self, agent_steps: int) -> bool:
+        """Whether the next checkpoint should be written now.
+
+        Args:
+            agent_steps: Consumed so far. The first call, or the last save or load, is where counting starts.
+        """
+        if self._saved_at_steps is None:
+            self._saved_at_steps = agent_steps
+        every_s, every_steps = self._config.every_s, self._config.every_steps
+        return (every_s is not None and self._clock() - self._saved_at_s >= every_s) or (
+            every_steps is not None and agent_steps - self._saved_at_steps >= every_steps
+        )
+
+    def save(self, state: Mapping[str, Any], agent_steps: int, metric: float | None = None) -> Path:
+        """Writes ``state`` as the newest checkpoint, updates the best one, and removes what is not kept.
+
+        Args:
+            state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
+            agent_steps: Agent steps consumed so far.
+            metric: Value of the configured metric, larger being better; None (or not finite) where there is none.
+
+        Returns:
+            The new file.
+
+        Raises:
+            CheckpointError: The state holds something that ``weights_only=True`` would not load, which is found before
+                anything is written, or the disk refuses; the previous checkpoints are then as they were.
+        """
+        if metric is not None and not math.isfinite(metric):
+            metric = None
+        content = encode_checkpoint(state, agent_steps, metric)
+        number = 1 + max(map(_number, self.paths()), default=0)
+        path = self.folder / f"checkpoint_{number:06d}_steps_{agent_steps:012d}.pt"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            for leftover in self.folder.glob(f"{_TEMPORARY}*"):
+                leftover.unlink(missing_ok=True)
+            self._write(path, content)
+            if self._config.keep_best and metric is not None and metric > self._best_metric():
+                self._write(self.best_path, content)
+            for old in self.paths()[self._config.keep :]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write the checkpoint {path}: {error}; make room or mend the folder's permissions (earlier "
+                f"checkpoints in it are as they were)"
+            ) from error
+        self._saved_at_s, self._saved_at_steps = self._clock(), agent_steps
+        return path
+
+    def load_latest(self, map_location: Any = "cpu") -> LoadedCheckpoint:
+        """Loads the newest checkpoint that is whole, with a ``CheckpointWarning`` for each newer one that is not.
+
+        Args:
+            map_location: Device to load tensors to, as for ``torch.load``.
+
+        Raises:
+            CheckpointError: There is none, or none is whole.
+        """
+        passed_over: dict[Path, str] = {}
+        # A reader may see a file that the writer then removes for a newer one: look again.
+        while paths := [p for p in self.paths() if p not in passed_over]:
+            path = paths[0]
+            try:
+                header, state = read_checkpoint(path, map_location)
+            except FileNotFoundError:
+                continue
+            except CheckpointError as error:
+                passed_over[path] = str(error)
+                warnings.warn(f"{error}; trying the one before it", CheckpointWarning, stacklevel=2)
+                continue
+            self._saved_at_s, self._saved_at_steps = self._clock(), header.agent_steps
+            return LoadedCheckpoint(state, path)
+        if not passed_over:
+            raise CheckpointError(
+                f"no checkpoint in {self.folder}: check the run directory, or start the run without --resume"
+            )
+        reasons = "; ".join(passed_over.values())
+        raise CheckpointError(
+            f"none of the {len(passed_over)} checkpoints in {self.folder} can be used ({reasons}): restore one from a "
+            f"backup, or start the run afresh in another directory"
+        )
+
+    def load_best(self, map_location: Any = "cpu") -> LoadedCheckpoint:
+        """Loads ``best.pt``.
+
+        Raises:
+            CheckpointError: There is none, or it is not whole.
+        """
+        try:
+            return LoadedCheckpoint(load_checkpoint(self.best_path, map_location), self.best_path)
+        except FileNotFoundError:
+            raise CheckpointError(
+                f"no best checkpoint in {self.folder}: none was saved with a metric yet, or checkpoint.keep_best is "
+                f"off; use the latest"
+            ) from None
+
+    def _best_metric(self) -> float:
+        """The metric of ``best.pt``; minus infinity if there is none, so that any metric is better."""
+        try:
+            metric = read_header(self.best_path).metric
+        except FileNotFoundError:
+            metric = None
+        except CheckpointError as error:
+            warnings.warn(f"{error}; it will be replaced", CheckpointWarning, stacklevel=3)
+            metric = None
+        return -math.inf if metric is None else metric
+
+    def _write(self, path: Path, content: bytes | bytearray) -> None:
+        """Puts a whole file at ``path``, or leaves what was there: write aside, sync, rename, sync the folder."""
+        aside = self.folder / f"{_TEMPORARY}{os.getpid()}"
+        try:
+            with open(aside, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(aside, path)
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink(missing_ok=True)
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)  # else a power cut may forget the rename
+        finally:
+            os.close(folder)
+
+
+def _number(path: Path) -> int:
+    """Which save of the run a checkpoint's name says that it is."""
+    match = _NAME.fullmatch(path.name)
+    assert match is not None
+    return int(match[1])
