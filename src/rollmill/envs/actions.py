@@ -1,0 +1,141 @@
+"""Stored actions on their way to the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from rollmill.envs.views import Array
+from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+
+__all__ = ["ActionCodec"]
+
+
+class _Choices:
+    """``Discrete`` or ``MultiDiscrete``: columns of ``action_discrete``."""
+
+    def __init__(self, first: int, heads: list[CategoricalHead], scalar: bool) -> None:
+        self.column = first
+        self.columns = slice(first, first + len(heads))
+        self.scalar = scalar
+        start = np.array([h.start for h in heads], np.int64)
+        self.start = start if start.any() else None
+
+    def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
+        assert discrete is not None
+        if self.scalar:
+            chosen = discrete[:, self.column].astype(np.int64)
+            return chosen if self.start is None else chosen + self.start[0]
+        chosen = discrete[:, self.columns].astype(np.int64)
+        return chosen if self.start is None else chosen + self.start
+
+    def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
+        batch = self.batch(discrete, continuous)
+        return batch.tolist() if self.scalar else list(batch)
+
+
+class _Numbers:
+    """``Box``: columns of ``action_continuous``."""
+
+    def __init__(self, first: int, head: BoxHead, squash: bool) -> None:
+        self.columns = slice(first, first + head.size)
+        self.head = head
+        self.low = np.array(head.low, np.float32)
+        self.high = np.array(head.high, np.float32)
+        self.squash = squash
+        self.half_range = (self.high - self.low) / 2 if squash else None
+        self.clip = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
+
+    def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
+        assert continuous is not None
+        stored = continuous[:, self.columns]
+        if self.half_range is not None:
+            value = np.tanh(stored)
+            value += 1.0
+            value *= self.half_range
+            value += self.low
+            # Rounding may step over the edge by one unit in the last place, which `contains` would refuse.
+            np.clip(value, self.low, self.high, out=value)
+        elif self.clip:
+            value = np.clip(stored, self.low, self.high)
+        else:
+            value = stored.copy()
+        return value.reshape(len(value), *self.head.shape).astype(self.head.dtype, copy=False)
+
+    def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
+        return list(self.batch(discrete, continuous))
+
+
+class ActionCodec:
+    """Turns the stored action arrays of a slot into what an environment expects.
+
+    A choice ``c`` of a categorical head becomes ``start + c``. A plain Gaussian's number is clipped to the box. With
+    ``squash`` the stored number ``u`` is the one before the squashing, and the environment gets
+    ``low + (tanh(u) + 1) / 2 * (high - low)``.
+    """
+
+    def __init__(self, spec: ActionSpec, squash: bool = False) -> None:
+        """Prepare the columns of each component.
+
+        Args:
+            spec: The action of one row.
+            squash: Whether Box heads are tanh-squashed.
+
+        Raises:
+            ValueError: When ``squash`` is asked for a Box without finite bounds.
+        """
+        self.spec = spec
+        kinds = spec.components or ((spec.structure, len(spec.heads)),)
+        self._parts: list[_Choices | _Numbers] = []
+        taken = choices = numbers = 0
+        for kind, count in kinds:
+            heads = spec.heads[taken : taken + count]
+            taken += count
+            if kind == "box":
+                (head,) = heads
+                assert isinstance(head, BoxHead)
+                if squash and not head.is_bounded:
+                    raise ValueError(
+                        f"squash_actions is on, but the action's Box has bounds low={head.low}, high={head.high}: "
+                        "finite bounds are needed to squash into; switch squash_actions off"
+                    )
+                self._parts.append(_Numbers(numbers, head, squash))
+                numbers += head.size
+            else:
+                categorical = [h for h in heads if isinstance(h, CategoricalHead)]
+                self._parts.append(_Choices(choices, categorical, scalar=kind == "discrete"))
+                choices += len(categorical)
+
+    def decode_batch(self, discrete: Array | None, continuous: Array | None) -> Any:
+        """The action of a whole vector environment.
+
+        Args:
+            discrete: int32 ``[B, Kd]`` or None where there are no categorical heads.
+            continuous: float32 ``[B, Kc]`` or None where there are no Box heads.
+
+        Returns:
+            int64 ``[B]`` (Discrete), int64 ``[B, K]`` (MultiDiscrete), float ``[B, *shape]`` (Box), or a tuple or dict
+            of those; never a view of the arguments.
+        """
+        parts = [part.batch(discrete, continuous) for part in self._parts]
+        if self.spec.structure == "tuple":
+            return tuple(parts)
+        if self.spec.structure == "dict":
+            return dict(zip(self.spec.keys, parts, strict=True))
+        return parts[0]
+
+    def decode_rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
+        """The same as one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""
+        if self.spec.structure == "tuple":
+            return list(zip(*(part.rows(discrete, continuous) for part in self._parts), strict=True))
+        if self.spec.structure == "dict":
+            columns = [part.rows(discrete, continuous) for part in self._parts]
+            return [dict(zip(self.spec.keys, row, strict=True)) for row in zip(*columns, strict=True)]
+        return self._parts[0].rows(discrete, continuous)
+
+    def decode_row(self, discrete_row: Array | None, continuous_row: Array | None) -> Any:
+        """The action of one environment from ``[Kd]`` and ``[Kc]``."""
+        discrete = None if discrete_row is None else np.asarray(discrete_row)[None]
+        continuous = None if continuous_row is None else np.asarray(continuous_row)[None]
+        return self.decode_rows(discrete, continuous)[0]

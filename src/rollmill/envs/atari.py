@@ -1,0 +1,85 @@
+"""Atari games of the Arcade Learning Environment, natively vectorised (``atari/<game>``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.envs.factory import Maker, suggest
+from rollmill.envs.vector_group import seed_array
+
+__all__ = ["games", "maker"]
+
+_DEFAULT_FRAMESKIP = 4
+
+
+def _ale() -> Any:
+    try:
+        import ale_py
+        import ale_py.roms
+        import ale_py.vector_env
+    except ImportError as error:
+        raise MissingExtra(
+            f'Atari games need ale-py, which is not installed ({error}): pip install "rollmill[atari]"'
+        ) from error
+    return ale_py
+
+
+def games() -> list[str]:
+    """ALE's names of all games, in snake_case.
+
+    Raises:
+        MissingExtra: ale-py is not installed.
+    """
+    return sorted(_ale().roms.get_all_rom_ids())
+
+
+def maker(config: EnvConfig) -> Maker:
+    """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
+
+    Raises:
+        UnknownEnvironment: ALE has no such game.
+        MissingExtra: ale-py is not installed.
+    """
+    ale_py = _ale()
+    game = config.name.removeprefix("atari/")
+    if game not in games():
+        raise UnknownEnvironment(
+            f"ALE has no game {game!r}{suggest(game, games())} ({len(games())} games, in snake_case: `rollmill envs`)"
+        )
+    options = config.atari
+    frameskip = config.frameskip or _DEFAULT_FRAMESKIP
+    frames = options.max_frames
+    if config.max_episode_steps is not None:
+        frames = min(frames, config.max_episode_steps * frameskip)
+
+    def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
+        arguments: dict[str, Any] = {
+            "num_threads": num_threads,
+            "max_num_frames_per_episode": frames,
+            "repeat_action_probability": options.sticky_actions,
+            "full_action_space": options.full_action_space,
+            "img_height": options.screen_size,
+            "img_width": options.screen_size,
+            "grayscale": options.grayscale,
+            "stack_num": options.frame_stack,
+            "frameskip": frameskip,
+            "noop_max": options.noop_max,
+            "use_fire_reset": options.fire_reset,
+            # Losing a life is told apart from the end of the game by VectorGroup, without an autoreset.
+            "episodic_life": False,
+            "reward_clipping": False,
+        }
+        return ale_py.vector_env.AtariVectorEnv(game, num_envs, **{**arguments, **config.kwargs})
+
+    return Maker(
+        env=None,
+        vector=vector,
+        prefer_vector=True,
+        frameskip=frameskip,
+        max_episode_steps=-(-frames // frameskip),
+        reset_seed=seed_array,
+        life_key="lives" if options.life_loss else None,
+    )

@@ -1,0 +1,127 @@
+"""Which environment to run and how; plain data, quick to import (neither Gymnasium nor any simulator)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+__all__ = ["AtariOptions", "EnvConfig", "VizdoomOptions"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtariOptions:
+    """How an Atari game is presented (``atari/<game>``).
+
+    The defaults are the protocol of Mnih et al. (2015), as PPO implementations use it (CleanRL, Sample Factory), except
+    that nothing is clipped here: rewards are clipped in the learner, so that reported returns are the game's score.
+
+    Attributes:
+        sticky_actions: Probability that the console repeats the previous action; 0.25 is the protocol of Machado et
+            al. (2018), 0 that of Mnih et al.
+        full_action_space: All 18 joystick actions instead of the game's minimal set.
+        noop_max: At a reset, 1..noop_max no-op frames are played; 0 or 1 for a fixed start.
+        fire_reset: Press FIRE at a reset where the game has such an action.
+        life_loss: Losing a life is reported as ``terminated`` (the value's horizon ends), while the game goes on
+            without a reset and without losing a step; the episode's return is that of the whole game.
+        frame_stack: Frames stacked into one observation.
+        screen_size: Height and width of the observation in pixels.
+        grayscale: One channel a frame; with colour an observation is ``[frame_stack, size, size, 3]``.
+        max_frames: Emulator frames after which a game is truncated (108,000 is 30 minutes).
+    """
+
+    sticky_actions: float = 0.0
+    full_action_space: bool = False
+    noop_max: int = 30
+    fire_reset: bool = True
+    life_loss: bool = True
+    frame_stack: int = 4
+    screen_size: int = 84
+    grayscale: bool = True
+    max_frames: int = 108_000
+
+    def __post_init__(self) -> None:
+        """Refuse values that the emulator would misread."""
+        if not 0.0 <= self.sticky_actions < 1.0:
+            raise ValueError(
+                f"atari.sticky_actions is {self.sticky_actions}: a probability in [0, 1) is allowed; "
+                "use 0 (Mnih et al.) or 0.25 (Machado et al.)"
+            )
+        for name, least in (("frame_stack", 1), ("screen_size", 1), ("max_frames", 1), ("noop_max", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"atari.{name} is {getattr(self, name)}: at least {least} is allowed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class VizdoomOptions:
+    """How a VizDoom scenario is presented (``vizdoom/<scenario>``).
+
+    The defaults are those of the Sample Factory paper (Petrenko et al. 2020, table A.5): rendered at 160x120, scaled
+    to 128x72 by nearest neighbour, RGB, no frame stack.
+
+    Attributes:
+        width: Width of the observation in pixels.
+        height: Height of the observation in pixels.
+        measurements: Also give the scenario's game variables (health, ammunition, ...), as a float32 vector named
+            ``"measurements"``; images are then named ``"obs"`` as before.
+    """
+
+    width: int = 128
+    height: int = 72
+    measurements: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse empty images."""
+        for name in ("width", "height"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"vizdoom.{name} is {getattr(self, name)}: at least 1 pixel is allowed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnvConfig:
+    """The environment of a run.
+
+    Attributes:
+        name: A name given to ``register_env``, ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``,
+            ``mujoco``, ``minigrid``, ``envpool``, or a bare Gymnasium id.
+        kwargs: Passed to the environment's constructor.
+        frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari and VizDoom) or
+            what was registered. For environments whose step we do not control it only says how frames are counted.
+        max_episode_steps: Time limit in agent steps; None keeps the environment's own.
+        imports: Modules to import first, which register environments of the user's.
+        vector: ``"auto"`` takes a native vector environment where there is one; True demands it; False steps Python
+            environments one after another.
+        on_failure: ``"stop"`` ends the run at an environment's exception; ``"restart"`` rebuilds the environment, masks
+            its rows and goes on, at most ``restart_budget`` times.
+        restart_budget: Rebuilds allowed for each rollout worker.
+        check_finite: Look for NaN and infinity in float observations and rewards after every group step.
+        atari: Options of ``atari/...``.
+        vizdoom: Options of ``vizdoom/...``.
+    """
+
+    name: str
+    kwargs: Mapping[str, object] = field(default_factory=dict)
+    frameskip: int | None = None
+    max_episode_steps: int | None = None
+    imports: tuple[str, ...] = ()
+    vector: Literal["auto"] | bool = "auto"
+    on_failure: Literal["stop", "restart"] = "stop"
+    restart_budget: int = 10
+    check_finite: bool = True
+    atari: AtariOptions = field(default_factory=AtariOptions)
+    vizdoom: VizdoomOptions = field(default_factory=VizdoomOptions)
+
+    def __post_init__(self) -> None:
+        """Refuse values that no environment could follow."""
+        if not self.name:
+            raise ValueError("env.name is empty: give a name such as 'atari/pong' or 'gym/CartPole-v1'")
+        for name in ("frameskip", "max_episode_steps"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"env.{name} is {value}: None or at least 1 is allowed")
+        if self.vector not in ("auto", True, False):
+            raise ValueError(f"env.vector is {self.vector!r}: 'auto', True or False is allowed")
+        if self.on_failure not in ("stop", "restart"):
+            raise ValueError(f"env.on_failure is {self.on_failure!r}: 'stop' or 'restart' is allowed")
+        if self.restart_budget < 0:
+            raise ValueError(f"env.restart_budget is {self.restart_budget}: 0 or more is allowed")

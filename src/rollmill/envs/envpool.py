@@ -1,0 +1,69 @@
+"""EnvPool's C++ environments (``envpool/<id>``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.envs.factory import Maker, suggest
+from rollmill.envs.vector_group import seed_none
+
+__all__ = ["ids", "maker"]
+
+
+def _envpool() -> Any:
+    try:
+        import envpool
+    except ImportError as error:
+        raise MissingExtra(f'EnvPool is not installed ({error}): pip install "rollmill[envpool]"') from error
+    return envpool
+
+
+def ids() -> list[str]:
+    """EnvPool's ids.
+
+    Raises:
+        MissingExtra: envpool is not installed.
+    """
+    return sorted(_envpool().list_all_envs())
+
+
+def maker(config: EnvConfig) -> Maker:
+    """A synchronous EnvPool for each group; ``config.kwargs`` go to ``envpool.make_gymnasium``.
+
+    Raises:
+        UnknownEnvironment: EnvPool has no such id.
+        MissingExtra: envpool is not installed.
+    """
+    envpool = _envpool()
+    id = config.name.removeprefix("envpool/")
+    if id not in envpool.list_all_envs():
+        raise UnknownEnvironment(f"EnvPool has no environment {id!r}{suggest(id, envpool.list_all_envs())}")
+    kwargs = dict(config.kwargs)
+    if config.max_episode_steps is not None:
+        kwargs["max_episode_steps"] = config.max_episode_steps
+    defaults = dict(envpool.make_spec(id).config._asdict())
+    if config.frameskip is not None and "frame_skip" in defaults:
+        kwargs["frame_skip"] = config.frameskip
+    # Native Atari and VizDoom of EnvPool name it frame_skip; MuJoCo's is part of the task, not of the counting.
+    pixels = {"frame_skip", "stack_num"} <= set(defaults)
+    frameskip = config.frameskip or (int(kwargs.get("frame_skip", defaults["frame_skip"])) if pixels else 1)  # type: ignore[call-overload]
+
+    def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
+        return envpool.make_gymnasium(
+            id, num_envs=num_envs, num_threads=num_threads, seed=[int(s) & 0x7FFFFFFF for s in seeds], **kwargs
+        )
+
+    limit = kwargs.get("max_episode_steps", defaults.get("max_episode_steps"))
+    return Maker(
+        env=None,
+        vector=vector,
+        prefer_vector=True,
+        frameskip=frameskip,
+        max_episode_steps=int(limit) if isinstance(limit, (int, np.integer)) and limit > 0 else None,
+        reset_seed=seed_none,
+    )

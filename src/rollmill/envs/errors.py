@@ -1,0 +1,51 @@
+"""The errors of the environment side, from general to particular.
+
+RollmillEnvError
+|-- UnknownEnvironment      no family, registration or id of that name
+|-- MissingExtra            the package that provides it is not installed
+|-- UnsupportedSpace        a Gymnasium space that has no place in a slot
+|-- EnvironmentFailure      an exception inside an environment (its traceback is the cause)
+|-- NonFiniteObservation    NaN or infinity out of an environment
+`-- InvalidActionMask       a mask of the wrong shape, or one that allows nothing
+"""
+
+# ruff: noqa: N818 - the names say what happened, and the base class says that it is an error
+from __future__ import annotations
+
+__all__ = [
+    "EnvironmentFailure",
+    "InvalidActionMask",
+    "MissingExtra",
+    "NonFiniteObservation",
+    "RollmillEnvError",
+    "UnknownEnvironment",
+    "UnsupportedSpace",
+]
+
+
+class RollmillEnvError(Exception):
+    """Base class of everything the environment side raises on purpose."""
+
+
+class UnknownEnvironment(RollmillEnvError):
+    """No environment of that name; the message suggests the nearest ones."""
+
+
+class MissingExtra(RollmillEnvError):
+    """An optional package is not installed; the message says which extra brings it."""
+
+
+class UnsupportedSpace(RollmillEnvError):
+    """An observation or action space that has no fixed-shape place in a slot."""
+
+
+class EnvironmentFailure(RollmillEnvError):
+    """An environment raised; ``__cause__`` is its own exception, with the environment's traceback."""
+
+
+class NonFiniteObservation(RollmillEnvError):
+    """A NaN or an infinity came out of an environment."""
+
+
+class InvalidActionMask(RollmillEnvError):
+    """An action mask that does not fit the action space, or that allows no action at all."""

@@ -1,0 +1,250 @@
+"""From a configuration to environments: which family makes them, and as which kind of group."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import pkgutil
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import RollmillEnvError, UnknownEnvironment
+from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.registry import Registration, find_registration, registrations
+from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.vector_group import seed_list
+from rollmill.envs.views import Group
+from rollmill.specs import EnvSpec
+
+__all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "suggest"]
+
+FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool")
+
+
+class Maker(NamedTuple):
+    """How a family makes the environment of a configuration; every family's ``maker(config)`` gives one.
+
+    Attributes:
+        env: Builds one ``gymnasium.Env``; None where there are only vector environments.
+        bare_env: The same without the wrappers whose work a group does itself; None where ``env`` has none.
+        vector: ``vector(num_envs, num_threads, seeds)`` builds a native vector environment; None where there is none.
+        prefer_vector: Whether ``vector="auto"`` takes the native one.
+        frameskip: Simulator frames for each agent step.
+        max_episode_steps: The time limit in agent steps, where known.
+        time_limit: Limit in agent steps that a group of Python environments keeps.
+        reset_seed: What a native vector's ``reset(seed=...)`` gets.
+        life_key: ``info`` entry of a native vector that counts lives, where their loss is to be reported.
+    """
+
+    env: Callable[[], Any] | None
+    bare_env: Callable[[], Any] | None = None
+    vector: Callable[[int, int, Sequence[int]], Any] | None = None
+    prefer_vector: bool = False
+    frameskip: int = 1
+    max_episode_steps: int | None = None
+    time_limit: int | None = None
+    reset_seed: Callable[[Sequence[int]], Any] = seed_list
+    life_key: str | None = None
+
+
+def suggest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'a' or 'b'?"``, or nothing where nothing is near."""
+    folded = {k.lower(): k for k in known}
+    near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(repr(folded[n]) for n in near)}?" if near else ""
+
+
+def import_modules(config: EnvConfig) -> None:
+    """Import the modules that register environments.
+
+    Raises:
+        UnknownEnvironment: When there is no such module (an error inside one is raised as it is).
+    """
+    for module in config.imports:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+                raise
+            known = [m.name for m in pkgutil.iter_modules()]
+            raise UnknownEnvironment(
+                f"no module {module!r} to import (env.imports / --import): it must be importable from the current "
+                f"directory or the installed packages{suggest(module, known)}"
+            ) from error
+
+
+def resolve_maker(config: EnvConfig) -> Maker:
+    """Find who makes the environment: registrations first, then the families, then Gymnasium's registry.
+
+    Raises:
+        UnknownEnvironment: No such name; suggests the nearest ones.
+        MissingExtra: The package that makes it is not installed.
+    """
+    import_modules(config)
+    registration = find_registration(config.name)
+    if registration is not None:
+        return _registered_maker(registration, config)
+    family, _, _ = config.name.partition("/")
+    if family not in FAMILIES:
+        family = "gym"
+    module = importlib.import_module(f"rollmill.envs.{family if family != 'mujoco' else 'gym'}")
+    maker = module.maker(config)
+    assert isinstance(maker, Maker)
+    return maker
+
+
+def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:
+    kwargs = dict(config.kwargs)
+    skip = config.frameskip or entry.frameskip
+    if entry.vector:
+
+        def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
+            return entry.factory(num_envs=num_envs, **kwargs)
+
+        return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip)
+    limit = config.max_episode_steps
+    return Maker(env=lambda: entry.factory(**kwargs), frameskip=skip, max_episode_steps=limit, time_limit=limit)
+
+
+def _takes_vector(maker: Maker, config: EnvConfig) -> bool:
+    native = maker.prefer_vector if config.vector == "auto" else config.vector
+    if native and maker.vector is None:
+        raise UnknownEnvironment(
+            f"env.vector is true, but {config.name!r} has no native vector environment: use 'auto' or false"
+        )
+    if not native and maker.env is None:
+        raise UnknownEnvironment(
+            f"env.vector is false, but {config.name!r} has only a native vector environment: use 'auto' or true"
+        )
+    return bool(native)
+
+
+def make_env(config: EnvConfig) -> Any:
+    """One Python environment (``gymnasium.Env``), for those who want to step it themselves.
+
+    Raises:
+        UnknownEnvironment: No such name, or it exists only as a vector environment.
+        MissingExtra: The package that makes it is not installed.
+    """
+    maker = resolve_maker(config)
+    if maker.env is None:
+        raise UnknownEnvironment(f"{config.name!r} has only a native vector environment: use make_group")
+    env = maker.env()
+    if maker.time_limit is None or maker.bare_env is not None:
+        return env
+    return gymnasium.wrappers.TimeLimit(env, maker.time_limit)
+
+
+def make_group(
+    config: EnvConfig,
+    num_envs: int,
+    seeds: Sequence[int],
+    first_index: int = 0,
+    num_threads: int = 1,
+    squash: bool = False,
+    budget: RestartBudget | None = None,
+) -> Group:
+    """Build the environments of one group.
+
+    Args:
+        config: Which environment and how.
+        num_envs: How many environments the group has.
+        seeds: One seed for each.
+        first_index: Index of the first one in the whole run, for messages.
+        num_threads: Threads that a native vector environment may use.
+        squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+        budget: Rebuilds left under ``on_failure="restart"``, shared by the groups of a worker; None gives this group
+            ``config.restart_budget`` of its own.
+
+    Raises:
+        UnknownEnvironment: No such name; suggests the nearest ones.
+        MissingExtra: The package that makes it is not installed.
+        EnvironmentFailure: A constructor raised; its exception is the cause.
+        UnsupportedSpace: The spaces have no place in a slot.
+    """
+    if len(seeds) != num_envs:
+        raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: one for each is needed")
+    maker = resolve_maker(config)
+    budget = budget or RestartBudget(config.restart_budget)
+    if _takes_vector(maker, config):
+        vector = maker.vector
+        assert vector is not None
+        return VectorGroup(
+            lambda chosen: vector(num_envs, num_threads, chosen),
+            seeds=seeds,
+            first_index=first_index,
+            name=config.name,
+            reset_seed=maker.reset_seed,
+            squash=squash,
+            life_key=maker.life_key,
+            on_failure=config.on_failure,
+            budget=budget,
+            check_finite=config.check_finite,
+        )
+    assert maker.env is not None
+    return PythonGroup(
+        maker.bare_env or maker.env,
+        num_envs=num_envs,
+        seeds=seeds,
+        first_index=first_index,
+        name=config.name,
+        squash=squash,
+        max_episode_steps=maker.time_limit,
+        on_failure=config.on_failure,
+        budget=budget,
+        check_finite=config.check_finite,
+    )
+
+
+def probe(config: EnvConfig) -> EnvSpec:
+    """Build one environment, read its spaces, reset it once (for ``info["action_mask"]``) and close it.
+
+    Raises:
+        UnknownEnvironment: No such name; suggests the nearest ones.
+        MissingExtra: The package that makes it is not installed.
+        EnvironmentFailure: Its constructor or reset raised; its exception is the cause.
+        UnsupportedSpace: Its spaces have no place in a slot.
+    """
+    maker = resolve_maker(config)
+    native = _takes_vector(maker, config)
+    where = "constructor"
+    try:
+        if native:
+            assert maker.vector is not None
+            env = maker.vector(1, 1, [0])
+        else:
+            assert maker.env is not None
+            env = maker.env()
+    except RollmillEnvError:
+        raise
+    except Exception as error:
+        raise failure(config.name, 0, where, 0, error, None) from error
+    try:
+        observation_space = env.single_observation_space if native else env.observation_space
+        action_space = env.single_action_space if native else env.action_space
+        codec = ObservationCodec(observation_space)
+        try:
+            _, info = env.reset(seed=maker.reset_seed([0])) if native else env.reset(seed=0)
+        except Exception as error:
+            raise failure(config.name, 0, "reset", 0, error, None) from error
+        action = action_spec(action_space)
+        return EnvSpec(
+            name=config.name,
+            observation=codec.specs,
+            action=action,
+            has_action_mask=(codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0,
+            frameskip=maker.frameskip,
+            max_episode_steps=maker.max_episode_steps,
+            native_vector=native,
+        )
+    finally:
+        env.close()
+
+
+def known_names() -> list[str]:
+    """Names given to ``register_env``, for suggestions."""
+    return [entry.name for entry in registrations()]

@@ -1,0 +1,46 @@
+"""What happens when an environment raises: how it is reported and how often it may be mended."""
+
+from __future__ import annotations
+
+from rollmill.envs.errors import EnvironmentFailure
+
+__all__ = ["RestartBudget", "failure"]
+
+
+class RestartBudget:
+    """How many times environments may still be rebuilt; one for each rollout worker, shared by its groups.
+
+    Attributes:
+        allowed: Rebuilds allowed in all.
+        spent: Rebuilds made.
+    """
+
+    def __init__(self, allowed: int) -> None:
+        """Start with nothing spent."""
+        self.allowed = allowed
+        self.spent = 0
+
+    def spend(self) -> bool:
+        """Take one rebuild; False when none is left."""
+        if self.spent >= self.allowed:
+            return False
+        self.spent += 1
+        return True
+
+
+def failure(
+    name: str, index: int | str, where: str, step: int, error: Exception, budget: RestartBudget | None
+) -> EnvironmentFailure:
+    """The error to raise ``from`` an environment's exception, so that its own traceback is shown."""
+    message = f"environment {index} of {name} raised {type(error).__name__} in its {where}"
+    if where != "constructor":
+        message += f" (group step {step})"
+    message += f": {error}"
+    if budget is None:
+        advice = "; the traceback above is the environment's; env.on_failure=restart rebuilds environments that raise"
+    else:
+        advice = (
+            f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): mend the environment, or "
+            "allow more"
+        )
+    return EnvironmentFailure(message + advice)

@@ -1,0 +1,7 @@
+"""Groups of environments: what they write into, and the two kinds there are."""
+
+from rollmill.envs.python_group import PythonGroup
+from rollmill.envs.vector_group import VectorGroup
+from rollmill.envs.views import Group, ObservationView, OutcomeView
+
+__all__ = ["Group", "ObservationView", "OutcomeView", "PythonGroup", "VectorGroup"]

@@ -1,0 +1,130 @@
+"""Any id of Gymnasium's registry (``gym/<id>``, ``mujoco/<id>`` or a bare id)."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymSpec
+from gymnasium.wrappers import OrderEnforcing, TimeLimit
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.envs.factory import Maker, known_names, suggest
+from rollmill.envs.vector_group import seed_first
+
+__all__ = ["bare", "find_spec", "maker"]
+
+# Extra of ours for a package that an entry point lives in or needs.
+_EXTRAS = {
+    "mujoco": "mujoco",
+    "gymnasium.envs.mujoco": "mujoco",
+    "Box2D": "box2d",
+    "box2d": "box2d",
+    "ale_py": "atari",
+    "minigrid": "minigrid",
+    "vizdoom": "vizdoom",
+}
+
+
+def find_spec(id: str) -> GymSpec:
+    """Gymnasium's spec of an id; a module prefix (``module:id``) is imported.
+
+    Raises:
+        UnknownEnvironment: Not registered; suggests the nearest ids.
+    """
+    try:
+        return gymnasium.spec(id)
+    except gymnasium.error.Error as error:
+        namespace = id.partition("/")[0]
+        if namespace == "ALE":
+            try:
+                importlib.import_module("ale_py")
+                return gymnasium.spec(id)
+            except (ImportError, gymnasium.error.Error):
+                pass
+        near = suggest(id, [*gymnasium.registry, *known_names()])
+        raise UnknownEnvironment(
+            f"Gymnasium has no environment {id!r}{near}; environments of your own are registered with "
+            "rollmill.register_env, in a module given with --import"
+        ) from error
+
+
+def bare(env: Any) -> Any:
+    """Take off what only costs time in a group, which keeps the order of calls and the time limit itself.
+
+    Where the outer wrappers are ``TimeLimit`` and ``OrderEnforcing`` as ``gymnasium.make`` adds them, both are taken
+    off; ``PythonGroup`` keeps the limit with the same meaning (step number ``limit`` of an episode is ``truncated``).
+    Gymnasium's own environments assert that each action is in its space, which costs as much as CartPole's physics;
+    ours come out of ``ActionCodec``, in range by construction, so the spaces of those environments (no others, which
+    may mean something by the question) are told to say yes.
+    """
+    if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
+        env = env.env
+    if type(env) is OrderEnforcing:
+        env = env.env
+    if type(env).__module__.startswith("gymnasium.envs.") and isinstance(env, gymnasium.Env):
+        setattr(env.action_space, "contains", _yes)  # noqa: B010 - an instance attribute, which the type forbids
+    return env
+
+
+def _yes(_: Any) -> bool:
+    return True
+
+
+def maker(config: EnvConfig) -> Maker:
+    """``gymnasium.make`` without its checkers; ``vector=True`` takes the id's ``vector_entry_point``.
+
+    ``"auto"`` takes Python environments unless the id has nothing else, because a native vector may show other
+    observations than the id's environment (ALE's does) and share one generator among its rows.
+
+    Raises:
+        UnknownEnvironment: Not registered; suggests the nearest ids.
+        MissingExtra: The simulator is not installed.
+    """
+    family, _, id = config.name.partition("/")
+    if family not in ("gym", "mujoco"):
+        id = config.name
+    spec = find_spec(id)
+    kwargs: dict[str, Any] = dict(config.kwargs)
+    limit = config.max_episode_steps or spec.max_episode_steps
+
+    def build() -> Any:
+        try:
+            return gymnasium.make(spec, disable_env_checker=True, max_episode_steps=config.max_episode_steps, **kwargs)
+        except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise _missing(id, spec, error) from error
+
+    def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
+        options = dict(kwargs)
+        if config.max_episode_steps is not None:
+            options["max_episode_steps"] = config.max_episode_steps
+        try:
+            return gymnasium.make_vec(spec, num_envs=num_envs, vectorization_mode="vector_entry_point", **options)
+        except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
+            raise _missing(id, spec, error) from error
+
+    native = spec.vector_entry_point is not None
+    skip = config.frameskip or 1
+    if spec.entry_point is None:
+        return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip, max_episode_steps=limit)
+    return Maker(
+        env=build,
+        bare_env=lambda: bare(build()),
+        vector=vector if native else None,
+        frameskip=skip,
+        max_episode_steps=limit,
+        time_limit=limit,
+        reset_seed=seed_first,
+    )
+
+
+def _missing(id: str, spec: GymSpec, error: Exception) -> MissingExtra:
+    text = f"{getattr(error, 'name', '') or ''} {error} {spec.entry_point}"
+    extra = next((extra for key, extra in _EXTRAS.items() if key in text), None)
+    advice = f'pip install "rollmill[{extra}]"' if extra else "install what it names"
+    logging.getLogger(__name__).debug("%s is missing", id, exc_info=error)
+    return MissingExtra(f"{id} needs a package that is not installed ({error}): {advice}")

@@ -1,0 +1,269 @@
+"""A group of Python environments, stepped one after another straight into a slot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from rollmill.envs.actions import ActionCodec
+from rollmill.envs.checks import RowChecks
+from rollmill.envs.errors import InvalidActionMask
+from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.views import Array, ObservationView, OutcomeView
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["PythonGroup"]
+
+_NO_LIMIT = sys.maxsize
+
+
+class PythonGroup:
+    """Steps ``num_envs`` Gymnasium environments in one thread; autoreset is settled here.
+
+    A row whose episode has ended shows its true final observation; at the next step its environment is reset instead of
+    stepped. That needs no test in the loop: the row's entry in the list of step functions is exchanged for one that
+    resets.
+
+    Attributes:
+        num_rows: Rows of the group.
+        failures: Failures mended so far, as messages (only with ``on_failure="restart"``).
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env[Any, Any]],
+        *,
+        num_envs: int,
+        seeds: Sequence[int],
+        first_index: int = 0,
+        name: str = "environment",
+        squash: bool = False,
+        max_episode_steps: int | None = None,
+        on_failure: Literal["stop", "restart"] = "stop",
+        budget: RestartBudget | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        """Build the environments.
+
+        Args:
+            make_env: Builds one environment; called again to rebuild one that failed.
+            num_envs: How many.
+            seeds: The seed of each environment's first reset.
+            first_index: Index of the first one in the whole run, for messages.
+            name: The environment's name, for messages.
+            squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+            max_episode_steps: Truncate after so many agent steps, in addition to what the environment does itself.
+            on_failure: What an exception inside an environment does.
+            budget: How many rebuilds are allowed; shared by the groups of a worker.
+            check_finite: Look for NaN and infinity.
+
+        Raises:
+            EnvironmentFailure: When a constructor raises and may not be tried again.
+            UnsupportedSpace: When the spaces have no place in a slot.
+        """
+        if len(seeds) != num_envs:
+            raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: one for each is needed")
+        self.num_rows = num_envs
+        self.failures: list[str] = []
+        self._make_env = make_env
+        self._name = name
+        self._first = first_index
+        self._budget = budget if on_failure == "restart" else None
+        if on_failure == "restart" and budget is None:
+            self._budget = RestartBudget(10)
+        self._seeds = [int(s) for s in seeds]
+        self._rebuilds = [0] * num_envs
+        self._limit = max_episode_steps or _NO_LIMIT
+        self._envs: list[Any] = []
+        try:
+            for row in range(num_envs):
+                self._envs.append(self._construct(row))
+        except Exception:
+            self.close()
+            raise
+        self.observation_space = self._envs[0].observation_space
+        self.action_space = self._envs[0].action_space
+        self._codec = ObservationCodec(self.observation_space)
+        action = action_spec(self.action_space)
+        self._actions = ActionCodec(action, squash)
+        self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
+        self._plain = self._codec.plain and not self._codec.has_mask
+        self._steps: list[Callable[[Any], Any]] = []
+        self._deadlines: list[int] = []
+        self._clock = 0
+        self._masked: list[int] = []
+        self._return = np.zeros(num_envs, np.float64)
+        self._length = np.zeros(num_envs, np.int32)
+
+    def reset(self, into: ObservationView) -> None:
+        """Start every environment's first episode with its seed; see ``Group.reset``."""
+        self._clock = 0
+        self._masked = []
+        self._return.fill(0)
+        self._length.fill(0)
+        self._steps = [env.step for env in self._envs]
+        self._deadlines = [self._limit] * self.num_rows
+        for row, env in enumerate(self._envs):
+            try:
+                observation, info = env.reset(seed=self._seeds[row])
+                self._write(row, observation, info, into)
+            except Exception as error:
+                self._mend(row, "reset", error, into)
+        into.reset.fill(True)
+        self._checks.observation(into, 0)
+        if into.action_mask is not None:
+            self._checks.masks(into.action_mask, np.zeros(self.num_rows, bool), 0)
+
+    def step(
+        self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
+    ) -> None:
+        """Step or reset every environment once; see ``Group.step``.
+
+        Raises:
+            EnvironmentFailure: When an environment raises and may not be rebuilt.
+            NonFiniteObservation: When ``check_finite`` finds NaN or infinity.
+        """
+        self._clock = clock = self._clock + 1
+        steps, deadlines, num_rows = self._steps, self._deadlines, self.num_rows
+        rewards: list[Any] = [0.0] * num_rows
+        ended: list[tuple[int, bool, bool]] = []
+        failed: list[int] = []
+        plain = into.observation["obs"] if self._plain and into.action_mask is None else None
+        actions = self._actions.decode_rows(discrete, continuous)
+        row = 0
+        while row < num_rows:
+            # One `try` around the loop instead of one in it: it is entered again only behind a row that failed.
+            try:
+                for row in range(row, num_rows):
+                    observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
+                    if plain is not None:
+                        plain[row] = observation
+                    else:
+                        self._write(row, observation, info, into, final=bool(terminated or truncated))
+                    if terminated or truncated or clock >= deadlines[row]:
+                        ended.append((row, bool(terminated), bool(truncated)))
+                break
+            except InvalidActionMask:
+                raise
+            except Exception as error:
+                rewards[row] = 0.0
+                where = "reset" if row in self._masked else "step"
+                self._mend(row, where, error, into)
+                failed.append(row)
+                row += 1
+        self._settle(rewards, ended, failed, into, outcome)
+
+    def _settle(
+        self,
+        rewards: list[Any],
+        ended: list[tuple[int, bool, bool]],
+        failed: list[int],
+        into: ObservationView,
+        outcome: OutcomeView,
+    ) -> None:
+        """Write what the loop found: outcomes, counters, and who is reset next."""
+        outcome.reward[:] = rewards
+        outcome.terminated.fill(False)
+        outcome.truncated.fill(False)
+        outcome.valid.fill(True)
+        outcome.episode_return.fill(np.nan)
+        outcome.episode_length.fill(0)
+        into.reset.fill(False)
+        self._return += outcome.reward
+        self._length += 1
+        restarted = self._masked + failed if failed else self._masked
+        for row in restarted:
+            outcome.valid[row] = False
+            into.reset[row] = True
+            self._return[row] = 0.0
+            self._length[row] = 0
+            self._steps[row] = self._envs[row].step
+            if self._limit != _NO_LIMIT:
+                self._deadlines[row] = self._clock + self._limit
+        self._masked = []
+        for row, terminated, truncated in ended:
+            outcome.terminated[row] = terminated
+            outcome.truncated[row] = truncated or not terminated
+            outcome.episode_return[row] = self._return[row]
+            outcome.episode_length[row] = self._length[row]
+            self._masked.append(row)
+            self._deadlines[row] = _NO_LIMIT
+            self._steps[row] = self._reset_instead(row)
+        self._checks.reward(outcome.reward, self._clock)
+        self._checks.observation(into, self._clock)
+        if into.action_mask is not None:
+            unused = outcome.terminated | outcome.truncated
+            into.action_mask[unused] = True
+            self._checks.masks(into.action_mask, unused, self._clock)
+
+    def close(self) -> None:
+        """Close every environment; an exception in one does not keep the others open."""
+        envs, self._envs, self._steps = self._envs, [], []
+        for env in envs:
+            try:
+                env.close()
+            except Exception as error:
+                self.failures.append(f"close: {error!r}")
+
+    def _reset_instead(self, row: int) -> Callable[[Any], Any]:
+        env = self._envs[row]
+
+        def step(_: Any) -> tuple[Any, float, bool, bool, Any]:
+            observation, info = env.reset()
+            return observation, 0.0, False, False, info
+
+        return step
+
+    def _write(self, row: int, observation: Any, info: Any, into: ObservationView, final: bool = False) -> None:
+        self._codec.write_row(observation, row, into.observation)
+        if into.action_mask is None:
+            return
+        raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)
+        if raw is not None:
+            into.action_mask[row] = self._checks.read_mask(raw, row)
+        elif final:
+            into.action_mask[row] = True
+        else:
+            raise InvalidActionMask(
+                f"environment {self._first + row} of {self._name} gave info[{ACTION_MASK!r}] before and does not now: "
+                "give it with every reset and every step"
+            )
+
+    def _construct(self, row: int) -> Any:
+        while True:
+            try:
+                return self._make_env()
+            except Exception as error:
+                self._spend(row, "constructor", error)
+
+    def _mend(self, row: int, where: str, error: Exception, into: ObservationView) -> None:
+        """Rebuild an environment until it shows a first observation, or raise."""
+        while True:
+            self._spend(row, where, error)
+            try:
+                self._envs[row].close()
+            except Exception as also:
+                self.failures.append(f"close: {also!r}")
+            self._envs[row] = self._construct(row)
+            self._rebuilds[row] += 1
+            # A rebuilt environment must not play its first episodes again.
+            seed = int(np.random.SeedSequence([self._seeds[row], self._rebuilds[row]]).generate_state(1)[0])
+            try:
+                observation, info = self._envs[row].reset(seed=seed)
+                self._write(row, observation, info, into)
+            except Exception as again:
+                where, error = "reset", again
+                continue
+            self._steps[row] = self._envs[row].step
+            return
+
+    def _spend(self, row: int, where: str, error: Exception) -> None:
+        if self._budget is None or not self._budget.spend():
+            raise failure(self._name, self._first + row, where, self._clock, error, self._budget) from error
+        self.failures.append(f"{where}: environment {self._first + row} of {self._name}: {error!r}")

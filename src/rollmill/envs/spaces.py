@@ -1,0 +1,187 @@
+"""Gymnasium spaces as the specs of a slot, and observations on their way into it.
+
+Observations keep the environment's own dtype, with these exceptions: ``float64`` is stored as ``float32`` (no learner
+uses the other bits, and MuJoCo's observations take half the memory), and ``Discrete`` / ``MultiDiscrete`` observations
+are stored as one-hot ``float32`` vectors (an index is not a magnitude, and so every encoder for vectors fits them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+
+from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.views import Array
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, Head
+
+__all__ = ["ACTION_MASK", "ObservationCodec", "action_spec", "observation_specs"]
+
+ACTION_MASK = "action_mask"
+
+
+class _Leaf(NamedTuple):
+    name: str
+    path: tuple[str | int, ...]
+    spec: ArraySpec
+    # First column and smallest index of each one-hot block; None for arrays that are copied as they are.
+    onehot_offset: Array | None
+
+
+def _uniform(values: Array, worst: float) -> float | None:
+    return worst if values.size and bool(np.isfinite(values).all()) else None
+
+
+def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _Leaf:
+    if isinstance(space, spaces.Box):
+        dtype = "float32" if space.dtype == np.float64 else str(np.dtype(space.dtype))
+        low = _uniform(space.low, float(space.low.min()) if space.low.size else 0.0)
+        high = _uniform(space.high, float(space.high.max()) if space.high.size else 0.0)
+        shape = space.shape or (1,)
+        return _Leaf(name, path, ArraySpec(shape=shape, dtype=dtype, low=low, high=high), None)
+    if isinstance(space, spaces.MultiBinary):
+        return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None)
+    if isinstance(space, spaces.Discrete):
+        spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1)
+        return _Leaf(name, path, spec, np.array([-int(space.start)]))
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec = space.nvec.ravel()
+        first = np.concatenate([[0], np.cumsum(nvec)[:-1]]) - np.asarray(space.start).ravel()
+        spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1)
+        return _Leaf(name, path, spec, first)
+    raise UnsupportedSpace(
+        f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "
+        "allowed, because a slot holds arrays of fixed shape; wrap the environment so that it leaves this entry out or "
+        "encodes it as a Box"
+    )
+
+
+def _leaves(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> list[_Leaf]:
+    children: list[tuple[str | int, spaces.Space[Any]]]
+    if isinstance(space, spaces.Dict):
+        children = list(space.spaces.items())
+    elif isinstance(space, spaces.Tuple):
+        children = list(enumerate(space.spaces))
+    else:
+        return [_leaf(name or "obs", path, space)]
+    found: list[_Leaf] = []
+    for key, child in children:
+        if not path and key == ACTION_MASK:
+            continue
+        found += _leaves(f"{name}/{key}" if name else str(key), (*path, key), child)
+    return found
+
+
+def observation_specs(space: spaces.Space[Any]) -> dict[str, ArraySpec]:
+    """Name -> spec of the arrays that hold one observation.
+
+    Args:
+        space: The observation space of one environment. Nested ``Dict`` and ``Tuple`` are flattened with ``/``; any
+            other space has the name ``"obs"``; a top-level entry ``"action_mask"`` is left out.
+
+    Raises:
+        UnsupportedSpace: For ``Text``, ``Sequence``, ``Graph`` and other spaces without a fixed shape.
+    """
+    return ObservationCodec(space).specs
+
+
+class ObservationCodec:
+    """Writes observations of a space into the views of a slot, with one copy.
+
+    Attributes:
+        specs: Name -> spec.
+        plain: The observation is a single array that is copied as it is, under the name ``"obs"``: callers may then
+            write ``views["obs"][row] = observation`` themselves.
+        has_mask: The observation carries the mask of allowed actions under ``"action_mask"``.
+    """
+
+    def __init__(self, space: spaces.Space[Any]) -> None:
+        """Flatten the space once.
+
+        Raises:
+            UnsupportedSpace: See :func:`observation_specs`.
+        """
+        self._leaves = _leaves("", (), space)
+        self.specs: dict[str, ArraySpec] = {leaf.name: leaf.spec for leaf in self._leaves}
+        self.has_mask = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
+        if not self._leaves:
+            raise UnsupportedSpace(
+                f"the observation space {space} has no entry besides the action mask: give the network something to see"
+            )
+        first = self._leaves[0]
+        self.plain = not first.path and first.onehot_offset is None
+        self.float_names = tuple(name for name, spec in self.specs.items() if np.dtype(spec.dtype).kind == "f")
+
+    def write(self, observation: Any, views: Mapping[str, Array]) -> None:
+        """Write a whole batch (leading axis ``B``, as vector environments give it) into ``[B, ...]`` views."""
+        for leaf in self._leaves:
+            value = observation
+            for key in leaf.path:
+                value = value[key]
+            view = views[leaf.name]
+            if leaf.onehot_offset is None:
+                np.copyto(view, np.asarray(value).reshape(view.shape), casting="unsafe")
+            else:
+                view.fill(0)
+                columns = np.asarray(value).reshape(len(view), -1) + leaf.onehot_offset
+                np.put_along_axis(view, columns, 1, axis=1)
+
+    def write_row(self, observation: Any, row: int, views: Mapping[str, Array]) -> None:
+        """Write one environment's observation into row ``row`` of ``[B, ...]`` views."""
+        for leaf in self._leaves:
+            value = observation
+            for key in leaf.path:
+                value = value[key]
+            view = views[leaf.name]
+            if leaf.onehot_offset is None:
+                view[row] = value
+            else:
+                view[row] = 0
+                view[row, (np.ravel(value) + leaf.onehot_offset).astype(np.int64)] = 1
+
+    def mask_of(self, observation: Any) -> Any:
+        """The raw mask inside an observation (only where ``has_mask``)."""
+        return observation[ACTION_MASK]
+
+
+def _heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete", "box"], tuple[Head, ...]]:
+    if isinstance(space, spaces.Discrete):
+        return "discrete", (CategoricalHead(n=int(space.n), start=int(space.start)),)
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        start = np.asarray(space.start).ravel()
+        return "multidiscrete", tuple(
+            CategoricalHead(n=int(n), start=int(s)) for n, s in zip(space.nvec, start, strict=True)
+        )
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+        return "multidiscrete", tuple(CategoricalHead(n=2) for _ in range(space.shape[0]))
+    if isinstance(space, spaces.Box) and np.dtype(space.dtype).kind == "f":
+        low, high = (tuple(float(v) for v in bound.ravel()) for bound in (space.low, space.high))
+        return "box", (BoxHead(low=low, high=high, shape=space.shape, dtype=str(np.dtype(space.dtype))),)
+    raise UnsupportedSpace(
+        f"action space {space}: Discrete, one-dimensional MultiDiscrete and MultiBinary, Box of floats, and Tuple and "
+        "Dict of those are allowed; wrap the environment with an action wrapper that flattens or discretises it"
+    )
+
+
+def action_spec(space: spaces.Space[Any]) -> ActionSpec:
+    """The heads that a policy needs for an action space (of one environment).
+
+    ``MultiBinary`` becomes heads of two choices each. A ``Dict``'s components are in the space's own order.
+
+    Raises:
+        UnsupportedSpace: For spaces that are not Discrete, MultiDiscrete, MultiBinary, Box or a Tuple or Dict of them.
+    """
+    if isinstance(space, (spaces.Tuple, spaces.Dict)):
+        keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
+        inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
+        found = [_heads(component) for component in inner]
+        return ActionSpec(
+            heads=tuple(head for _, heads in found for head in heads),
+            structure="dict" if keys else "tuple",
+            components=tuple((kind, len(heads)) for kind, heads in found),
+            keys=keys,
+        )
+    kind, heads = _heads(space)
+    return ActionSpec(heads=heads, structure=kind)

@@ -1,0 +1,281 @@
+"""A group that is one native vector environment, whatever its autoreset mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from rollmill.envs.actions import ActionCodec
+from rollmill.envs.checks import RowChecks
+from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.views import Array, ObservationView, OutcomeView
+
+__all__ = ["VectorGroup", "seed_array", "seed_first", "seed_list", "seed_none"]
+
+_MODES = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}
+
+
+def seed_list(seeds: Sequence[int]) -> Any:
+    """One seed for each environment, as Gymnasium's Sync- and AsyncVectorEnv take them."""
+    return [int(s) for s in seeds]
+
+
+def seed_array(seeds: Sequence[int]) -> Any:
+    """One seed for each environment, as ``ale_py.AtariVectorEnv`` takes them (31 bits)."""
+    return np.array([int(s) & 0x7FFFFFFF for s in seeds], dtype=np.int64)
+
+
+def seed_first(seeds: Sequence[int]) -> Any:
+    """One seed for the whole vector, for environments that keep a single generator."""
+    return int(seeds[0])
+
+
+def seed_none(seeds: Sequence[int]) -> Any:
+    """No seed at reset: the constructor has taken them (EnvPool)."""
+    return None
+
+
+class VectorGroup:
+    """Steps a ``gymnasium.vector.VectorEnv`` (or an EnvPool) in one call and writes it in NEXT_STEP layout.
+
+    ======== ===================================================================================================
+    NextStep native: the vector's own masked row is ours
+    SameStep ``info["final_obs"]`` is shown in the masked row; the environment meanwhile makes its first step from an
+             observation that nobody saw, so one transition an episode is masked (its reward counts in
+             ``episode_return``), and the second observation is shown with ``reset`` True
+    Disabled the final observation is what the vector shows; before the next step its row is reset with
+             ``options={"reset_mask": ...}``, and the same first step is masked as with SameStep
+    ======== ===================================================================================================
+
+    Attributes:
+        num_rows: Rows of the group.
+        failures: Failures mended so far, as messages (only with ``on_failure="restart"``).
+    """
+
+    def __init__(
+        self,
+        make_vector: Callable[[Sequence[int]], Any],
+        *,
+        seeds: Sequence[int],
+        first_index: int = 0,
+        name: str = "environment",
+        reset_seed: Callable[[Sequence[int]], Any] = seed_list,
+        squash: bool = False,
+        life_key: str | None = None,
+        on_failure: Literal["stop", "restart"] = "stop",
+        budget: RestartBudget | None = None,
+        check_finite: bool = True,
+    ) -> None:
+        """Build the vector environment.
+
+        Args:
+            make_vector: Builds it for ``len(seeds)`` environments; gets the seeds, for those that want them so early.
+            seeds: One seed for each environment.
+            first_index: Index of the first environment in the whole run, for messages.
+            name: The environment's name, for messages.
+            reset_seed: What to give ``reset(seed=...)``.
+            squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+            life_key: Entry of ``info`` that counts lives (int ``[B]``): losing one is reported as ``terminated`` while
+                the episode goes on.
+            on_failure: What an exception inside the vector does; a rebuild replaces it whole and masks every row.
+            budget: How many rebuilds are allowed; shared by the groups of a worker.
+            check_finite: Look for NaN and infinity.
+
+        Raises:
+            EnvironmentFailure: When the constructor raises and may not be tried again.
+            UnsupportedSpace: When the spaces have no place in a slot.
+        """
+        self.num_rows = len(seeds)
+        self.failures: list[str] = []
+        self._make_vector = make_vector
+        self._seeds = [int(s) for s in seeds]
+        self._rebuilds = 0
+        self._reset_seed = reset_seed
+        self._name = name
+        self._first = first_index
+        self._life_key = life_key
+        self._budget = (budget or RestartBudget(10)) if on_failure == "restart" else None
+        self._clock = 0
+        self._env: Any = None
+        self._env = self._construct(self._seeds)
+        self._mode = _autoreset_mode(self._env)
+        self.observation_space = self._env.single_observation_space
+        self.action_space = self._env.single_action_space
+        self._codec = ObservationCodec(self.observation_space)
+        action = action_spec(self.action_space)
+        self._actions = ActionCodec(action, squash)
+        self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
+        # Rows that show an observation from which their environment will not act: their next step is masked.
+        self._masked = np.zeros(self.num_rows, bool)
+        self._any_masked = False
+        self._lives = np.zeros(self.num_rows, np.int64)
+        self._return = np.zeros(self.num_rows, np.float64)
+        self._length = np.zeros(self.num_rows, np.int32)
+
+    def reset(self, into: ObservationView) -> None:
+        """Start every environment's first episode with its seed; see ``Group.reset``."""
+        self._clock = 0
+        try:
+            self._first_observation(self._seeds, into)
+        except Exception as error:
+            self._mend("reset", error, into)
+        self._checks.observation(into, 0)
+
+    def step(
+        self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
+    ) -> None:
+        """Step the vector once; see ``Group.step``.
+
+        Raises:
+            EnvironmentFailure: When the vector raises and may not be rebuilt.
+            NonFiniteObservation: When ``check_finite`` finds NaN or infinity.
+        """
+        self._clock += 1
+        actions = self._actions.decode_batch(discrete, continuous)
+        masked = self._masked
+        try:
+            if self._mode == "disabled" and self._any_masked:
+                self._env.reset(options={"reset_mask": masked.copy()})
+            observation, reward, terminated, truncated, info = self._env.step(actions)
+        except Exception as error:
+            self._mend("step", error, into)
+            _write_failed(outcome)
+            return
+        self._codec.write(observation, into.observation)
+        np.copyto(outcome.reward, reward, casting="unsafe")
+        np.copyto(outcome.terminated, terminated)
+        np.copyto(outcome.truncated, truncated)
+        np.logical_not(masked, out=outcome.valid)
+        np.copyto(into.reset, masked)
+        outcome.episode_return.fill(np.nan)
+        outcome.episode_length.fill(0)
+        self._return += outcome.reward
+        self._length += 1
+        if self._any_masked:
+            if self._mode == "next_step":
+                self._return[masked] = 0.0
+                self._length[masked] = 0
+                outcome.terminated[masked] = False
+                outcome.truncated[masked] = False
+            outcome.reward[masked] = 0.0
+        ended = outcome.terminated | outcome.truncated
+        self._any_masked = bool(ended.any())
+        if self._any_masked:
+            self._end(ended, masked, info, into, outcome)
+        self._masked = ended
+        if self._life_key is not None:
+            self._lose_lives(info[self._life_key], outcome, ended)
+        self._write_mask(observation, info, into)
+        self._checks.reward(outcome.reward, self._clock)
+        self._checks.observation(into, self._clock)
+
+    def close(self) -> None:
+        """Close the vector environment."""
+        env, self._env = self._env, None
+        if env is not None:
+            env.close()
+
+    def _end(self, ended: Array, masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
+        outcome.episode_return[ended] = self._return[ended]
+        outcome.episode_length[ended] = self._length[ended]
+        self._return[ended] = 0.0
+        self._length[ended] = 0
+        # An episode of a single step can end inside a masked row; its end is counted, but is no transition.
+        outcome.terminated[masked] = False
+        outcome.truncated[masked] = False
+        if self._mode == "same_step":
+            final = info.get("final_obs", info.get("final_observation"))
+            if final is None:
+                raise UnsupportedSpace(
+                    f"{self._name} resets in the same step but gives no info['final_obs']: the final observation is "
+                    "needed to bootstrap truncated episodes; build it with autoreset_mode=NEXT_STEP"
+                )
+            for row in np.flatnonzero(ended):
+                self._codec.write_row(_row_of(final, int(row)), int(row), into.observation)
+
+    def _lose_lives(self, lives: Array, outcome: OutcomeView, ended: Array) -> None:
+        lost = (lives < self._lives) & outcome.valid & ~ended
+        np.logical_or(outcome.terminated, lost, out=outcome.terminated)
+        np.copyto(self._lives, lives)
+
+    def _write_mask(self, observation: Any, info: Any, into: ObservationView) -> None:
+        if into.action_mask is None:
+            return
+        raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)
+        for row in range(self.num_rows):
+            if self._masked[row] or raw is None:
+                into.action_mask[row] = True
+            else:
+                into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
+        self._checks.masks(into.action_mask, self._masked, self._clock)
+
+    def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
+        observation, info = self._env.reset(seed=self._reset_seed(seeds))
+        self._codec.write(observation, into.observation)
+        into.reset.fill(True)
+        self._masked = np.zeros(self.num_rows, bool)
+        self._any_masked = False
+        self._return.fill(0)
+        self._length.fill(0)
+        if self._life_key is not None:
+            np.copyto(self._lives, info[self._life_key])
+        self._write_mask(observation, info, into)
+
+    def _construct(self, seeds: Sequence[int]) -> Any:
+        while True:
+            try:
+                return self._make_vector(seeds)
+            except Exception as error:
+                self._spend("constructor", error)
+
+    def _mend(self, where: str, error: Exception, into: ObservationView) -> None:
+        while True:
+            self._spend(where, error)
+            try:
+                self.close()
+            except Exception as also:
+                self.failures.append(f"close: {also!r}")
+            self._rebuilds += 1
+            seeds = [
+                int(np.random.SeedSequence([seed, self._rebuilds]).generate_state(1)[0] >> 1) for seed in self._seeds
+            ]
+            self._env = self._construct(seeds)
+            try:
+                self._first_observation(seeds, into)
+                return
+            except Exception as again:
+                where, error = "reset", again
+
+    def _spend(self, where: str, error: Exception) -> None:
+        index = f"{self._first}..{self._first + self.num_rows - 1}"
+        if self._budget is None or not self._budget.spend():
+            raise failure(self._name, index, where, self._clock, error, self._budget) from error
+        self.failures.append(f"{where}: environments {index} of {self._name}: {error!r}")
+
+
+def _autoreset_mode(env: Any) -> str:
+    mode = getattr(env, "metadata", {}).get("autoreset_mode")
+    # Gymnasium 1.0's vectors without the entry follow the default of that time, which is NEXT_STEP.
+    return "next_step" if mode is None else _MODES[getattr(mode, "value", mode)]
+
+
+def _row_of(batch: Any, row: int) -> Any:
+    """Row of a batched observation: an array, or a dict or tuple of arrays (entries such as ``_key`` are masks)."""
+    if isinstance(batch, dict):
+        return {key: _row_of(value, row) for key, value in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(_row_of(value, row) for value in batch)
+    return batch[row]
+
+
+def _write_failed(outcome: OutcomeView) -> None:
+    outcome.reward.fill(0)
+    outcome.terminated.fill(False)
+    outcome.truncated.fill(False)
+    outcome.valid.fill(False)
+    outcome.episode_return.fill(np.nan)
+    outcome.episode_length.fill(0)

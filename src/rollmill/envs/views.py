@@ -1,0 +1,66 @@
+"""Where a group of environments writes: views into one step of a slot, and the protocol of a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+__all__ = ["Array", "Group", "ObservationView", "OutcomeView"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class ObservationView(NamedTuple):
+    """``x_{t+1}``: what the environments show, written in place.
+
+    Attributes:
+        observation: Name -> ``[B, ...]``, dtypes and shapes of ``EnvSpec.observation``.
+        action_mask: bool ``[B, M]``, True where allowed; None where the environment has no mask.
+        reset: bool ``[B]``: this is the first observation of an episode.
+    """
+
+    observation: Mapping[str, Array]
+    action_mask: Array | None
+    reset: Array
+
+
+class OutcomeView(NamedTuple):
+    """What ``a_t`` caused, written in place; see ``rollmill.specs`` for the time axis.
+
+    Attributes:
+        reward: float32 ``[B]``, raw.
+        terminated: bool ``[B]``.
+        truncated: bool ``[B]``.
+        valid: bool ``[B]``: whether the step is a transition to learn from.
+        episode_return: float32 ``[B]``: sum of raw rewards of the episode that ended with this step, NaN elsewhere.
+        episode_length: int32 ``[B]``: its length in agent steps, 0 elsewhere.
+    """
+
+    reward: Array
+    terminated: Array
+    truncated: Array
+    valid: Array
+    episode_return: Array
+    episode_length: Array
+
+
+class Group(Protocol):
+    """``num_rows`` rows that are stepped together; the only owner of its environments."""
+
+    num_rows: int
+
+    def reset(self, into: ObservationView) -> None:
+        """Start every row's first episode and write ``x_0``."""
+        ...
+
+    def step(
+        self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
+    ) -> None:
+        """Apply ``a_t`` (int32 ``[B, Kd]``, float32 ``[B, Kc]``), write ``x_{t+1}`` and what the action caused."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments; may be called twice."""
+        ...

@@ -1,0 +1,95 @@
+"""VizDoom's single-player scenarios (``vizdoom/<scenario>``)."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.envs.factory import Maker, suggest
+
+__all__ = ["maker", "scenarios"]
+
+_DEFAULT_FRAMESKIP = 4
+# Played by several, over the network: not environments of one agent.
+_MULTIPLAYER = {"cig", "multi", "multi_duel"}
+# Scenarios whose actions combine buttons, as in Sample Factory (Tuple spaces); the others choose one button at a time.
+_HEADS = {
+    "deadly_corridor",
+    "deathmatch",
+    "defend_the_center",
+    "defend_the_line",
+    "freedoom1",
+    "freedoom2",
+    "my_way_home",
+}
+
+
+def _scenarios_path() -> str:
+    try:
+        import cv2  # noqa: F401 - the environment scales pictures with it
+        import vizdoom
+    except ImportError as error:
+        raise MissingExtra(
+            f"VizDoom scenarios need vizdoom and OpenCV, and one is not installed ({error}): "
+            'pip install "rollmill[vizdoom]"'
+        ) from error
+    return str(vizdoom.scenarios_path)
+
+
+def scenarios() -> list[str]:
+    """The single-player scenarios that the installed package ships with everything they need.
+
+    Raises:
+        MissingExtra: vizdoom is not installed.
+    """
+    folder = _scenarios_path()
+    found = []
+    for file in sorted(os.listdir(folder)):
+        name, extension = os.path.splitext(file)
+        if extension != ".cfg" or name in _MULTIPLAYER:
+            continue
+        with open(os.path.join(folder, file), encoding="utf-8") as lines:
+            wads = [
+                line.split("=", 1)[1].strip()
+                for line in lines
+                if line.startswith(("doom_scenario_path", "doom_game_path"))
+            ]
+        places = (folder, os.path.dirname(folder))
+        if wads and all(any(os.path.isfile(os.path.join(place, wad)) for place in places) for wad in wads):
+            found.append(name)
+    return found
+
+
+def maker(config: EnvConfig) -> Maker:
+    """``VizdoomEnv`` of a scenario; ``config.kwargs`` go to its constructor.
+
+    Raises:
+        UnknownEnvironment: The package ships no such single-player scenario.
+        MissingExtra: vizdoom or OpenCV is not installed.
+    """
+    known = scenarios()
+    name = config.name.removeprefix("vizdoom/")
+    if name not in known:
+        raise UnknownEnvironment(
+            f"vizdoom ships no single-player scenario {name!r}{suggest(name, known)} (it ships {', '.join(known)})"
+        )
+    from rollmill.envs.vizdoom_env import VizdoomEnv
+
+    frameskip = config.frameskip or _DEFAULT_FRAMESKIP
+    arguments: dict[str, Any] = {
+        "config_file": f"{name}.cfg",
+        "frameskip": frameskip,
+        "width": config.vizdoom.width,
+        "height": config.vizdoom.height,
+        "measurements": config.vizdoom.measurements,
+        "actions": "heads" if name in _HEADS else "flat",
+    }
+    return Maker(
+        env=partial(VizdoomEnv, **{**arguments, **config.kwargs}),
+        frameskip=frameskip,
+        max_episode_steps=config.max_episode_steps,
+        time_limit=config.max_episode_steps,
+    )

@@ -1,0 +1,233 @@
+"""One VizDoom game as a Gymnasium environment, close to the engine (the package's own wrapper imports pygame)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from typing import Any
+
+import cv2
+import gymnasium
+import numpy as np
+import vizdoom
+from gymnasium import spaces
+from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResolution
+
+from rollmill.envs.views import Array
+
+__all__ = ["VizdoomEnv"]
+
+# A worker owns one core; OpenCV would otherwise start a pool of threads in every one.
+cv2.setNumThreads(1)
+
+# Buttons that exclude each other make one head, as in Sample Factory's action spaces for VizDoom.
+_EXCLUSIVE = (
+    ("TURN_LEFT", "TURN_RIGHT"),
+    ("MOVE_FORWARD", "MOVE_BACKWARD"),
+    ("MOVE_LEFT", "MOVE_RIGHT"),
+    (*(f"SELECT_WEAPON{i}" for i in range(10)), "SELECT_NEXT_WEAPON", "SELECT_PREV_WEAPON"),
+)
+_TURN_DELTA = "TURN_LEFT_RIGHT_DELTA"
+# Degrees; Sample Factory's Discretized(11, -10, 10).
+_TURN_ANGLES = tuple(float(v) for v in np.linspace(-10, 10, 11))
+
+
+class VizdoomEnv(gymnasium.Env[Any, Any]):
+    """A single-player scenario, as the Sample Factory paper plays it.
+
+    Observation: uint8 ``[height, width, 3]`` (RGB), scaled from the engine's picture by nearest neighbour; with
+    ``measurements`` a dict of ``"obs"`` and float32 ``"measurements"`` (the scenario's game variables, each divided by
+    100).
+
+    Action: ``Discrete(1 + buttons)`` (nothing, or one button) with ``actions="flat"``; ``MultiDiscrete`` with
+    ``"heads"``: buttons that exclude each other share a head whose choice 0 is none of them, every other button has a
+    head of two choices, and turning by an angle has eleven, from -10 to 10 degrees.
+
+    The engine's own time limit is taken over by the environment, because the engine has no picture to show once it has
+    ended an episode: a truncated episode shows its true final observation. After a death the last picture is repeated;
+    nobody bootstraps from it.
+
+    Attributes:
+        button_heads: For each head, the button values of each choice: button index -> value.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 - Gymnasium's own convention
+
+    def __init__(
+        self,
+        config_file: str,
+        *,
+        frameskip: int = 4,
+        width: int = 128,
+        height: int = 72,
+        measurements: bool = False,
+        actions: str = "flat",
+        resolution: str = "160x120",
+        render_mode: str | None = None,
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        """Load the scenario; the engine's process starts with the first reset.
+
+        Args:
+            config_file: A ``.cfg`` file; a bare name is one of the package's scenarios.
+            frameskip: Tics for each step.
+            width: Width of the observation.
+            height: Height of the observation.
+            measurements: Give the game variables too.
+            actions: ``"flat"`` or ``"heads"``.
+            resolution: What the engine draws, for example ``"160x120"`` or ``"640x480"``.
+            render_mode: ``"rgb_array"`` or None; ``render`` gives the engine's picture unscaled.
+            settings: The engine's settings by the names of its ``set_...`` methods, for example
+                ``{"doom_skill": 5, "doom_map": "map01"}``.
+
+        Raises:
+            ValueError: For unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
+        """
+        if actions not in ("flat", "heads"):
+            raise ValueError(f"actions is {actions!r}: 'flat' or 'heads' is allowed")
+        path = config_file if os.path.dirname(config_file) else os.path.join(vizdoom.scenarios_path, config_file)
+        if not os.path.isfile(path):
+            raise ValueError(f"there is no scenario file {path}: give a path, or the name of one of the package's")
+        self.render_mode = render_mode
+        self._frameskip = frameskip
+        self._size = (width, height)
+        self._measurements = measurements
+        self._started = False
+        self._game = game = DoomGame()
+        # The engine writes its settings to a file when it ends: give it one that ends with this process.
+        self._settings_file = os.memfd_create("vizdoom.ini")
+        game.set_doom_config_path(f"/proc/{os.getpid()}/fd/{self._settings_file}")
+        game.load_config(os.path.abspath(path))
+        game.set_window_visible(False)
+        game.set_sound_enabled(False)
+        game.set_mode(vizdoom.Mode.PLAYER)
+        game.set_screen_format(ScreenFormat.RGB24)
+        game.set_screen_resolution(_resolution(resolution))
+        for extra in ("depth", "labels", "automap", "audio", "notifications"):
+            getattr(game, f"set_{extra}_buffer_enabled")(False)
+        for name, value in (settings or {}).items():
+            setter = getattr(game, f"set_{name}", None)
+            if setter is None:
+                raise ValueError(f"the engine has no setting {name!r}: see the set_... methods of vizdoom.DoomGame")
+            setter(value)
+        self._timeout = int(game.get_episode_timeout())
+        game.set_episode_timeout(0)
+        buttons = list(game.get_available_buttons())
+        self._num_buttons = len(buttons)
+        heads = _flat_head(buttons) if actions == "flat" else _exclusive_heads(buttons)
+        self.button_heads = heads
+        self._flat = actions == "flat"
+        if self._flat:
+            self._flat_actions = [self._buttons((choice,)) for choice in range(len(heads[0]))]
+            self.action_space: spaces.Space[Any] = spaces.Discrete(len(heads[0]))
+        else:
+            self.action_space = spaces.MultiDiscrete([len(head) for head in heads])
+        image = spaces.Box(0, 255, (height, width, 3), np.uint8)
+        self._num_variables = len(list(game.get_available_game_variables()))
+        self.observation_space: spaces.Space[Any] = image
+        if measurements:
+            if not self._num_variables:
+                for variable in (GameVariable.HEALTH, GameVariable.AMMO2):
+                    game.add_available_game_variable(variable)
+                self._num_variables = 2
+            vector = spaces.Box(-np.inf, np.inf, (self._num_variables,), np.float32)
+            self.observation_space = spaces.Dict({"obs": image, "measurements": vector})
+        self._tics = 0
+        self._screen: Array = np.zeros((game.get_screen_height(), game.get_screen_width(), 3), np.uint8)
+        self._variables: Array | None = np.zeros(self._num_variables, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode; every episode gets a seed of its own from the environment's generator."""
+        super().reset(seed=seed)
+        game = self._game
+        game.set_seed(int(self.np_random.integers(2**32, dtype=np.uint32)))
+        if self._started:
+            game.new_episode()
+        else:
+            # The engine makes a folder in its working directory, and never needs it again.
+            with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
+                game.init()
+            self._started = True
+        self._tics = int(game.get_episode_time())
+        self._look()
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Hold the buttons for ``frameskip`` tics, or fewer where the time limit comes first."""
+        game = self._game
+        skip = self._frameskip
+        if self._timeout:
+            skip = min(skip, max(self._timeout - self._tics, 1))
+        pressed = self._flat_actions[action] if self._flat else self._buttons(action)
+        reward = game.make_action(pressed, skip)
+        self._tics += skip
+        terminated = game.is_episode_finished()
+        truncated = False
+        if not terminated:
+            self._look()
+            truncated = self._timeout > 0 and self._tics >= self._timeout
+        return self._observation(), reward, terminated, truncated, {}
+
+    def render(self) -> Any:
+        """The engine's picture, uint8 ``[H, W, 3]``."""
+        return self._screen.copy()
+
+    def close(self) -> None:
+        """End the engine's process."""
+        if self._started:
+            self._started = False
+            self._game.close()
+        if self._settings_file >= 0:
+            os.close(self._settings_file)
+            self._settings_file = -1
+
+    def _look(self) -> None:
+        state = self._game.get_state()
+        assert state.screen_buffer is not None
+        self._screen = state.screen_buffer
+        if self._measurements:
+            self._variables = state.game_variables
+
+    def _observation(self) -> Any:
+        image = cv2.resize(self._screen, self._size, interpolation=cv2.INTER_NEAREST)
+        if not self._measurements:
+            return image
+        return {"obs": image, "measurements": np.asarray(self._variables, np.float32) / 100}
+
+    def _buttons(self, choices: Any) -> list[float]:
+        pressed = [0.0] * self._num_buttons
+        for head, choice in zip(self.button_heads, choices, strict=True):
+            for button, value in head[choice].items():
+                pressed[button] = value
+        return pressed
+
+
+def _resolution(name: str) -> Any:
+    found = getattr(ScreenResolution, f"RES_{name.upper()}", None)
+    if found is None:
+        known = ", ".join(n.removeprefix("RES_").lower() for n in ScreenResolution.__members__)
+        raise ValueError(f"resolution is {name!r}: the engine draws {known}")
+    return found
+
+
+def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
+    usable = [i for i, button in enumerate(buttons) if not button.name.endswith("_DELTA")]
+    return [[{}, *({i: 1.0} for i in usable)]]
+
+
+def _exclusive_heads(buttons: list[Button]) -> list[list[dict[int, float]]]:
+    index = {button.name: i for i, button in enumerate(buttons)}
+    # Turning by an angle replaces turning by a button, as in Sample Factory's full action space.
+    if _TURN_DELTA in index:
+        for name in _EXCLUSIVE[0]:
+            index.pop(name, None)
+    heads: list[list[dict[int, float]]] = []
+    for names in _EXCLUSIVE:
+        group = [index.pop(name) for name in names if name in index]
+        if group:
+            heads.append([{}, *({i: 1.0} for i in group)])
+    if _TURN_DELTA in index:
+        heads.append([{index[_TURN_DELTA]: angle} for angle in _TURN_ANGLES])
+    heads += [[{}, {i: 1.0}] for name, i in index.items() if not name.endswith("_DELTA")]
+    return heads
