@@ -1,19 +1,19 @@
 // The Python module rollmill.native._core: checks arguments, releases the GIL, calls cpp/core.
-#include <nanobind/nanobind.h>
 #include <sys/prctl.h>
 
-#include <cerrno>
-#include <stdexcept>
-#include <string>
-
-namespace nb = nanobind;
+#include "bindings/buffers.h"
 
 NB_MODULE(_core, m) {
+    namespace nb = nanobind;
+    rollmill::bind_lane_ring(m);
+    rollmill::bind_message_lanes(m);
+    rollmill::bind_arrays(m);
+    rollmill::bind_atomics(m);
     m.def(
         "set_pdeathsig",
         [](int signal) {
             if (prctl(PR_SET_PDEATHSIG, signal) != 0)
-                throw nb::value_error(("set_pdeathsig: " + std::to_string(signal) + " is no signal number").c_str());
+                rollmill::raise_value_error("signal is " + std::to_string(signal) + "; it must be 0 (none) to 64");
         },
         nb::arg("signal"));
 }

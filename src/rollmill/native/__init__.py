@@ -1,5 +1,45 @@
-"""The typed door to the C++ core."""
+"""The typed door to the C++ core: shared-memory rings, row copies, weight snapshots and atomic words.
 
-from rollmill.native._core import set_pdeathsig
+Everything here works on memory that the caller owns (NumPy arrays, mmaps), holds no global state, knows no torch and is
+documented in ``_core.pyi``. Whatever waits or copies much does so without the GIL.
 
-__all__ = ["set_pdeathsig"]
+* :class:`LaneRing` passes integers from many producers to one consumer, between processes.
+* :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
+* :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
+* :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
+* :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
+  word.
+* :func:`set_pdeathsig` asks the kernel for a signal when the parent dies.
+"""
+
+from rollmill.native._core import (
+    LaneRing,
+    MessageLanes,
+    atomic_add,
+    atomic_compare_exchange,
+    atomic_load,
+    atomic_store,
+    gather,
+    gather_images,
+    gather_trajectories,
+    scatter,
+    set_pdeathsig,
+    snapshot_read,
+    snapshot_write,
+)
+
+__all__ = [
+    "LaneRing",
+    "MessageLanes",
+    "atomic_add",
+    "atomic_compare_exchange",
+    "atomic_load",
+    "atomic_store",
+    "gather",
+    "gather_images",
+    "gather_trajectories",
+    "scatter",
+    "set_pdeathsig",
+    "snapshot_read",
+    "snapshot_write",
+]

@@ -1,1 +1,266 @@
-def set_pdeathsig(signal: int) -> None: ...
+from collections.abc import Iterable
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from typing_extensions import Buffer
+
+_Int64: TypeAlias = npt.NDArray[np.int64]
+_Array: TypeAlias = npt.NDArray[Any]
+
+class LaneRing:
+    """Many producers, one consumer, int64 values, in memory shared between processes.
+
+    Each producer owns one *lane* (a bounded first-in-first-out ring) and nobody takes a lock, so a producer killed at any
+    instruction blocks and corrupts nothing. A lane takes one producer at a time, the ring one consumer at a time; the
+    threads of one process count as one. An object is a view of the memory and survives a fork.
+
+    Args:
+        memory: Writable memory shared by the processes, such as an ``mmap``, of at least ``nbytes`` bytes; its start must
+            be a multiple of 64 bytes. It is kept alive.
+        num_lanes: Lanes, one for each producer.
+        capacity: Values that a lane holds.
+        create: Whether to write a fresh ring (one process, before the others attach) or to attach to the one there.
+
+    Raises:
+        ValueError: The memory is too small or misaligned, or holds no ring, another version's, or one of another
+            geometry.
+    """
+
+    def __init__(self, memory: Buffer | _Array, num_lanes: int, capacity: int, *, create: bool) -> None: ...
+    @staticmethod
+    def nbytes(num_lanes: int, capacity: int) -> int:
+        """Bytes of memory for a ring; ``capacity`` is rounded up to a power of two in it.
+
+        Raises:
+            ValueError: ``num_lanes`` or ``capacity`` is out of range.
+        """
+
+    @property
+    def num_lanes(self) -> int:
+        """Lanes, one for each producer."""
+
+    @property
+    def capacity(self) -> int:
+        """Values that a lane holds."""
+
+    def put(self, lane: int, value: int, /) -> bool:
+        """Put one value; never blocks.
+
+        Returns:
+            False when the lane is full.
+
+        Raises:
+            IndexError: There is no such lane.
+        """
+
+    def put_wait(self, lane: int, value: int, timeout_s: float) -> bool:
+        """Put one value, waiting at most ``timeout_s`` seconds (may be ``inf``) for space.
+
+        Returns:
+            False when the lane stayed full.
+
+        Raises:
+            IndexError: There is no such lane.
+            ValueError: ``timeout_s`` is negative or NaN.
+        """
+
+    def put_many(self, lane: int, values: _Int64, timeout_s: float) -> int:
+        """Put ``values [n]`` in order, waiting at most ``timeout_s`` seconds for space.
+
+        Returns:
+            How many were put; fewer than ``n`` only after the timeout.
+
+        Raises:
+            IndexError: There is no such lane.
+            TypeError: ``values`` is no one-dimensional int64 array.
+            ValueError: ``timeout_s`` is negative or NaN.
+        """
+
+    def get_many(self, out: _Int64, timeout_s: float, min_items: int = 1) -> int:
+        """Take what is there, up to ``len(out)`` values, once at least ``min_items`` are.
+
+        Values of one lane come in the order they were put; the lanes take turns, so none starves.
+
+        Args:
+            out: ``[n]`` int64, filled from the front.
+            timeout_s: Seconds to wait for ``min_items`` (0 polls, ``inf`` waits for ever). What is there then is taken.
+            min_items: 1 up to the smaller of ``n`` and ``capacity``.
+
+        Returns:
+            How many values were taken; 0 after the timeout, or when ``wake`` was called.
+
+        Raises:
+            TypeError: ``out`` is no writable one-dimensional int64 array.
+            ValueError: ``timeout_s`` is negative or NaN, or ``min_items`` out of range.
+        """
+
+    def wake(self) -> None:
+        """End the consumer's present wait, or its next one, early. Any thread of any process may call this."""
+
+    def __len__(self) -> int:
+        """Values put and not yet taken: a moment's view."""
+
+class MessageLanes:
+    """Lanes of integers and bytes with any number of producers and consumers; the core of ``rollmill.ring.Queue``.
+
+    Args:
+        memory: As for ``LaneRing``.
+        num_lanes: Producers (processes, or objects within one) that can be alive at once.
+        capacity: Words of 8 bytes that a lane holds: an integer takes one (two beyond 63 bits), ``n`` bytes take
+            ``1 + ceil(n / 8)``.
+        create: As for ``LaneRing``.
+
+    Raises:
+        ValueError: As for ``LaneRing``.
+    """
+
+    def __init__(self, memory: Buffer | _Array, num_lanes: int, capacity: int, *, create: bool) -> None: ...
+    @staticmethod
+    def nbytes(num_lanes: int, capacity: int) -> int:
+        """Bytes of memory; see ``LaneRing.nbytes``."""
+
+    def put(self, obj: int | bytes, block: bool = True, timeout: float | None = None) -> None:
+        """Put one message, waiting for space in this producer's lane if ``block``.
+
+        Raises:
+            queue.Full: There was no space within ``timeout`` seconds (None: for ever).
+            TypeError: ``obj`` is neither an integer nor bytes.
+            OverflowError: The integer has more than 64 bits.
+            ValueError: The message can never fit a lane, the timeout is NaN, or the queue is closed here.
+            RuntimeError: Every lane belongs to a living producer.
+        """
+
+    def put_many(self, values: _Int64 | Iterable[int | bytes], block: bool = True, timeout: float | None = None) -> int:
+        """Put messages in order; returns how many: fewer than given only after the timeout. Raises as ``put``."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> int | bytes:
+        """Take one message.
+
+        Raises:
+            queue.Empty: There was none within ``timeout`` seconds (None: for ever), or, without ``block``, another
+                consumer was waiting for it.
+            ValueError: The timeout is NaN or the queue is closed here.
+        """
+
+    def get_many(self, max_items: int = ..., block: bool = True, timeout: float | None = None) -> list[int | bytes]:
+        """Take what is there, up to ``max_items`` messages, waiting for the first as ``get`` does; raises as ``get``."""
+
+    def get_many_into(self, out: _Int64, block: bool = True, timeout: float | None = None) -> int:
+        """Take integers into ``out [n]`` int64; returns how many, 0 after the timeout.
+
+        Bytes stay where they are: what was put before them by the same producer is taken first.
+
+        Raises:
+            TypeError: ``out`` is no writable one-dimensional int64 array, or only bytes are next.
+            ValueError: ``out`` is empty, the timeout is NaN, or the queue is closed here.
+        """
+
+    def qsize(self) -> int:
+        """Messages put and not yet taken. While another consumer is at it, their words instead."""
+
+    def empty(self) -> bool:
+        """Whether no message is there."""
+
+    def full(self) -> bool:
+        """Whether this producer's lane has no space for an integer."""
+
+    def close(self) -> None:
+        """Give this producer's lane back; further use in this process raises ValueError."""
+
+def gather(dst: _Array, src: _Array, index: _Int64) -> None:
+    """Copy rows: ``dst[m] = src[index[m]]``.
+
+    Args:
+        dst: ``[M, ...]``, C-contiguous, any dtype; must not overlap ``src``.
+        src: ``[R, ...]``, C-contiguous, any dtype with as many bytes a row.
+        index: ``[M]`` int64, 0 to R - 1.
+
+    Raises:
+        TypeError: An array is not C-contiguous or has the wrong dtype.
+        ValueError: The rows differ in bytes, or ``dst`` and ``index`` in length.
+        IndexError: An index is out of range; nothing has been copied.
+    """
+
+def scatter(dst: _Array, src: _Array, index: _Int64) -> None:
+    """Copy rows: ``dst[index[m]] = src[m]``, in order; arguments and errors as for ``gather``, ``src`` being ``[M, ...]``."""
+
+def gather_trajectories(dst: _Array, src: _Array, segments: _Int64, steps: int) -> None:
+    """Build a time-major batch: ``dst[t, column:column + n] = src[slot, t, row0:row0 + n]`` for each segment.
+
+    Args:
+        dst: ``[T, N, ...]``, C-contiguous; must not overlap ``src``.
+        src: ``[num_slots, T', B, ...]``, C-contiguous, with as many bytes a row.
+        segments: ``[S, 4]`` int64: slot, row0, n, column.
+        steps: Steps copied, from 0 to the smaller of T and T'.
+
+    Raises:
+        TypeError: An array is not C-contiguous, or ``segments`` no int64 array ``[S, 4]``.
+        ValueError: The rows differ in bytes, an array has too few axes, or ``steps`` is out of range.
+        IndexError: A segment is out of range; nothing has been copied.
+    """
+
+def gather_images(
+    dst: _Array, src: npt.NDArray[np.uint8], index: _Int64, *, channels_first: bool, scale: float
+) -> None:
+    """Copy images into a floating-point batch, channels last: ``dst[m] = scale * src[index[m]]``.
+
+    Args:
+        dst: ``[M, H, W, C]`` float32, or uint16 for the bits of bfloat16 (rounded to nearest even). Its transpose
+            ``(0, 3, 1, 2)`` is what torch calls ``channels_last``.
+        src: ``[R, C, H, W]`` when ``channels_first``, else ``[R, H, W, C]``; uint8.
+        index: ``[M]`` int64, 0 to R - 1.
+        channels_first: How ``src`` is laid out.
+        scale: Factor, for example ``1 / 255``; used as float32.
+
+    Raises:
+        TypeError: An array is not C-contiguous or has the wrong dtype.
+        ValueError: The shapes do not match.
+        IndexError: An index is out of range; nothing has been copied.
+    """
+
+def snapshot_write(header: _Int64, dst: _Array, src: _Array, version: int | None = None) -> None:
+    """Publish ``src`` as the new contents of the shared block ``dst``. One writer at a time.
+
+    Args:
+        header: ``[2]`` int64 in shared memory, zero at first: the sequence (odd while a write is going on) and the version.
+        dst: The shared block, any dtype, C-contiguous, starting at a multiple of 8 bytes.
+        src: As many bytes.
+        version: What ``snapshot_read`` will return, 0 or greater; one more than the last by default.
+
+    Raises:
+        TypeError: An array is not C-contiguous (or ``dst`` not writable), or ``header`` not int64.
+        ValueError: ``header`` has not 2 entries, the sizes differ, ``dst`` is misaligned or ``version`` is negative.
+    """
+
+def snapshot_read(header: _Int64, dst: _Array, src: _Array) -> int:
+    """Copy the shared block ``src`` to ``dst``.
+
+    Returns:
+        Its version; -1 when a write overlapped: ``dst`` then holds rubbish, and the caller tries again.
+
+    Raises:
+        TypeError: As for ``snapshot_write``, with ``dst`` the one that must be writable.
+        ValueError: As for ``snapshot_write``.
+    """
+
+def atomic_load(array: _Int64, index: int) -> int:
+    """``array[index]``, sequentially consistent with the other atomics. Raises IndexError, and TypeError for no int64."""
+
+def atomic_store(array: _Int64, index: int, value: int) -> None:
+    """Set ``array[index]``; raises as ``atomic_load``."""
+
+def atomic_add(array: _Int64, index: int, delta: int) -> int:
+    """Add ``delta`` to ``array[index]``; returns what was there before; raises as ``atomic_load``."""
+
+def atomic_compare_exchange(array: _Int64, index: int, expected: int, desired: int) -> bool:
+    """Set ``array[index]`` to ``desired`` if it is ``expected``; returns whether; raises as ``atomic_load``."""
+
+def set_pdeathsig(signal: int) -> None:
+    """Have the kernel send this process ``signal`` when the thread that forked it ends; 0 takes that back.
+
+    It does not pass on to this process' own children. Linux, ``prctl(2)``.
+
+    Raises:
+        ValueError: There is no such signal.
+    """

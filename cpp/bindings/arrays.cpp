@@ -1,0 +1,149 @@
+// Row copies for Python: shapes and every index are checked here, once; the copies then run without the GIL.
+#include <optional>
+
+#include "bindings/buffers.h"
+#include "core/images.h"
+#include "core/rows.h"
+
+namespace rollmill {
+namespace {
+
+// Below this, giving the GIL away and getting it back costs more than the copy.
+constexpr std::int64_t long_copy_bytes = 64 * 1024;
+
+template <class Work>
+void run_copy(std::int64_t bytes, Work&& work) {
+    std::optional<nb::gil_scoped_release> released;
+    if (bytes >= long_copy_bytes) released.emplace();
+    work();
+}
+
+void check_index(const Buffer& index, std::int64_t num_rows, const char* of) {
+    const auto* values = index.data<std::int64_t>();
+    for (std::int64_t m = 0; m < index.shape(0); ++m)
+        if (values[m] < 0 || values[m] >= num_rows)
+            raise_index_error("index[" + std::to_string(m) + "] is " + std::to_string(values[m]) + "; " + of +
+                              " has rows 0 to " + std::to_string(num_rows - 1));
+}
+
+void check_rows(const Buffer& dst, const Buffer& src) {
+    if (dst.ndim() < 1 || src.ndim() < 1) raise_value_error("dst and src must have at least one axis, the rows");
+    if (dst.row_bytes() != src.row_bytes())
+        raise_value_error("a row of dst has " + std::to_string(dst.row_bytes()) + " bytes and a row of src " +
+                          std::to_string(src.row_bytes()) + "; they must be the same");
+}
+
+void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array) {
+    const Buffer dst(dst_array, "dst", true);
+    const Buffer src(src_array, "src", false);
+    const Buffer index = int64_array(index_array, "index", false);
+    check_rows(dst, src);
+    if (dst.shape(0) != index.shape(0))
+        raise_value_error("dst has " + std::to_string(dst.shape(0)) + " rows and index " + std::to_string(index.shape(0)) +
+                          " entries; they must be the same");
+    check_index(index, src.shape(0), "src");
+    run_copy(dst.nbytes(), [&] {
+        gather_rows(dst.data<std::byte>(), src.data<std::byte>(), index.data<std::int64_t>(), index.shape(0),
+                    static_cast<std::size_t>(dst.row_bytes()));
+    });
+}
+
+void scatter(nb::handle dst_array, nb::handle src_array, nb::handle index_array) {
+    const Buffer dst(dst_array, "dst", true);
+    const Buffer src(src_array, "src", false);
+    const Buffer index = int64_array(index_array, "index", false);
+    check_rows(dst, src);
+    if (src.shape(0) != index.shape(0))
+        raise_value_error("src has " + std::to_string(src.shape(0)) + " rows and index " + std::to_string(index.shape(0)) +
+                          " entries; they must be the same");
+    check_index(index, dst.shape(0), "dst");
+    run_copy(src.nbytes(), [&] {
+        scatter_rows(dst.data<std::byte>(), src.data<std::byte>(), index.data<std::int64_t>(), index.shape(0),
+                     static_cast<std::size_t>(src.row_bytes()));
+    });
+}
+
+void check_segment(const Segment& s, std::int64_t at, const Buffer& dst, const Buffer& src) {
+    // subtracted, not added: the sum of two large numbers could wrap
+    if (s.slot >= 0 && s.slot < src.shape(0) && s.num_rows >= 0 && s.row >= 0 && s.row <= src.shape(2) - s.num_rows &&
+        s.column >= 0 && s.column <= dst.shape(1) - s.num_rows)
+        return;
+    raise_index_error("segments[" + std::to_string(at) + "] is (slot " + std::to_string(s.slot) + ", row0 " +
+                      std::to_string(s.row) + ", num_rows " + std::to_string(s.num_rows) + ", column " +
+                      std::to_string(s.column) + "); src has " + std::to_string(src.shape(0)) + " slots of " +
+                      std::to_string(src.shape(2)) + " rows, dst has " + std::to_string(dst.shape(1)) + " columns");
+}
+
+void gather_trajectories(nb::handle dst_array, nb::handle src_array, nb::handle segments_array, std::int64_t steps) {
+    const Buffer dst(dst_array, "dst", true);
+    const Buffer src(src_array, "src", false);
+    const Buffer segments(segments_array, "segments", false);
+    if (!segments.is_int64() || segments.ndim() != 2 || segments.shape(1) != 4)
+        raise_type_error("segments must be an int64 array [S, 4] of (slot, row0, num_rows, column)");
+    if (dst.ndim() < 2 || src.ndim() < 3)
+        raise_value_error("dst must be [T, N, ...] and src [num_slots, T', B, ...]; they have " +
+                          std::to_string(dst.ndim()) + " and " + std::to_string(src.ndim()) + " axes");
+    std::int64_t dst_bytes = dst.itemsize();
+    for (int axis = 2; axis < dst.ndim(); ++axis) dst_bytes *= dst.shape(axis);
+    std::int64_t src_bytes = src.itemsize();
+    for (int axis = 3; axis < src.ndim(); ++axis) src_bytes *= src.shape(axis);
+    if (dst_bytes != src_bytes)
+        raise_value_error("a row of dst has " + std::to_string(dst_bytes) + " bytes and a row of src " +
+                          std::to_string(src_bytes) + "; they must be the same");
+    if (steps < 0 || steps > dst.shape(0) || steps > src.shape(1))
+        raise_value_error("steps is " + std::to_string(steps) + "; dst has " + std::to_string(dst.shape(0)) +
+                          " and src " + std::to_string(src.shape(1)));
+    const auto* list = segments.data<Segment>();
+    std::int64_t rows = 0;
+    for (std::int64_t i = 0; i < segments.shape(0); ++i) {
+        check_segment(list[i], i, dst, src);
+        rows += list[i].num_rows;
+    }
+    run_copy(rows * steps * dst_bytes, [&] {
+        gather_segments(dst.data<std::byte>(), src.data<std::byte>(), list, segments.shape(0), steps, dst.shape(1),
+                        src.shape(1), src.shape(2), static_cast<std::size_t>(dst_bytes));
+    });
+}
+
+void gather_images_checked(nb::handle dst_array, nb::handle src_array, nb::handle index_array, bool channels_first,
+                           double scale) {
+    const Buffer dst(dst_array, "dst", true);
+    const Buffer src(src_array, "src", false);
+    const Buffer index = int64_array(index_array, "index", false);
+    const bool is_float = dst.format() == 'f';
+    if (!is_float && dst.format() != 'H')
+        raise_type_error("dst must be float32, or bfloat16 given as its bits in uint16");
+    if (src.format() != 'B') raise_type_error("src must be uint8");
+    if (dst.ndim() != 4 || src.ndim() != 4)
+        raise_value_error("dst must be [M, H, W, C] and src [R, C, H, W] or [R, H, W, C]; they have " +
+                          std::to_string(dst.ndim()) + " and " + std::to_string(src.ndim()) + " axes");
+    const int channel_axis = channels_first ? 1 : 3;
+    const int height_axis = channels_first ? 2 : 1;
+    if (dst.shape(3) != src.shape(channel_axis) || dst.shape(1) != src.shape(height_axis) ||
+        dst.shape(2) != src.shape(height_axis + 1))
+        raise_value_error("the images of dst and src have different height, width or channels (channels_first is " +
+                          std::string(channels_first ? "True" : "False") + ")");
+    if (dst.shape(0) != index.shape(0))
+        raise_value_error("dst has " + std::to_string(dst.shape(0)) + " rows and index " + std::to_string(index.shape(0)) +
+                          " entries; they must be the same");
+    check_index(index, src.shape(0), "src");
+    const ImageShape shape{dst.shape(3), dst.shape(1) * dst.shape(2)};
+    const auto copy = [&](auto* to) {
+        gather_images(to, src.data<std::uint8_t>(), index.data<std::int64_t>(), index.shape(0), shape, channels_first,
+                      static_cast<float>(scale));
+    };
+    run_copy(dst.nbytes(), [&] { is_float ? copy(dst.data<float>()) : copy(dst.data<std::uint16_t>()); });
+}
+
+}  // namespace
+
+void bind_arrays(nb::module_& m) {
+    m.def("gather", &gather, nb::arg("dst"), nb::arg("src"), nb::arg("index"));
+    m.def("scatter", &scatter, nb::arg("dst"), nb::arg("src"), nb::arg("index"));
+    m.def("gather_trajectories", &gather_trajectories, nb::arg("dst"), nb::arg("src"), nb::arg("segments"),
+          nb::arg("steps"));
+    m.def("gather_images", &gather_images_checked, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(),
+          nb::arg("channels_first"), nb::arg("scale"));
+}
+
+}  // namespace rollmill
