@@ -10,7 +10,7 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_array
 
-__all__ = ["games", "maker"]
+__all__ = ["check_game", "games", "maker"]
 
 _DEFAULT_FRAMESKIP = 4
 
@@ -36,6 +36,20 @@ def games() -> list[str]:
     return sorted(_ale().roms.get_all_rom_ids())
 
 
+def check_game(game: str) -> None:
+    """Raise unless ALE has the game.
+
+    Raises:
+        UnknownEnvironment: It has not; suggests the nearest ones.
+        MissingExtra: ale-py is not installed.
+    """
+    known = games()
+    if game not in known:
+        raise UnknownEnvironment(
+            f"ALE has no game {game!r}{suggest(game, known)} ({len(known)} games, in snake_case: `rollmill envs atari`)"
+        )
+
+
 def maker(config: EnvConfig) -> Maker:
     """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
@@ -45,10 +59,7 @@ def maker(config: EnvConfig) -> Maker:
     """
     ale_py = _ale()
     game = config.name.removeprefix("atari/")
-    if game not in games():
-        raise UnknownEnvironment(
-            f"ALE has no game {game!r}{suggest(game, games())} ({len(games())} games, in snake_case: `rollmill envs`)"
-        )
+    check_game(game)
     options = config.atari
     frameskip = config.frameskip or _DEFAULT_FRAMESKIP
     frames = options.max_frames

@@ -12,7 +12,7 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_none
 
-__all__ = ["ids", "maker"]
+__all__ = ["check_id", "ids", "kind", "maker"]
 
 
 def _envpool() -> Any:
@@ -32,6 +32,30 @@ def ids() -> list[str]:
     return sorted(_envpool().list_all_envs())
 
 
+def check_id(id: str) -> None:
+    """Raise unless EnvPool has the environment.
+
+    Raises:
+        UnknownEnvironment: It has not; suggests the nearest ones.
+        MissingExtra: envpool is not installed.
+    """
+    known = ids()
+    if id not in known:
+        raise UnknownEnvironment(f"EnvPool has no environment {id!r}{suggest(id, known)}")
+
+
+def kind(id: str) -> str:
+    """The part of EnvPool that makes it: ``"atari"``, ``"classic_control"``, ``"mujoco"``, ``"vizdoom"``, ...
+
+    Raises:
+        UnknownEnvironment: EnvPool has no such id.
+        MissingExtra: envpool is not installed.
+    """
+    check_id(id)
+    module: str = _envpool().registration.registry.specs[id][0]
+    return module.split(".")[1]
+
+
 def maker(config: EnvConfig) -> Maker:
     """A synchronous EnvPool for each group; ``config.kwargs`` go to ``envpool.make_gymnasium``.
 
@@ -41,8 +65,7 @@ def maker(config: EnvConfig) -> Maker:
     """
     envpool = _envpool()
     id = config.name.removeprefix("envpool/")
-    if id not in envpool.list_all_envs():
-        raise UnknownEnvironment(f"EnvPool has no environment {id!r}{suggest(id, envpool.list_all_envs())}")
+    check_id(id)
     kwargs = dict(config.kwargs)
     if config.max_episode_steps is not None:
         kwargs["max_episode_steps"] = config.max_episode_steps

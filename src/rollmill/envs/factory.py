@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -51,11 +51,18 @@ class Maker(NamedTuple):
     life_key: str | None = None
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
-    """``"; did you mean 'a' or 'b'?"``, or nothing where nothing is near."""
-    folded = {k.lower(): k for k in known}
+def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
+    """``"; did you mean 'a' or 'b'?"``, or nothing where nothing is near.
+
+    Args:
+        name: What was given.
+        known: What there is; letters' case does not count.
+        also: Further spellings in lower case -> what to suggest for them.
+    """
+    folded = {**(also or {}), **{k.lower(): k for k in known}}
     near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(repr(folded[n]) for n in near)}?" if near else ""
+    names = list(dict.fromkeys(folded[n] for n in near))
+    return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
 def import_modules(config: EnvConfig) -> None:

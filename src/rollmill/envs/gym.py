@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,9 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
 from rollmill.envs.vector_group import seed_first
 
-__all__ = ["bare", "find_spec", "maker"]
+__all__ = ["bare", "find_spec", "ids", "is_registered", "kind", "maker", "mujoco_ids"]
+
+_OWN = "gymnasium.envs."
 
 # Extra of ours for a package that an entry point lives in or needs.
 _EXTRAS = {
@@ -53,6 +56,54 @@ def find_spec(id: str) -> GymSpec:
         ) from error
 
 
+def is_registered(id: str) -> bool:
+    """Whether Gymnasium's registry has the id."""
+    try:
+        find_spec(id)
+    except UnknownEnvironment:
+        return False
+    return True
+
+
+def kind(id: str) -> str:
+    """``"classic_control"``, ``"mujoco"``, ... for Gymnasium's own environments, ``""`` for others.
+
+    Raises:
+        UnknownEnvironment: Not registered; suggests the nearest ids.
+    """
+    entry = find_spec(id).entry_point
+    if isinstance(entry, str) and entry.startswith(_OWN):
+        return entry.removeprefix(_OWN).partition(".")[0].partition(":")[0]
+    return ""
+
+
+def _own_ids(kinds: tuple[str, ...]) -> list[str]:
+    # Of several versions, the newest: the others exist to repeat old results, and can still be named.
+    newest: dict[tuple[str | None, str], GymSpec] = {}
+    for spec in gymnasium.registry.values():
+        if isinstance(spec.entry_point, str) and any(spec.entry_point.startswith(_OWN + k) for k in kinds):
+            old = newest.get((spec.namespace, spec.name))
+            if old is None or (spec.version or 0) > (old.version or 0):
+                newest[spec.namespace, spec.name] = spec
+    return sorted(spec.id for spec in newest.values())
+
+
+def ids() -> list[str]:
+    """Gymnasium's own ids besides MuJoCo's, newest versions."""
+    return _own_ids(("classic_control", "box2d", "toy_text"))
+
+
+def mujoco_ids() -> list[str]:
+    """Gymnasium's MuJoCo ids, newest versions.
+
+    Raises:
+        MissingExtra: mujoco is not installed.
+    """
+    if importlib.util.find_spec("mujoco") is None:
+        raise MissingExtra('MuJoCo is not installed: pip install "rollmill[mujoco]"')
+    return _own_ids(("mujoco",))
+
+
 def bare(env: Any) -> Any:
     """Take off what only costs time in a group, which keeps the order of calls and the time limit itself.
 
@@ -66,7 +117,7 @@ def bare(env: Any) -> Any:
         env = env.env
     if type(env) is OrderEnforcing:
         env = env.env
-    if type(env).__module__.startswith("gymnasium.envs.") and isinstance(env, gymnasium.Env):
+    if type(env).__module__.startswith(_OWN) and isinstance(env, gymnasium.Env):
         setattr(env.action_space, "contains", _yes)  # noqa: B010 - an instance attribute, which the type forbids
     return env
 

@@ -13,7 +13,7 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.gym import bare
 
-__all__ = ["WithoutMission", "ids", "maker"]
+__all__ = ["WithoutMission", "check_id", "ids", "maker"]
 
 
 class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
@@ -65,6 +65,18 @@ def ids() -> list[str]:
     return sorted(id for id in gymnasium.registry if id.startswith(("MiniGrid-", "BabyAI-")))
 
 
+def check_id(id: str) -> None:
+    """Raise unless MiniGrid has the environment.
+
+    Raises:
+        UnknownEnvironment: It has not; suggests the nearest ones.
+        MissingExtra: minigrid is not installed.
+    """
+    known = ids()
+    if id not in known:
+        raise UnknownEnvironment(f"MiniGrid has no environment {id!r}{suggest(id, known)}")
+
+
 def maker(config: EnvConfig) -> Maker:
     """A MiniGrid environment without its mission text; ``kwargs`` may hold ``direction`` (see ``WithoutMission``).
 
@@ -72,10 +84,8 @@ def maker(config: EnvConfig) -> Maker:
         UnknownEnvironment: MiniGrid has no such id.
         MissingExtra: minigrid is not installed.
     """
-    known = ids()
     id = config.name.removeprefix("minigrid/")
-    if id not in known:
-        raise UnknownEnvironment(f"MiniGrid has no environment {id!r}{suggest(id, known)}")
+    check_id(id)
     kwargs: dict[str, Any] = dict(config.kwargs)
     direction = bool(kwargs.pop("direction", True))
 

@@ -136,11 +136,11 @@ class PythonGroup:
         failed: list[int] = []
         plain = into.observation["obs"] if self._plain and into.action_mask is None else None
         actions = self._actions.decode_rows(discrete, continuous)
-        row = 0
-        while row < num_rows:
+        first = row = 0
+        while True:
             # One `try` around the loop instead of one in it: it is entered again only behind a row that failed.
             try:
-                for row in range(row, num_rows):
+                for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
                     if plain is not None:
                         plain[row] = observation
@@ -156,7 +156,7 @@ class PythonGroup:
                 where = "reset" if row in self._masked else "step"
                 self._mend(row, where, error, into)
                 failed.append(row)
-                row += 1
+                first = row + 1
         self._settle(rewards, ended, failed, into, outcome)
 
     def _settle(

@@ -10,7 +10,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 
-__all__ = ["maker", "scenarios"]
+__all__ = ["check_scenario", "maker", "scenarios"]
 
 _DEFAULT_FRAMESKIP = 4
 # Played by several, over the network: not environments of one agent.
@@ -63,6 +63,20 @@ def scenarios() -> list[str]:
     return found
 
 
+def check_scenario(name: str) -> None:
+    """Raise unless the package ships the scenario.
+
+    Raises:
+        UnknownEnvironment: It does not; suggests the nearest ones.
+        MissingExtra: vizdoom is not installed.
+    """
+    known = scenarios()
+    if name not in known:
+        raise UnknownEnvironment(
+            f"vizdoom ships no single-player scenario {name!r}{suggest(name, known)} (it ships {', '.join(known)})"
+        )
+
+
 def maker(config: EnvConfig) -> Maker:
     """``VizdoomEnv`` of a scenario; ``config.kwargs`` go to its constructor.
 
@@ -70,12 +84,8 @@ def maker(config: EnvConfig) -> Maker:
         UnknownEnvironment: The package ships no such single-player scenario.
         MissingExtra: vizdoom or OpenCV is not installed.
     """
-    known = scenarios()
     name = config.name.removeprefix("vizdoom/")
-    if name not in known:
-        raise UnknownEnvironment(
-            f"vizdoom ships no single-player scenario {name!r}{suggest(name, known)} (it ships {', '.join(known)})"
-        )
+    check_scenario(name)
     from rollmill.envs.vizdoom_env import VizdoomEnv
 
     frameskip = config.frameskip or _DEFAULT_FRAMESKIP

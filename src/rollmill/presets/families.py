@@ -1,0 +1,231 @@
+"""The reference settings of each family of environments; every value is sourced.
+
+Keys are dotted keys of the whole configuration, which this layer does not import: a test holds them against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = [
+    "ATARI",
+    "CLASSIC_CONTROL",
+    "CLASSIC_CONTROL_POOL",
+    "GENERIC",
+    "MINIGRID",
+    "MINIGRID_MEMORY",
+    "MUJOCO",
+    "VIZDOOM",
+    "VIZDOOM_REWARD_SCALE",
+    "Overrides",
+]
+
+Overrides = Mapping[str, object]
+
+# Atari. Network, discount, lambda, clipping, coefficients, Adam's epsilon, gradient norm and reward clipping are those
+# of CleanRL's ppo_atari.py and of Cleanba's PPO (Huang et al. 2023; arXiv:2310.00036, table of hyperparameters), which
+# go back to Schulman et al. (2017) and Mnih et al. (2015). Ours for two cores without a GPU, where a sample costs as
+# much to learn from as to simulate: one epoch over four minibatches of 256 instead of four epochs, at twice CleanRL's
+# learning rate of 2.5e-4; rollouts of 32 steps (Sample Factory) instead of 128, so that samples are young.
+ATARI: Overrides = {
+    "num_envs": 64,
+    "rollout_length": 32,
+    "total_steps": 10_000_000,
+    "learner.batch_size": 1024,
+    "learner.epochs": 1,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.95,
+    "learner.clip_range": 0.1,
+    "learner.clip_kind": "symmetric",
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.01,
+    "learner.max_grad_norm": 0.5,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 5e-4,
+    "learner.adam_eps": 1e-5,
+    "learner.schedule": "linear",
+    "learner.reward_clip": 1.0,
+    "learner.normalise_advantages": True,
+    "model.encoder": "nature",
+    "model.core": "none",
+}
+
+# VizDoom: the Sample Factory paper (Petrenko et al. 2020, arXiv:2006.11751), table A.5, row by row; network: its
+# "simplified" one with a GRU of 512 (figure A.1), as in its experiments with the standard scenarios.
+VIZDOOM: Overrides = {
+    "num_envs": 32,
+    "rollout_length": 32,
+    "total_steps": 10_000_000,
+    "learner.batch_size": 2048,
+    "learner.epochs": 1,
+    "learner.minibatches": 1,
+    "learner.discount": 0.99,
+    "learner.advantage": "vtrace",
+    "learner.vtrace_rho": 1.0,
+    "learner.vtrace_c": 1.0,
+    "learner.clip_range": 0.1,
+    "learner.clip_kind": "reciprocal",
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.003,
+    "learner.max_grad_norm": 4.0,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 1e-4,
+    "learner.adam_eps": 1e-6,
+    "learner.schedule": "constant",
+    "learner.normalise_advantages": True,
+    "model.encoder": "sf_simplified",
+    "model.core": "gru",
+    "model.core_size": 512,
+}
+
+# Factors that Sample Factory's doom_utils.py puts on rewards (reported returns stay raw); the scenarios that it lacks,
+# or trains with shaped rewards that we leave out, are scaled alike where their rewards are of the same size.
+VIZDOOM_REWARD_SCALE: Mapping[str, float] = {
+    "basic": 0.01,
+    "basic_audio": 0.01,
+    "basic_notifications": 0.01,
+    "deadly_corridor": 0.01,
+    "health_gathering": 0.01,
+    "health_gathering_supreme": 0.01,
+    "learning": 0.01,
+    "rocket_basic": 0.01,
+    "simpler_basic": 0.01,
+    "take_cover": 0.01,
+}
+
+# MuJoCo: Sample Factory's mujoco_params.py (version 2.1), of which we take rollout, batch, epochs, minibatches,
+# discount, lambda, clipping, coefficients, gradient norm and the normalisers. Ours: 32 environments instead of 64, for
+# two cores; a separate critic (CleanRL's ppo_continuous_action.py; Andrychowicz et al. 2021, section 3.2); a learning
+# rate of 1e-3 instead of 2.95e-3, which went with an auxiliary KL loss that we do not have.
+MUJOCO: Overrides = {
+    "num_envs": 32,
+    "rollout_length": 64,
+    "total_steps": 5_000_000,
+    "learner.batch_size": 1024,
+    "learner.epochs": 2,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.95,
+    "learner.clip_range": 0.2,
+    "learner.clip_kind": "reciprocal",
+    "learner.value_coef": 1.3,
+    "learner.entropy_coef": 0.0,
+    "learner.max_grad_norm": 3.5,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 1e-3,
+    "learner.adam_eps": 1e-6,
+    "learner.schedule": "linear",
+    "learner.normalise_advantages": True,
+    "model.encoder": "mlp",
+    "model.mlp_sizes": (64, 64),
+    "model.shared": False,
+    "model.core": "none",
+    "model.normalise_observations": True,
+    "model.normalise_returns": True,
+}
+
+# CartPole and its like. Stable-Baselines3's rl-zoo (hyperparams/ppo.yml, CartPole-v1: rollouts of 32 steps, discount
+# 0.98, lambda 0.8, learning rate 1e-3 and clipping 0.2, falling linearly, no entropy bonus), with the batch and its
+# four epochs grown to 32 environments.
+CLASSIC_CONTROL: Overrides = {
+    "num_envs": 32,
+    "rollout_length": 32,
+    "total_steps": 1_000_000,
+    "learner.batch_size": 1024,
+    "learner.epochs": 4,
+    "learner.minibatches": 4,
+    "learner.discount": 0.98,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.8,
+    "learner.clip_range": 0.2,
+    "learner.clip_kind": "symmetric",
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.0,
+    "learner.max_grad_norm": 0.5,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 1e-3,
+    "learner.adam_eps": 1e-5,
+    "learner.schedule": "linear",
+    "learner.normalise_advantages": True,
+    "model.encoder": "mlp",
+    "model.mlp_sizes": (64, 64),
+    "model.core": "none",
+}
+
+# The same on EnvPool, where simulation costs nothing: many environments and one pass over large batches.
+CLASSIC_CONTROL_POOL: Overrides = {
+    **CLASSIC_CONTROL,
+    "num_envs": 2048,
+    "total_steps": 20_000_000,
+    "learner.batch_size": 32_768,
+    "learner.epochs": 1,
+    "learner.minibatches": 8,
+}
+
+# Any other environment, of which we know nothing: CleanRL's ppo.py and ppo_continuous_action.py agree on all but the
+# learning rate (3e-4 is the more careful one); vectors are normalised, since their scale is unknown.
+GENERIC: Overrides = {
+    "num_envs": 32,
+    "rollout_length": 32,
+    "total_steps": 5_000_000,
+    "learner.batch_size": 1024,
+    "learner.epochs": 2,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.95,
+    "learner.clip_range": 0.2,
+    "learner.clip_kind": "symmetric",
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.01,
+    "learner.max_grad_norm": 0.5,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 3e-4,
+    "learner.adam_eps": 1e-5,
+    "learner.schedule": "linear",
+    "learner.normalise_advantages": True,
+    "model.encoder": "auto",
+    "model.core": "none",
+    "model.normalise_observations": True,
+    "model.normalise_returns": True,
+}
+
+# MiniGrid: lcswillems/rl-starter-files (scripts/train.py, the reference of the MiniGrid authors): PPO, four epochs in
+# minibatches of 256, discount 0.99, lambda 0.95, clipping 0.2, entropy 0.01, gradient norm 0.5, Adam's epsilon 1e-8;
+# ours: learning rate 5e-4 for 1e-3, since samples are used asynchronously.
+MINIGRID: Overrides = {
+    "num_envs": 32,
+    "rollout_length": 32,
+    "total_steps": 2_000_000,
+    "learner.batch_size": 1024,
+    "learner.epochs": 4,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.95,
+    "learner.clip_range": 0.2,
+    "learner.clip_kind": "symmetric",
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.01,
+    "learner.max_grad_norm": 0.5,
+    "learner.optimiser": "adam",
+    "learner.learning_rate": 5e-4,
+    "learner.adam_eps": 1e-8,
+    "learner.schedule": "constant",
+    "learner.normalise_advantages": True,
+    "model.encoder": "auto",
+    "model.core": "none",
+}
+
+# Tasks that ask for memory: a GRU, over rollouts that hold what must be remembered and its use (the corridor of
+# MemoryS7 is walked in about 15 steps).
+MINIGRID_MEMORY: Overrides = {
+    **MINIGRID,
+    "rollout_length": 64,
+    "learner.batch_size": 2048,
+    "model.core": "gru",
+    "model.core_size": 128,
+}

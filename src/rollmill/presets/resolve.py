@@ -1,0 +1,196 @@
+"""From a preset's name to an environment and the settings to train it with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
+from rollmill.envs.registry import find_registration, registrations
+from rollmill.presets import families
+
+__all__ = ["Preset", "list_presets", "resolve"]
+
+_MEMORY_TASKS = ("Memory", "RedBlueDoors", "ObstructedMaze", "MultiRoom", "KeyCorridor")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """A reference configuration.
+
+    Attributes:
+        name: Its name, ``<family>/<id>`` (a bare Gymnasium id becomes ``gym/<id>``) or that of a registration.
+        env: The environment.
+        overrides: Dotted key of the whole configuration -> value.
+        source: Where the values come from.
+    """
+
+    name: str
+    env: EnvConfig
+    overrides: Mapping[str, object] = field(default_factory=dict)
+    source: str
+
+
+def resolve(name: str) -> Preset:
+    """The preset of that name.
+
+    Args:
+        name: ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``, ``mujoco``, ``minigrid``,
+            ``envpool``; a name given to ``register_env``; or a bare Gymnasium id. Modules that register environments
+            must have been imported.
+
+    Raises:
+        UnknownEnvironment: No such preset; suggests the nearest ones.
+        MissingExtra: The package that makes the environment is not installed.
+    """
+    if find_registration(name) is not None:
+        return Preset(
+            name=name,
+            env=EnvConfig(name=name),
+            overrides=families.GENERIC,
+            source="CleanRL's ppo.py, for an environment that is not known to us",
+        )
+    family, slash, id = name.partition("/")
+    known = _FAMILIES.get(family) if slash else None
+    if known is not None:
+        return known(name, id)
+    _check_bare(name)
+    return _gym(f"gym/{name}", name)
+
+
+def list_presets() -> list[str]:
+    """Names of all presets whose packages are installed, family by family; registrations of the user's own first."""
+    names = [entry.name for entry in registrations()]
+    for family, ids in _ids().items():
+        names += [f"{family}/{id}" for id in ids]
+    return names
+
+
+def _ids() -> dict[str, list[str]]:
+    from rollmill.envs import atari, envpool, gym, minigrid, vizdoom
+
+    found: dict[str, list[str]] = {}
+    for family, ids in (
+        ("atari", atari.games),
+        ("vizdoom", vizdoom.scenarios),
+        ("gym", gym.ids),
+        ("mujoco", gym.mujoco_ids),
+        ("minigrid", minigrid.ids),
+        ("envpool", envpool.ids),
+    ):
+        try:
+            found[family] = ids()
+        except MissingExtra:
+            found[family] = []
+    return found
+
+
+def _check_bare(name: str) -> None:
+    from rollmill.envs import gym
+    from rollmill.envs.factory import suggest
+
+    if not gym.is_registered(name):
+        # The last part of a preset's name is what people remember.
+        presets = list_presets()
+        lasts = {preset.partition("/")[2].lower(): preset for preset in reversed(presets)}
+        exact = lasts.get(name.lower())
+        near = f"; did you mean '{exact}'?" if exact else suggest(name, presets, lasts)
+        raise UnknownEnvironment(
+            f"there is no preset, registered environment or Gymnasium id {name!r}{near} (`rollmill envs` lists all; an "
+            "environment of your own is registered with rollmill.register_env in a module given with --import)"
+        )
+
+
+def _atari(name: str, id: str) -> Preset:
+    from rollmill.envs.atari import check_game
+
+    check_game(id)
+    return Preset(
+        name=name,
+        env=EnvConfig(name=name),
+        overrides=families.ATARI,
+        source="CleanRL's ppo_atari.py and Cleanba (arXiv:2310.00036), with one epoch at twice the learning rate",
+    )
+
+
+def _vizdoom(name: str, id: str) -> Preset:
+    from rollmill.envs.vizdoom import check_scenario
+
+    check_scenario(id)
+    scale = families.VIZDOOM_REWARD_SCALE.get(id)
+    overrides = dict(families.VIZDOOM) | ({} if scale is None else {"learner.reward_scale": scale})
+    return Preset(
+        name=name,
+        env=EnvConfig(name=name),
+        overrides=overrides,
+        source="Sample Factory's paper (arXiv:2006.11751), table A.5",
+    )
+
+
+def _gym(name: str, id: str) -> Preset:
+    from rollmill.envs import gym
+
+    kind = gym.kind(id)
+    if kind == "mujoco":
+        return _mujoco(name, id)
+    if kind == "classic_control":
+        return Preset(
+            name=name,
+            env=EnvConfig(name=name),
+            overrides=families.CLASSIC_CONTROL,
+            source="Stable-Baselines3's rl-zoo, CartPole-v1",
+        )
+    return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC, source="CleanRL's ppo.py")
+
+
+def _mujoco(name: str, id: str) -> Preset:
+    from rollmill.envs import gym
+
+    gym.find_spec(id)
+    return Preset(
+        name=name,
+        env=EnvConfig(name=name),
+        overrides=families.MUJOCO,
+        source="Sample Factory 2.1's mujoco_params.py, with CleanRL's separate critic",
+    )
+
+
+def _minigrid(name: str, id: str) -> Preset:
+    from rollmill.envs.minigrid import check_id
+
+    check_id(id)
+    memory = any(task in id for task in _MEMORY_TASKS)
+    return Preset(
+        name=name,
+        env=EnvConfig(name=name),
+        overrides=families.MINIGRID_MEMORY if memory else families.MINIGRID,
+        source="lcswillems/rl-starter-files, scripts/train.py",
+    )
+
+
+def _envpool(name: str, id: str) -> Preset:
+    from rollmill.envs import envpool
+
+    overrides = {
+        "atari": families.ATARI,
+        "classic_control": families.CLASSIC_CONTROL_POOL,
+        "mujoco": families.MUJOCO,
+        "vizdoom": families.VIZDOOM,
+    }.get(envpool.kind(id), families.GENERIC)
+    return Preset(
+        name=name,
+        env=EnvConfig(name=name),
+        overrides=overrides,
+        source="as the same task's preset outside of EnvPool",
+    )
+
+
+_FAMILIES = {
+    "atari": _atari,
+    "vizdoom": _vizdoom,
+    "gym": _gym,
+    "mujoco": _mujoco,
+    "minigrid": _minigrid,
+    "envpool": _envpool,
+}
