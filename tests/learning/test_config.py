@@ -90,7 +90,7 @@ def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -
     ("options", "message"),
     [
         ({"batch_size": 1000, "minibatches": 3}, "use batch_size=1002"),
-        ({"batch_size": 1000, "micro_batch": 64}, "does not divide the minibatch of 1000 samples"),
+        ({"batch_size": 1024, "minibatches": 4, "micro_batch": 257}, "more than the minibatch of 256 samples"),
         ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
         ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
         ({"cuda_graphs": True, "device": "cpu"}, "graphs need a CUDA device"),

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 __all__ = [
     "AdvantageKind",
     "ClipKind",
+    "CoefficientSchedule",
     "LearnerConfig",
     "OptimiserKind",
     "PrecisionChoice",
@@ -72,8 +73,8 @@ class LearnerConfig:
             are left out and counted [1000].
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32.
-        micro_batch: Samples of one forward and backward pass, whose gradients are summed up to a minibatch; ``"auto"``
-            measures. It changes speed and memory, not the loss.
+        micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
+            ``"auto"`` measures. It changes speed and memory, not the loss.
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
         compile: Whether torch.compile is used; ``"auto"`` measures on CUDA and does without on CPU.
         cuda_graphs: Whether an update is captured as a CUDA graph; ``"auto"`` measures on CUDA.
@@ -225,10 +226,10 @@ class LearnerConfig:
                 f"learner.batch_size={self.batch_size} is not a multiple of learner.minibatches={self.minibatches}: "
                 f"minibatches have equal sizes; use batch_size={_next_multiple(self.batch_size, self.minibatches)}"
             )
-        if self.micro_batch != "auto" and self.minibatch_size % self.micro_batch:
+        if self.micro_batch != "auto" and self.micro_batch > self.minibatch_size:
             raise ValueError(
-                f"learner.micro_batch={self.micro_batch} does not divide the minibatch of {self.minibatch_size} "
-                f"samples (batch_size / minibatches): choose a divisor of it, or 'auto'"
+                f"learner.micro_batch={self.micro_batch} is more than the minibatch of {self.minibatch_size} samples "
+                f"(batch_size / minibatches): give at most that, or 'auto'"
             )
         if not self.min_learning_rate <= self.max_learning_rate:
             raise ValueError(

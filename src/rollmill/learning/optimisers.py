@@ -1,0 +1,219 @@
+"""Optimisers, and the clipping of gradients, without a host sync in the minibatch loop.
+
+On CUDA the learning rate is a tensor on the device, so that a captured graph sees every change of it, and the
+gradient's norm and the flag that it was not finite stay on the device; the host reads the flag once a batch. On CPU
+nothing waits for anything, and plain numbers are the fastest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.learning.config import LearnerConfig, OptimiserKind
+
+__all__ = [
+    "NonFiniteGradientError",
+    "NonFiniteGuard",
+    "clip_grad_norm_",
+    "load_optimiser_state",
+    "make_optimiser",
+    "optimiser_state",
+    "set_learning_rate",
+]
+
+_CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+}
+
+
+class NonFiniteGradientError(RuntimeError):
+    """The norm of a gradient was infinite or not a number."""
+
+
+def make_optimiser(
+    params: Iterable[nn.Parameter], config: LearnerConfig, device: torch.device | str
+) -> torch.optim.Optimizer:
+    """Makes the optimiser that ``config`` describes, in its fastest form that works on ``device``.
+
+    Adam and AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019) are fused into one kernel where a probe step of the
+    fused form gives the closed form's result on this device (on one CPU core, for the Nature CNN's 1.7M parameters:
+    3.2 ms a step against 8.6 ms). RMSProp has no fused form; it is ``p -= lr g / (sqrt(v) + eps)``, ``v`` from 0, as
+    Cleanba's IMPALA has it: epsilon outside the root.
+
+    Args:
+        params: Parameters, fp32, all on ``device``.
+        config: Kind and hyperparameters.
+        device: Where the parameters are. On CUDA the optimiser can be captured in a graph.
+
+    Raises:
+        ValueError: There are no parameters.
+    """
+    params = list(params)
+    if not params:
+        raise ValueError(
+            "the model has no parameters to optimise: check its registration, or what requires_grad_ froze"
+        )
+    device = torch.device(device)
+    on_cuda = device.type == "cuda"
+    options: dict[str, Any] = {
+        # A Python number in a captured graph would be frozen into it.
+        "lr": torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate,
+        "weight_decay": config.weight_decay,
+        "capturable": on_cuda,
+    }
+    if config.optimiser == "rmsprop":
+        options |= {"alpha": config.rmsprop_alpha, "eps": config.rmsprop_eps, "foreach": True}
+    else:
+        options |= {"betas": config.adam_betas, "eps": config.adam_eps}
+        options["fused" if _fused_adam_works(str(device)) else "foreach"] = True
+    return _CLASSES[config.optimiser](params, **options)
+
+
+@functools.cache
+def _fused_adam_works(device: str) -> bool:
+    """Whether one step of torch's fused Adam on ``device`` gives what the closed form gives."""
+    param = nn.Parameter(torch.ones(16, device=device))
+    param.grad = torch.linspace(-2.0, 2.0, 16, device=device)
+    try:
+        torch.optim.Adam([param], lr=0.125, eps=1e-8, fused=True).step()
+    except RuntimeError:  # "`fused=True` requires all the params to be floating point Tensors of supported devices"
+        return False
+    # The first step of Adam is lr * sign(g).
+    return torch.allclose(param.detach(), 1.0 - 0.125 * param.grad.sign(), atol=1e-5)
+
+
+def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
+    """Sets the learning rate of all groups; on CUDA without a sync, for captured graphs too."""
+    for group in optimiser.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(value)
+        else:
+            group["lr"] = value
+
+
+def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
+    """Returns what a checkpoint must hold: the kind and each parameter's moments (tensors, not copied)."""
+    return {"kind": type(optimiser).__name__.lower(), "moments": optimiser.state_dict()["state"]}
+
+
+def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
+    """Takes over the moments of ``optimiser_state``, which may come from another device.
+
+    Hyperparameters stay those of ``optimiser``, since a resumed run's explicit arguments go over the saved ones; the
+    learning rate is its schedule's affair. Do this before a graph is captured: the moments become new tensors.
+
+    Raises:
+        ValueError: The state is another kind's, or of a model with other parameters.
+    """
+    kind = type(optimiser).__name__.lower()
+    if state["kind"] != kind:
+        raise ValueError(
+            f"the checkpoint's optimiser is {state['kind']!r}, this run's is {kind!r}: their moments mean different "
+            f"things; resume with --learner.optimiser {state['kind']}, or start a new run"
+        )
+    params = [p for group in optimiser.param_groups for p in group["params"]]
+    moments: Mapping[int, Mapping[str, Any]] = state["moments"]
+    if moments and set(moments) != set(range(len(params))):
+        raise ValueError(
+            f"the checkpoint's optimiser has moments of {len(moments)} parameters, this model has {len(params)}: it is "
+            f"of another model; resume with the saved model configuration"
+        )
+    for index, of_param in moments.items():
+        for name, value in of_param.items():
+            if isinstance(value, Tensor) and value.dim() > 0 and value.shape != params[index].shape:
+                raise ValueError(
+                    f"the checkpoint's optimiser has {name} of shape {tuple(value.shape)} for parameter {index}, which "
+                    f"has shape {tuple(params[index].shape)}: it is of another model; resume with the saved model "
+                    f"configuration"
+                )
+    rates = [group["lr"] for group in optimiser.param_groups]
+    groups = optimiser.state_dict()["param_groups"]
+    optimiser.load_state_dict({"state": dict(moments), "param_groups": groups})
+    # Loading copies the groups, and with them the learning rate's tensor, which set_learning_rate's callers may share.
+    for group, rate in zip(optimiser.param_groups, rates, strict=True):
+        group["lr"] = rate
+
+
+class NonFiniteGuard:
+    """Remembers, on the device, whether any gradient norm was not finite, until the host asks.
+
+    Give one to every ``clip_grad_norm_`` of a batch and call ``check`` once after its last SGD step, before its weights
+    are published or saved. A gradient that is not finite is replaced by zeros, so that parameters and moments stay
+    finite and the checkpoint that is saved while the run ends can be used.
+
+    Args:
+        device: Where the gradients are.
+    """
+
+    def __init__(self, device: torch.device | str) -> None:
+        self._seen = torch.zeros((), dtype=torch.bool, device=device)
+
+    def observe_(self, norm: Tensor, grads: list[Tensor]) -> None:
+        """Notes ``norm`` (a scalar) and zeroes ``grads`` if it is not finite. No host sync on CUDA."""
+        finite = torch.isfinite(norm)
+        if norm.device.type == "cpu":
+            if not finite:
+                self._seen.fill_(True)
+                torch._foreach_zero_(grads)
+            return
+        self._seen.logical_or_(~finite)
+        for grad in grads:  # not a multiplication by 0: infinity and NaN would survive it
+            grad.masked_fill_(~finite, 0.0)
+
+    def check(self, where: str) -> None:
+        """Reads the flag (one host sync on CUDA) and clears it.
+
+        Args:
+            where: For the message: which batch, and which losses it had.
+
+        Raises:
+            NonFiniteGradientError: A norm since the last check was not finite.
+        """
+        if self._seen.item():
+            self._seen.zero_()
+            raise NonFiniteGradientError(
+                f"{where}: the gradient is not finite, so the loss overflowed or an observation, reward or stored "
+                f"log-probability was not finite; it was replaced by zeros. Lower learner.learning_rate, set "
+                f"learner.reward_clip, or try learner.precision='fp32'"
+            )
+
+
+def clip_grad_norm_(
+    params: Iterable[nn.Parameter], max_norm: float | None, guard: NonFiniteGuard | None = None
+) -> Tensor:
+    """Scales gradients in place to an L2 norm of at most ``max_norm``, taken over all of them together.
+
+    As ``torch.nn.utils.clip_grad_norm_``, whose factor ``min(1, max_norm / (norm + 1e-6))`` it has, with three
+    differences: gradients are multiplied only where that can change them if the host knows it for free (on CPU), a
+    gradient that is not finite is dealt with by ``guard``, and nothing is read back.
+
+    Args:
+        params: Parameters of one device; those without a gradient are left out.
+        max_norm: Largest norm; ``None`` only measures it.
+        guard: Notes and zeroes a gradient that is not finite.
+
+    Returns:
+        The norm before clipping: a float32 scalar on the gradients' device.
+
+    Raises:
+        ValueError: No parameter has a gradient.
+    """
+    grads = [p.grad for p in params if p.grad is not None]
+    if not grads:
+        raise ValueError("no parameter has a gradient to clip: call backward() first")
+    norm: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads, 2.0)))
+    if guard is not None:
+        guard.observe_(norm, grads)
+    if max_norm is not None:
+        # A norm of NaN must not undo what the guard did; without a guard, the gradients hold a NaN and keep it.
+        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0).nan_to_num_(nan=0.0)
+        if norm.device.type != "cpu" or factor < 1.0:
+            torch._foreach_mul_(grads, factor)
+    return norm

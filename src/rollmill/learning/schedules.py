@@ -1,0 +1,219 @@
+"""Schedules of the learning rate and of the loss's coefficients.
+
+A schedule is asked for its value once a batch, before the batch's first SGD step, and told the batch's mean KL
+divergence once it is known. Its clock is *agent steps consumed by the learner*: valid samples, each counted once,
+however many epochs it is used for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollmill.learning.config import CoefficientSchedule, LearnerConfig
+
+__all__ = [
+    "Constant",
+    "KLAdaptive",
+    "Linear",
+    "Schedule",
+    "coefficient_schedule",
+    "learning_rate_schedule",
+]
+
+
+class Schedule(Protocol):
+    """A value that may change while the learner consumes agent steps.
+
+    ``load_state_dict`` takes what ``state_dict`` of *any* schedule gave: a run that is resumed with another kind of
+    schedule, which its user must have asked for, starts that one afresh.
+    """
+
+    def value(self, agent_steps: int) -> float:
+        """Returns the value to use after ``agent_steps`` agent steps have been consumed."""
+        ...
+
+    def update(self, kl: float) -> None:
+        """Takes note of the mean KL divergence, in nats, between the policy before and after a batch's update."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what a checkpoint must hold: plain numbers and strings."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Goes on where the schedule that gave ``state`` stopped."""
+        ...
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same value throughout."""
+
+    initial: float
+
+    def value(self, agent_steps: int) -> float:
+        """Returns the initial value."""
+        return self.initial
+
+    def update(self, kl: float) -> None:
+        """Does nothing: the value depends on nothing."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the kind alone: there is no position."""
+        return {"kind": "constant"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the value is the configuration's."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """From ``initial`` at 0 agent steps straight to ``final`` at ``total_agent_steps``, and ``final`` from there on.
+
+    A pure function of the learner's counter of agent steps, so its position is in every checkpoint that holds the
+    counter; a resumed run with a larger total goes on along the new line.
+
+    Attributes:
+        initial: Value at 0 agent steps.
+        total_agent_steps: Length of the run in agent steps (frames / frameskip), at least 1.
+        final: Value at the end.
+    """
+
+    initial: float
+    total_agent_steps: int
+    final: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuses a run without length.
+
+        Raises:
+            ValueError: ``total_agent_steps`` is below 1.
+        """
+        if self.total_agent_steps < 1:
+            raise ValueError(
+                f"a linear schedule over {self.total_agent_steps} agent steps: it needs the run's total, at least 1; "
+                f"set the total steps, or use schedule='constant'"
+            )
+
+    def value(self, agent_steps: int) -> float:
+        """Returns the value on the line.
+
+        Raises:
+            ValueError: ``agent_steps`` is negative.
+        """
+        if agent_steps < 0:
+            raise ValueError(f"agent_steps={agent_steps}: give the agent steps consumed so far, 0 or more")
+        if agent_steps >= self.total_agent_steps:
+            return self.final  # exactly: a weighted sum may miss it by a rounding error
+        progress = agent_steps / self.total_agent_steps
+        return self.initial * (1.0 - progress) + self.final * progress
+
+    def update(self, kl: float) -> None:
+        """Does nothing: the value depends on agent steps alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the kind alone: the position is the learner's counter of agent steps."""
+        return {"kind": "linear"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the line is the configuration's, the position the learner's counter."""
+
+
+class KLAdaptive:
+    """Divides the value when the policy moved too far, multiplies it when it hardly moved.
+
+    Source: the rule of rsl_rl (Rudin et al. 2022, arXiv:2109.11978, appendix) and of Sample Factory's
+    ``kl_adaptive_minibatch``: above ``2 target`` divide by 1.5, below ``target / 2`` multiply by 1.5, within bounds.
+    Applied once a batch, because a KL divergence for each SGD step would need a host sync for each. As in rsl_rl, a
+    divergence of exactly 0 (nothing was updated) changes nothing; slightly negative estimates count as small.
+
+    Args:
+        initial: Starting value, within the bounds.
+        target: KL divergence to hold, in nats.
+        minimum: Lower bound of the value.
+        maximum: Upper bound of the value.
+
+    Raises:
+        ValueError: The target is not positive, or the initial value is outside the bounds.
+    """
+
+    FACTOR = 1.5
+    TOLERANCE = 2.0
+
+    def __init__(self, initial: float, *, target: float, minimum: float, maximum: float) -> None:
+        if not target > 0:
+            raise ValueError(f"kl_target={target}: give a positive KL divergence in nats, such as 0.01")
+        if not 0 < minimum <= initial <= maximum:
+            raise ValueError(
+                f"initial value {initial} with bounds {minimum} .. {maximum}: need 0 < minimum <= initial <= maximum"
+            )
+        self._target = target
+        self._minimum = minimum
+        self._maximum = maximum
+        self._value = initial
+
+    def value(self, agent_steps: int) -> float:
+        """Returns the value that the last update left."""
+        return self._value
+
+    def update(self, kl: float) -> None:
+        """Moves the value by the rule above.
+
+        Raises:
+            ValueError: ``kl`` is not finite; the loss it came from is not either.
+        """
+        if not math.isfinite(kl):
+            raise ValueError(
+                f"the KL divergence of the last batch is {kl}: the policy's outputs are not finite; lower the learning "
+                f"rate or max_grad_norm, and look for non-finite observations"
+            )
+        if kl > self._target * self.TOLERANCE:
+            self._value = max(self._value / self.FACTOR, self._minimum)
+        elif kl < self._target / self.TOLERANCE and kl != 0.0:
+            self._value = min(self._value * self.FACTOR, self._maximum)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the kind and the present value."""
+        return {"kind": "kl", "value": self._value}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over the value of a KL-adaptive schedule, within this one's bounds."""
+        if state["kind"] == "kl":
+            self._value = min(max(float(state["value"]), self._minimum), self._maximum)
+
+
+def learning_rate_schedule(config: LearnerConfig, total_agent_steps: int) -> Schedule:
+    """Builds the learning rate's schedule.
+
+    Args:
+        config: Gives ``schedule``, ``learning_rate`` and the KL rule's target and bounds.
+        total_agent_steps: Length of the whole run, as its user gave it: agent steps, not frames.
+
+    Raises:
+        ValueError: ``schedule="linear"`` and the total is below 1.
+    """
+    if config.schedule == "kl":
+        return KLAdaptive(
+            config.learning_rate,
+            target=config.kl_target,
+            minimum=config.min_learning_rate,
+            maximum=config.max_learning_rate,
+        )
+    return coefficient_schedule(config.schedule, config.learning_rate, total_agent_steps)
+
+
+def coefficient_schedule(kind: CoefficientSchedule, initial: float, total_agent_steps: int) -> Schedule:
+    """Builds the schedule of a loss coefficient, such as ``entropy_coef`` or ``clip_range``.
+
+    Args:
+        kind: ``"constant"``, or ``"linear"`` to 0 over the run.
+        initial: The coefficient at the start.
+        total_agent_steps: Length of the whole run in agent steps; only ``"linear"`` looks at it.
+
+    Raises:
+        ValueError: ``kind`` is ``"linear"`` and the total is below 1.
+    """
+    return Linear(initial, total_agent_steps) if kind == "linear" else Constant(initial)

@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import Candidate, FastPath, FastPathError, candidates_for, choose, undisturbed
+
+
+class FakeMachine:
+    """A clock that only the measured steps (and their making) advance, by what a cost model says."""
+
+    def __init__(self, us_per_sample: Callable[[Candidate], float], setup_s: Callable[[Candidate], float]) -> None:
+        self.now = 100.0
+        self.made: list[Candidate] = []
+        self._us_per_sample = us_per_sample
+        self._setup_s = setup_s
+
+    def clock(self) -> float:
+        return self.now
+
+    def make_step(self, candidate: Candidate) -> Callable[[], None]:
+        self.made.append(candidate)
+        self.now += self._setup_s(candidate)
+
+        def step() -> None:
+            assert candidate is self.made[-1], "one candidate's step was called after another's was made"
+            self.now += 1e-6 * self._us_per_sample(candidate) * candidate.micro_batch
+
+        return step
+
+
+def pick(
+    us_per_sample: Callable[[Candidate], float],
+    candidates: tuple[Candidate, ...],
+    budget_s: float = 1e9,
+    setup_s: Callable[[Candidate], float] = lambda _: 0.0,
+) -> tuple[FastPath, FakeMachine]:
+    machine = FakeMachine(us_per_sample, setup_s)
+    return choose(machine.make_step, candidates, budget_s, clock=machine.clock), machine
+
+
+def cpu_candidates(**options: object) -> tuple[Candidate, ...]:
+    return candidates_for(LearnerConfig(**options), "cpu", has_images=True)  # type: ignore[arg-type]
+
+
+def measured_here(c: Candidate) -> float:
+    """Like the Nature CNN on one core: bf16 and channels_last pay, small micro-batches pay."""
+    return (
+        (380 if c.precision == "fp32" else 200) * (1 if c.channels_last else 1.5) * (1 + abs(c.micro_batch - 128) / 1e3)
+    )
+
+
+def test_open_candidates_on_cpu() -> None:
+    candidates = cpu_candidates()
+    assert len(candidates) == len(set(candidates)) == 2 * 2 * 5
+    assert {c.micro_batch for c in candidates} == {64, 128, 256, 512, 1024}
+    assert not any(c.compile or c.cuda_graphs for c in candidates)
+    assert not any(c.channels_last for c in candidates_for(LearnerConfig(), "cpu", has_images=False))
+
+
+def test_open_candidates_on_cuda_add_graphs_and_compilation() -> None:
+    candidates = candidates_for(LearnerConfig(micro_batch=256), "cuda:1", has_images=False)
+    assert {(c.compile, c.cuda_graphs) for c in candidates} == {(a, b) for a in (False, True) for b in (False, True)}
+    assert {c.micro_batch for c in candidates} == {256}
+
+
+def test_what_the_user_sets_has_one_value() -> None:
+    candidates = cpu_candidates(precision="fp32", channels_last=False, micro_batch=100, compile=True)
+    assert candidates == (Candidate(precision="fp32", micro_batch=100, channels_last=False, compile=True),)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "minibatches", "trajectory_length", "sizes"),
+    [
+        (1024, 4, 1, {64, 128, 256}),
+        (1024, 1, 32, {64, 128, 256, 512, 1024}),
+        (800, 1, 20, {60, 120, 240, 500, 800}),
+        (2048, 1, 100, {100, 200, 500, 2048}),
+        (32, 1, 1, {32}),
+    ],
+)
+def test_micro_batches_hold_whole_trajectories(
+    batch_size: int, minibatches: int, trajectory_length: int, sizes: set[int]
+) -> None:
+    config = LearnerConfig(batch_size=batch_size, minibatches=minibatches)
+    candidates = candidates_for(config, "cpu", has_images=False, trajectory_length=trajectory_length)
+    assert {c.micro_batch for c in candidates} == sizes
+
+
+def test_graphs_without_a_cuda_device_are_refused() -> None:
+    with pytest.raises(ValueError, match="graphs need a CUDA device; use cuda_graphs='auto'"):
+        candidates_for(LearnerConfig(cuda_graphs=True), "cpu", has_images=False)
+
+
+def test_a_single_candidate_is_not_measured() -> None:
+    only = Candidate(precision="fp32", micro_batch=64, channels_last=False)
+    path, machine = pick(measured_here, (only,))
+    assert machine.made == []
+    assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("fp32", 64, False, ())
+    assert path.describe() == "fp32, channels_first, micro-batch 64 (as configured)"
+
+
+def test_no_candidates_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no candidates"):
+        choose(lambda _: lambda: None, [])
+
+
+@pytest.mark.parametrize("fastest", cpu_candidates())
+def test_finds_the_fastest_of_all_where_options_act_independently(fastest: Candidate) -> None:
+    def us_per_sample(c: Candidate) -> float:
+        slower = (c.precision != fastest.precision) + (c.channels_last != fastest.channels_last)
+        return 100.0 * 1.5**slower * (1 + abs(c.micro_batch - fastest.micro_batch) / 500)
+
+    path, _ = pick(us_per_sample, cpu_candidates())
+    assert Candidate(**{k: v for k, v in vars(path).items() if k != "report"}) == fastest
+
+
+def test_does_not_try_every_combination_and_reports_what_it_tried() -> None:
+    path, machine = pick(measured_here, cpu_candidates())
+    assert path.describe() == "bf16, channels_last, micro-batch 128: 200 us/sample (8 ways measured)"
+    assert len(path.report) == len(set(machine.made)) == 8
+    for row in path.report:
+        assert row.us_per_sample == pytest.approx(measured_here(row.candidate))
+    assert path.lines()[0] == "    200.0 us/sample  bf16, channels_last, micro-batch 128"
+    assert len(path.lines()) == 8
+
+
+def test_a_difference_too_small_to_matter_does_not_change_precision() -> None:
+    path, _ = pick(lambda c: 100.0 if c.precision == "fp32" else 98.0, cpu_candidates())
+    assert (path.precision, path.channels_last, path.micro_batch) == ("fp32", False, 64)
+    path, _ = pick(lambda c: 100.0 if c.precision == "fp32" else 96.0, cpu_candidates())
+    assert path.precision == "bf16"
+
+
+def test_one_slow_moment_does_not_decide() -> None:
+    calls = 0
+
+    def us_per_sample(c: Candidate) -> float:
+        nonlocal calls
+        calls += 1
+        return measured_here(c) * (50 if calls % 5 == 0 else 1)
+
+    path, _ = pick(us_per_sample, cpu_candidates())
+    assert (path.precision, path.channels_last, path.micro_batch) == ("bf16", True, 128)
+
+
+def test_keeps_to_its_budget_and_still_answers() -> None:
+    # One candidate at 64 samples takes 4 x 64 x 10 ms = 2.6 s or longer.
+    path, machine = pick(lambda c: 50 * measured_here(c), cpu_candidates(), budget_s=2.0)
+    assert len(machine.made) == 1
+    assert path.report[0].candidate == machine.made[0]
+    path, machine = pick(lambda c: 2 * measured_here(c), cpu_candidates(), budget_s=2.0)
+    slowest = 1e-6 * 2 * measured_here(Candidate(precision="fp32", micro_batch=1024, channels_last=False)) * 1024 * 4
+    assert machine.now - 100.0 < 2.0 + slowest
+    assert (path.precision, path.channels_last) == ("bf16", True)
+
+
+def cuda_candidates() -> tuple[Candidate, ...]:
+    return candidates_for(LearnerConfig(), "cuda", has_images=True)
+
+
+def test_graphs_and_compilation_are_tried_last_and_compilation_is_outside_the_budget() -> None:
+    def us_per_sample(c: Candidate) -> float:
+        return 0.1 * measured_here(c) * (0.5 if c.cuda_graphs else 1) * (0.8 if c.compile else 1)
+
+    path, machine = pick(us_per_sample, cuda_candidates(), 2.0, setup_s=lambda c: 40.0 if c.compile else 0.0)
+    assert path.compile
+    assert path.cuda_graphs
+    assert path.describe().startswith("bf16, channels_last, micro-batch 128, compiled, CUDA graphs: 8 us/sample")
+    assert sum(c.compile for c in machine.made) == 2, "compiling again to measure again would take too long"
+
+
+def test_what_fails_is_passed_over_and_reported() -> None:
+    machine = FakeMachine(measured_here, lambda _: 0.0)
+
+    def make_step(candidate: Candidate) -> Callable[[], None]:
+        if candidate.precision == "bf16":
+            raise NotImplementedError("no bf16 here\nlong trace")
+        if candidate.micro_batch == 512:
+
+            def out_of_memory() -> None:
+                raise MemoryError("cannot allocate")
+
+            return out_of_memory
+        return machine.make_step(candidate)
+
+    path = choose(make_step, cpu_candidates(), 1e9, clock=machine.clock)
+    assert (path.precision, path.channels_last, path.micro_batch) == ("fp32", True, 128)
+    failed = [row for row in path.report if row.us_per_sample is None]
+    assert [row.failure for row in failed] == ["NotImplementedError: no bf16 here"] * 2 + [
+        "MemoryError: cannot allocate"
+    ]
+    assert path.lines()[-1].endswith("fp32, channels_last, micro-batch 512: MemoryError: cannot allocate")
+
+
+def test_if_everything_fails_the_models_own_error_is_the_cause() -> None:
+    def make_step(candidate: Candidate) -> Callable[[], None]:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(FastPathError, match=r"failed in every way.*mat1 and mat2.*mend the model") as caught:
+        choose(make_step, cpu_candidates())
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def small_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(4, 8, 4, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 7 * 7, 5)
+    )
+
+
+def test_measuring_a_real_network_leaves_no_trace() -> None:
+    network = small_network()
+    parameters = list(network.parameters())
+    flat = parameters[-1].data.view(-1)  # as a flat copy of all weights would be: it must stay a view
+    for p in parameters[:2]:
+        p.grad = torch.ones_like(p)
+    before = {name: tensor.clone() for name, tensor in network.state_dict().items()}
+    strides = [p.stride() for p in parameters]
+    random_state = torch.get_rng_state()
+
+    def make_step(candidate: Candidate) -> Callable[[], None]:
+        layout = torch.channels_last if candidate.channels_last else torch.contiguous_format
+        network.to(memory_format=layout)  # type: ignore[call-overload]
+        images = torch.randn(candidate.micro_batch, 4, 16, 16).to(memory_format=layout)
+        optimiser = torch.optim.SGD(network.parameters(), lr=0.1)
+
+        def step() -> None:
+            with torch.autocast("cpu", torch.bfloat16, enabled=candidate.precision == "bf16"):
+                loss = network(images).square().mean()
+            loss.backward()
+            optimiser.step()
+
+        return step
+
+    path = choose(make_step, cpu_candidates(batch_size=128), 0.5, modules=[network])
+    assert len(path.report) >= 1
+    assert all(row.us_per_sample is not None and row.us_per_sample > 0 for row in path.report)
+
+    assert torch.equal(torch.get_rng_state(), random_state)
+    assert [p.stride() for p in parameters] == strides
+    assert all(torch.equal(network.state_dict()[name], tensor) for name, tensor in before.items())
+    assert all(p.grad is not None and torch.equal(p.grad, torch.ones_like(p)) for p in parameters[:2])
+    assert all(p.grad is None for p in parameters[2:])
+    with torch.no_grad():
+        parameters[-1].fill_(7.0)
+    assert flat.tolist() == [7.0] * 5
+
+
+def test_undisturbed_restores_after_an_exception_too() -> None:
+    network = small_network()
+    weight = next(network.parameters())
+    before = weight.detach().clone()
+
+    def spoil_and_fail() -> None:
+        with undisturbed(network):
+            weight.data.zero_()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        spoil_and_fail()
+    assert torch.equal(weight, before)

@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.optimisers import (
+    NonFiniteGradientError,
+    NonFiniteGuard,
+    clip_grad_norm_,
+    load_optimiser_state,
+    make_optimiser,
+    optimiser_state,
+    set_learning_rate,
+)
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+KINDS = ["adam", "adamw", "rmsprop"]
+SHAPES = [(4, 3, 2, 2), (4,), (5, 4), ()]
+
+Arrays = list[NDArray[np.float64]]
+
+
+def make_params(device: str = "cpu", seed: int = 0) -> list[nn.Parameter]:
+    generator = torch.Generator().manual_seed(seed)
+    return [nn.Parameter(torch.randn(shape, generator=generator).to(device)) for shape in SHAPES]
+
+
+def set_grads(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for p in params:
+        p.grad = scale * torch.randn(p.shape, generator=generator).to(p.device)
+
+
+def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
+    """Kingma & Ba 2015, algorithm 1; weight decay as L2 penalty, or decoupled (Loshchilov & Hutter 2019, alg. 2)."""
+    (beta1, beta2), decay = config.adam_betas, config.weight_decay
+    result = []
+    for i, initial in enumerate(params):
+        p, m, v = initial.copy(), np.zeros_like(initial), np.zeros_like(initial)
+        for t, rate in enumerate(rates, start=1):
+            g = grads[t - 1][i]
+            if config.optimiser == "adam":
+                g = g + decay * p
+            else:
+                p = p - rate * decay * p
+            m = beta1 * m + (1 - beta1) * g
+            v = beta2 * v + (1 - beta2) * g**2
+            p = p - rate * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + config.adam_eps)
+        result.append(p)
+    return result
+
+
+def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
+    """Epsilon outside the root, second moment from 0."""
+    result = []
+    for i, initial in enumerate(params):
+        p, v = initial.copy(), np.zeros_like(initial)
+        for t, rate in enumerate(rates):
+            g = grads[t][i] + config.weight_decay * p
+            v = config.rmsprop_alpha * v + (1 - config.rmsprop_alpha) * g**2
+            p = p - rate * g / (np.sqrt(v) + config.rmsprop_eps)
+        result.append(p)
+    return result
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_steps_equal_the_published_formula(kind: Any, weight_decay: float, device: str) -> None:
+    config = LearnerConfig(optimiser=kind, learning_rate=0.02, weight_decay=weight_decay, adam_eps=1e-3)
+    params = make_params(device)
+    start = [p.detach().cpu().double().numpy() for p in params]
+    optimiser = make_optimiser(params, config, device)
+    rates = [0.02, 0.02, 0.005, 0.04, 0.0]
+    grads: list[Arrays] = []
+    for t, rate in enumerate(rates):
+        set_grads(params, seed=t + 1)
+        grads.append([p.grad.cpu().double().numpy() for p in params if p.grad is not None])
+        if t > 0:  # the first step must take the configuration's
+            set_learning_rate(optimiser, rate)
+        optimiser.step()
+    literal = literal_rmsprop if kind == "rmsprop" else literal_adam
+    for p, expected in zip(params, literal(start, grads, rates, config), strict=True):
+        np.testing.assert_allclose(p.detach().cpu().numpy(), expected, rtol=2e-5, atol=2e-6)
+
+
+def test_adam_is_fused_on_this_cpu() -> None:
+    assert make_optimiser(make_params(), LearnerConfig(), "cpu").param_groups[0]["fused"]
+
+
+def test_no_parameters_is_an_error() -> None:
+    with pytest.raises(ValueError, match="no parameters to optimise"):
+        make_optimiser([], LearnerConfig(), "cpu")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: Path) -> None:
+    config = LearnerConfig(optimiser=kind, learning_rate=0.01)
+    params = make_params()
+    optimiser = make_optimiser(params, config, "cpu")
+
+    def train(params: list[nn.Parameter], optimiser: torch.optim.Optimizer, first: int, last: int) -> None:
+        for t in range(first, last):
+            set_grads(params, seed=t)
+            set_learning_rate(optimiser, 0.01 / (t + 1))
+            optimiser.step()
+
+    train(params, optimiser, 0, 5)
+    store = CheckpointStore(tmp_path, CheckpointConfig())
+    store.save({"params": list(map(torch.clone, params)), "optimiser": optimiser_state(optimiser)}, 1)
+    train(params, optimiser, 5, 9)
+
+    state = store.load_latest().state
+    resumed = [nn.Parameter(p) for p in state["params"]]
+    # The saved run's hyperparameters do not override the resumed run's.
+    again = make_optimiser(resumed, LearnerConfig(optimiser=kind, learning_rate=0.5), "cpu")
+    load_optimiser_state(again, state["optimiser"])
+    assert again.param_groups[0]["lr"] == 0.5
+    train(resumed, again, 5, 9)
+    assert all(torch.equal(a, b) for a, b in zip(params, resumed, strict=True))
+
+
+def test_state_from_before_the_first_step_can_be_loaded() -> None:
+    optimiser = make_optimiser(make_params(), LearnerConfig(), "cpu")
+    load_optimiser_state(optimiser, optimiser_state(optimiser))
+    assert optimiser.state_dict()["state"] == {}
+
+
+def test_loading_keeps_a_tensor_learning_rate_the_same_tensor() -> None:
+    params = make_params()
+    set_grads(params, seed=1)
+    optimiser = make_optimiser(params, LearnerConfig(), "cpu")
+    optimiser.step()
+    rate = torch.tensor(0.25)  # as on CUDA, where a captured graph reads it
+    optimiser.param_groups[0]["lr"] = rate
+    load_optimiser_state(optimiser, optimiser_state(optimiser))
+    set_learning_rate(optimiser, 0.125)
+    assert optimiser.param_groups[0]["lr"] is rate
+    assert rate.item() == 0.125
+
+
+def test_state_of_another_optimiser_or_model_is_refused() -> None:
+    params = make_params()
+    set_grads(params, seed=1)
+    optimiser = make_optimiser(params, LearnerConfig(), "cpu")
+    optimiser.step()
+    state = optimiser_state(optimiser)
+    with pytest.raises(ValueError, match=r"optimiser is 'adam', this run's is 'rmsprop'.*--learner.optimiser adam"):
+        load_optimiser_state(make_optimiser(params, LearnerConfig(optimiser="rmsprop"), "cpu"), state)
+    with pytest.raises(ValueError, match="moments of 4 parameters, this model has 3"):
+        load_optimiser_state(make_optimiser(params[:3], LearnerConfig(), "cpu"), state)
+    other = [*params[:2], nn.Parameter(torch.zeros(5, 5)), params[3]]
+    with pytest.raises(ValueError, match=r"exp_avg of shape \(5, 4\) for parameter 2, which has shape \(5, 5\)"):
+        load_optimiser_state(make_optimiser(other, LearnerConfig(), "cpu"), state)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("scale", [0.0, 0.01, 1.0, 1e4])
+@pytest.mark.parametrize("max_norm", [0.5, 4.0])
+def test_clipping_equals_torchs(max_norm: float, scale: float, device: str) -> None:
+    params = [*make_params(device), nn.Parameter(torch.zeros(3, device=device))]  # the last one has no gradient
+    set_grads(params[:-1], seed=3, scale=scale)
+    expected = copy.deepcopy(params)
+    for p, q in zip(params, expected, strict=True):
+        q.grad = None if p.grad is None else p.grad.clone()
+    norm = clip_grad_norm_(params, max_norm, NonFiniteGuard(device))
+    torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(expected, max_norm))
+    assert norm.shape == ()
+    for p, q in zip(params, expected, strict=True):
+        assert (p.grad is None) == (q.grad is None)
+        if p.grad is not None:
+            torch.testing.assert_close(p.grad, q.grad)
+
+
+def test_without_a_maximum_the_norm_is_only_measured() -> None:
+    params = make_params()
+    set_grads(params, seed=3, scale=100.0)
+    before = [p.grad.clone() for p in params if p.grad is not None]
+    norm = clip_grad_norm_(params, None)
+    assert norm.item() == pytest.approx(math.sqrt(sum(float(g.double().square().sum()) for g in before)), rel=1e-5)
+    assert all(torch.equal(p.grad, g) for p, g in zip(params, before, strict=True) if p.grad is not None)
+
+
+def test_nothing_to_clip_is_an_error() -> None:
+    with pytest.raises(ValueError, match=r"call backward\(\) first"):
+        clip_grad_norm_(make_params(), 1.0)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("max_norm", [1.0, None])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_gradient_that_is_not_finite_is_told_and_harms_nothing(
+    bad: float, max_norm: float | None, device: str
+) -> None:
+    params = make_params(device)
+    optimiser = make_optimiser(params, LearnerConfig(), device)
+    guard = NonFiniteGuard(device)
+
+    def sgd_step(seed: int, spoil: bool) -> Tensor:
+        set_grads(params, seed)
+        if spoil:
+            assert params[2].grad is not None
+            params[2].grad[1, 1] = bad
+        norm = clip_grad_norm_(params, max_norm, guard)
+        optimiser.step()
+        return norm
+
+    sgd_step(1, spoil=False)
+    guard.check("batch 0")
+    assert not torch.isfinite(sgd_step(2, spoil=True))
+    assert torch.isfinite(sgd_step(3, spoil=False)), "a later good step does not hide a bad one"
+    with pytest.raises(NonFiniteGradientError, match=r"^batch 1: the gradient is not finite.*learner.learning_rate"):
+        guard.check("batch 1")
+    guard.check("batch 2")
+    moments = [v for state in optimiser.state_dict()["state"].values() for v in state.values()]
+    assert all(torch.isfinite(t).all() for t in [*params, *moments])
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) -> None:
+    params = make_params("cuda")
+    set_grads(params, seed=1)
+    optimiser = make_optimiser(params, LearnerConfig(optimiser=kind), "cuda")
+    guard = NonFiniteGuard("cuda")
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            clip_grad_norm_(params, 1.0, guard)
+            optimiser.step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # a host sync would make the capture fail
+        clip_grad_norm_(params, 1.0, guard)
+        optimiser.step()
+    set_learning_rate(optimiser, 0.0)
+    before = [p.detach().clone() for p in params]
+    graph.replay()
+    assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+    set_learning_rate(optimiser, 0.1)
+    graph.replay()
+    assert not any(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+    guard.check("batch")

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+
+import pytest
+
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.schedules import (
+    Constant,
+    KLAdaptive,
+    Linear,
+    Schedule,
+    coefficient_schedule,
+    learning_rate_schedule,
+)
+
+
+def test_linear_is_exact_at_the_start_the_half_and_the_end() -> None:
+    schedule = Linear(2.5e-4, 10_000_000)
+    assert schedule.value(0) == 2.5e-4
+    assert schedule.value(5_000_000) == 1.25e-4
+    assert schedule.value(10_000_000) == 0.0
+    assert schedule.value(10_000_001) == 0.0, "a run may overshoot by part of a batch"
+
+
+def test_linear_with_a_final_value_ends_exactly_there() -> None:
+    schedule = Linear(0.1, 3, final=0.3)
+    assert schedule.value(0) == 0.1
+    assert schedule.value(3) == 0.3
+
+
+def test_linear_equals_the_line_in_exact_arithmetic() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        initial, final, total = rng.uniform(1e-6, 1), rng.uniform(0, 1), rng.randrange(1, 10**10)
+        step = rng.randrange(0, total + 1)
+        exact = Fraction(initial) + (Fraction(final) - Fraction(initial)) * Fraction(step, total)
+        assert Linear(initial, total, final).value(step) == pytest.approx(float(exact), rel=1e-14)
+
+
+def test_linear_refuses_what_has_no_meaning() -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        Linear(1.0, 0)
+    with pytest.raises(ValueError, match="agent_steps=-1"):
+        Linear(1.0, 10).value(-1)
+
+
+def test_kl_rule_step_by_step() -> None:
+    schedule = KLAdaptive(1e-3, target=0.01, minimum=4e-4, maximum=3e-3)
+    seen = []
+    for kl in (0.0201, 0.0201, 0.0201, 0.02, 0.005, 0.0, 0.0049, -1e-5, 0.001, 0.001, 0.001, 0.001):
+        schedule.update(kl)
+        seen.append(schedule.value(0))
+    low, high = 4e-4, 3e-3
+    third = 1e-3 / 1.5
+    assert seen == pytest.approx(
+        [third, third / 1.5, low, low, low, low, 6e-4, 9e-4, 1.35e-3, 2.025e-3, high, high], rel=1e-12
+    )
+
+
+@pytest.mark.parametrize("kl", [float("nan"), float("inf")])
+def test_kl_that_is_not_finite_is_refused_and_changes_nothing(kl: float) -> None:
+    schedule = KLAdaptive(1e-3, target=0.01, minimum=1e-6, maximum=1e-2)
+    with pytest.raises(ValueError, match="not finite"):
+        schedule.update(kl)
+    assert schedule.value(0) == 1e-3
+
+
+def test_kl_schedule_refuses_bad_bounds_and_target() -> None:
+    with pytest.raises(ValueError, match="minimum <= initial <= maximum"):
+        KLAdaptive(1.0, target=0.01, minimum=1e-6, maximum=1e-2)
+    with pytest.raises(ValueError, match="kl_target=0"):
+        KLAdaptive(1e-3, target=0, minimum=1e-6, maximum=1e-2)
+
+
+@pytest.mark.parametrize("kind", ["constant", "linear", "kl"])
+def test_resuming_in_the_middle_equals_never_stopping(kind: str) -> None:
+    config = LearnerConfig(schedule=kind, learning_rate=1e-3)  # type: ignore[arg-type]
+    rng = random.Random(7)
+    kls = [rng.expovariate(1 / config.kl_target) for _ in range(40)]
+
+    def run(schedule: Schedule, first: int, last: int) -> list[float]:
+        values = []
+        for i in range(first, last):
+            values.append(schedule.value(i * 1024))
+            schedule.update(kls[i])
+        return values
+
+    whole = run(learning_rate_schedule(config, 40 * 1024), 0, 40)
+    before = learning_rate_schedule(config, 40 * 1024)
+    first_half = run(before, 0, 20)
+    after = learning_rate_schedule(config, 40 * 1024)
+    after.load_state_dict(before.state_dict())
+    assert first_half + run(after, 20, 40) == whole
+    assert len(set(whole)) > 5 or kind == "constant"
+
+
+def test_another_kind_of_schedule_starts_afresh_on_resume() -> None:
+    kl = KLAdaptive(1e-3, target=0.01, minimum=1e-6, maximum=1e-2)
+    kl.load_state_dict(Linear(5e-3, 100).state_dict())
+    assert kl.value(0) == 1e-3
+    linear = Linear(5e-3, 100)
+    linear.load_state_dict(kl.state_dict())
+    assert linear.value(50) == 2.5e-3
+
+
+def test_resumed_kl_value_is_kept_within_the_new_bounds() -> None:
+    old = KLAdaptive(9e-3, target=0.01, minimum=1e-6, maximum=1e-2)
+    new = KLAdaptive(1e-4, target=0.01, minimum=1e-6, maximum=1e-3)
+    new.load_state_dict(old.state_dict())
+    assert new.value(0) == 1e-3
+
+
+def test_coefficients() -> None:
+    assert coefficient_schedule("linear", 0.01, 1000).value(250) == 0.0075
+    assert coefficient_schedule("constant", 0.01, 0) == Constant(0.01)
+    assert Constant(0.01).value(10**9) == 0.01
