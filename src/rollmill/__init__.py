@@ -1,1 +1,46 @@
-"""Rollmill: asynchronous reinforcement learning as fast as one machine can simulate."""
+"""Rollmill: asynchronous reinforcement learning as fast as one machine can simulate.
+
+::
+
+    import rollmill
+
+    run = rollmill.train("atari/pong", total_steps=3_000_000)
+    agent = rollmill.load(run.dir)
+    action = agent.act(observation)
+
+Names are imported when they are first used, so ``import rollmill`` loads neither torch nor Gymnasium.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollmill.api import Run, load, make_config, train
+    from rollmill.envs.registry import register_env
+    from rollmill.models.registry import register_encoder, register_model
+
+__all__ = ["Run", "load", "make_config", "register_encoder", "register_env", "register_model", "train"]
+
+_HOME = {
+    "Run": "rollmill.api",
+    "load": "rollmill.api",
+    "make_config": "rollmill.api",
+    "train": "rollmill.api",
+    "register_env": "rollmill.envs.registry",
+    "register_encoder": "rollmill.models.registry",
+    "register_model": "rollmill.models.registry",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rollmill' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -13,7 +13,7 @@ from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import LearnerConfig
 from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
-from rollmill.runtime.affinity import PlacementConfig, usable_cpus
+from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.storage.checkpoints import CheckpointConfig
 
 __all__ = ["Config", "ConfigError"]
@@ -90,7 +90,7 @@ class Config:
 
         Nothing that the user gave is changed.
         """
-        cores = len(usable_cpus())
+        cores = usable_cores()
         per_worker = self.rollout.groups_per_worker
         num_workers = self.rollout.num_workers
         if num_workers == "auto":
@@ -107,19 +107,17 @@ class Config:
                 groups = self.num_envs
             if self.num_envs % groups:
                 raise ConfigError(
-                    f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x {per_worker} groups: "
-                    f"use a multiple of {num_workers * per_worker}, or give envs_per_group."
+                    f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x {per_worker} "
+                    f"groups: use a multiple of {num_workers * per_worker}, or give envs_per_group."
                 )
             envs_per_group = self.num_envs // groups
         num_groups = self.num_envs // envs_per_group
         if num_workers > num_groups:
             raise ConfigError(
-                f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} environments: "
-                "use fewer workers, more environments or smaller groups."
+                f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} "
+                "environments: use fewer workers, more environments or smaller groups."
             )
-        return replace(
-            self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers)
-        )
+        return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
 
     def _check_batch(self) -> None:
         batch, steps = self.learner.batch_size, self.rollout_length
@@ -133,12 +131,12 @@ class Config:
         whole = self.model.core != "none" or self.learner.advantage == "vtrace"
         if whole and trajectories % self.learner.minibatches:
             raise ConfigError(
-                f"learner.minibatches={self.learner.minibatches} does not divide the batch's {trajectories} trajectories, "
-                "which stay whole for a recurrent core and for V-trace: use a divisor."
+                f"learner.minibatches={self.learner.minibatches} does not divide the batch's {trajectories} "
+                "trajectories, which stay whole for a recurrent core and for V-trace: use a divisor."
             )
 
     def _check_groups(self) -> None:
         if self.envs_per_group != "auto" and (self.envs_per_group < 1 or self.num_envs % self.envs_per_group):
             raise ConfigError(
-                f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor, or 'auto'."
+                f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor or 'auto'."
             )

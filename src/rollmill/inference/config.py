@@ -13,7 +13,7 @@ class InferenceConfig:
     Attributes:
         num_workers: Policy worker processes; groups are bound to one of them, so that their recurrent state stays there.
         device: "auto" takes CUDA when there is one. "cpu", "cuda", "cuda:1", ...
-        precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both at the start.
+        precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both first.
         max_batch_rows: Rows of one forward pass at most; "auto" has no limit but what is ready.
         min_batch_groups: How many groups a worker waits for, within ``max_wait_us``. 1: it takes what is ready.
         max_wait_us: Longest wait for more groups, in microseconds.
@@ -43,5 +43,7 @@ class InferenceConfig:
         if self.max_batch_rows != "auto" and self.max_batch_rows < 1:
             raise ValueError(f"inference.max_batch_rows={self.max_batch_rows}: must be at least 1, or 'auto'.")
         if self.skip_policy and not self.random_actions:
-            raise ValueError("inference.skip_policy=True needs inference.random_actions=True: without a forward pass "
-                             "there is no policy to draw actions from.")
+            raise ValueError(
+                "inference.skip_policy=True needs inference.random_actions=True: without a forward pass "
+                "there is no policy to draw actions from."
+            )

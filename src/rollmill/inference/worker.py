@@ -16,22 +16,16 @@ from torch import Tensor
 
 from rollmill.envs.random_actions import random_actions
 from rollmill.inference.config import InferenceConfig
+from rollmill.inference.phases import FORWARD, GATHERING, LOADING, SCATTERING, WAITING
+from rollmill.inference.precision import faster_precision
 from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.device import resolve_device
 from rollmill.models.flat_state import FlatState
 from rollmill.native import gather
-from rollmill.runtime.ledger import Role
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
-
-ROLE = Role(
-    name="policy worker",
-    phases=("waiting for observations", "loading weights", "gathering", "forward", "scattering"),
-    counters=("agent steps", "batches"),
-    waiting=("waiting for observations",),
-)
-WAITING, LOADING, GATHERING, FORWARD, SCATTERING = range(len(ROLE.phases))
 
 _POLL_S = 0.2
 _FIRST_WEIGHTS_TIMEOUT_S = 300.0
@@ -73,12 +67,11 @@ class PolicyWorker:
         self._action = action
         topology = store.topology
         self._rows = topology.group_rows
-        self._device = torch.device(config.device)
+        self._device = resolve_device(config.device)
         self._on_cpu = self._device.type == "cpu"
         self._model = model.to(self._device)
         self._flat = FlatState(self._model, alias=self._on_cpu)
         self._version = NOT_PUBLISHED
-        self._bf16 = config.precision == "bf16"
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
 
@@ -99,6 +92,21 @@ class PolicyWorker:
             name: np.empty((self._max_groups, *block.shape[1:]), block.dtype) for name, block in self._blocks.items()
         }
         self._mask = store.arrays.get("action_mask")
+        self._bf16 = False
+        if not config.skip_policy:
+            self._bf16 = self._precision(config) == "bf16"
+
+    def _precision(self, config: InferenceConfig) -> str:
+        if config.precision != "auto":
+            return config.precision
+        # Slot contents may be anything yet, so zeros of the same shape stand for them.
+        observation = {
+            name: torch.zeros(
+                (self._rows, *block.shape[2:]), dtype=torch.from_numpy(block[:0]).dtype, device=self._device
+            )
+            for name, block in self._blocks.items()
+        }
+        return faster_precision(self._model, observation)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -185,7 +193,9 @@ class PolicyWorker:
         if self._state is not None:
             self._state[self._place_of_group[groups]] = output.rnn_state.float().view(len(groups), rows, -1)
         self._write_actions(
-            slots, steps, None if discrete is None else discrete.cpu().numpy(),
+            slots,
+            steps,
+            None if discrete is None else discrete.cpu().numpy(),
             None if continuous is None else continuous.cpu().numpy(),
         )
         self._ledger.enter(SCATTERING)

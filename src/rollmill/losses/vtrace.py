@@ -30,7 +30,7 @@ def vtrace(
     vtrace_lambda: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    rho_pg_bar: float = 1.0,
+    rho_pg_bar: float | None = 1.0,
 ) -> VTrace:
     """V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, equation 1 and section 4.2).
 
@@ -48,7 +48,8 @@ def vtrace(
         vtrace_lambda: lambda of section 4 ("Remark 2").
         rho_bar: Clip of the ratio in the temporal difference; decides the fixed point.
         c_bar: Clip of the trace coefficients; decides the speed of convergence.
-        rho_pg_bar: Clip of the ratio that weights the policy gradient.
+        rho_pg_bar: Clip of the ratio that weights the policy gradient. None: not weighted, for a surrogate that has the
+            ratio in it already (PPO's), where a weight here would count it twice.
 
     Returns:
         Targets and advantages, both without gradient.
@@ -81,7 +82,7 @@ def vtrace_from_ratios(
     vtrace_lambda: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
-    rho_pg_bar: float = 1.0,
+    rho_pg_bar: float | None = 1.0,
 ) -> VTrace:
     """V-trace with a discount for each step; the semantics of ``rlax.vtrace_td_error_and_advantage``.
 
@@ -125,5 +126,8 @@ def vtrace_from_ratios(
             error[t].addcmul_(trace[t], error[t + 1])
         correction = torch.zeros_like(error)
         correction[:-1] = torch.where(continues[:-1], discounts[:-1] * error[1:] * vtrace_lambda, 0.0)
-        advantage = torch.where(valid, ratio.clamp(max=rho_pg_bar) * (delta + correction), 0.0)
+        advantage = delta + correction
+        if rho_pg_bar is not None:
+            advantage = ratio.clamp(max=rho_pg_bar) * advantage
+        advantage = torch.where(valid, advantage, 0.0)
         return VTrace(now + error, advantage)

@@ -14,20 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.envs.views import Group, ObservationView, OutcomeView
-from rollmill.runtime.ledger import Role
-from rollmill.runtime.child import ChildContext
 from rollmill.envs.random_actions import random_actions
+from rollmill.envs.views import Group, ObservationView, OutcomeView
+from rollmill.rollout.phases import BOOKKEEPING, SIMULATING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT
+from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, decode
-
-ROLE = Role(
-    name="rollout worker",
-    phases=("simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
-    counters=("agent steps",),
-    waiting=("waiting for actions", "waiting for a slot"),
-)
-SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))
 
 _POLL_S = 0.2
 
@@ -103,8 +95,9 @@ class RolloutWorker:
 
     def _serve_inbox(self) -> None:
         """Handles what has come: every group whose actions are there is stepped, every free slot is used."""
-        self._ledger.enter(WAITING_FOR_SLOT if self._parked and len(self._parked) == len(self._groups)
-                           else WAITING_FOR_ACTIONS)
+        self._ledger.enter(
+            WAITING_FOR_SLOT if self._parked and len(self._parked) == len(self._groups) else WAITING_FOR_ACTIONS
+        )
         count = self._inbox.get_many(self._messages, _POLL_S)
         self._ledger.enter(BOOKKEEPING)
         for message in self._messages[:count].tolist():

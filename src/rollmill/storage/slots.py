@@ -19,7 +19,7 @@ reply a group, and one completion or release a slot.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,9 +119,7 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
     if spec.has_action_mask:
         fields.append(SlotField("action_mask", ArraySpec(shape=(spec.action.mask_size,), dtype="bool"), steps + 1))
     if spec.action.num_discrete:
-        fields.append(
-            SlotField("action_discrete", ArraySpec(shape=(spec.action.num_discrete,), dtype="int32"), steps)
-        )
+        fields.append(SlotField("action_discrete", ArraySpec(shape=(spec.action.num_discrete,), dtype="int32"), steps))
     if spec.action.num_continuous:
         fields.append(
             SlotField("action_continuous", ArraySpec(shape=(spec.action.num_continuous,), dtype="float32"), steps)
@@ -182,7 +180,7 @@ class SlotStore:
     def __init__(self, arena: Arena, fields: list[SlotField], topology: Topology, *, create: bool = False) -> None:
         """Builds the views, and in the creating process the contents that others rely on."""
         self.topology = topology
-        self.arrays: dict[str, NDArray[np.generic]] = {f.name: arena[f.name] for f in fields}
+        self.arrays: dict[str, NDArray[Any]] = {f.name: arena[f.name] for f in fields}
         self.observation = {
             f.name.removeprefix(OBSERVATION_PREFIX): arena[f.name]
             for f in fields

@@ -24,8 +24,10 @@ NOT_PUBLISHED = -1
 def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, policy: int = 0) -> None:
     """Reserves the ring for one policy's weights (``nbytes`` for each of ``num_versions`` >= 2 versions)."""
     if num_versions < 2:
-        raise ValueError(f"num_versions={num_versions}: a ring of at least 2 versions is needed, so that the writer "
-                         "never writes into the version that readers are told to read.")
+        raise ValueError(
+            f"num_versions={num_versions}: a ring of at least 2 versions is needed, so that the writer "
+            "never writes into the version that readers are told to read."
+        )
     layout.add(f"weights/{policy}/header", (num_versions, 2), "int64")
     layout.add(f"weights/{policy}/newest", (1,), "int64")
     layout.add(f"weights/{policy}/data", (num_versions, -(-nbytes // 64) * 64), "uint8")

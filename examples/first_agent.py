@@ -1,0 +1,48 @@
+"""Trains an agent from pixels for a few minutes, says how much better it got, and leaves a video of it.
+
+This is what `make train` runs. Everything it uses is the public API:
+
+    python examples/first_agent.py [--preset atari/breakout] [--minutes 4]
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import rollmill
+from rollmill.evaluation.evaluate import evaluate
+from rollmill.evaluation.stats import mean_difference
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="atari/breakout", help="what to train (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=4.0, help="how long to train (default: %(default)s)")
+    parser.add_argument("--episodes", type=int, default=20, help="episodes of each evaluation (default: %(default)s)")
+    parser.add_argument(
+        "--run-dir", type=Path, default=None, help="where to keep the run (default: a new one in runs/)"
+    )
+    arguments = parser.parse_args()
+
+    run = rollmill.train(arguments.preset, run_dir=arguments.run_dir, max_seconds=60 * arguments.minutes)
+
+    # The first checkpoint is written before anything is learned: the same network, untrained.
+    before = evaluate(run.dir, episodes=arguments.episodes, checkpoint=run.dir / "checkpoints" / "initial.pt")
+    video = run.dir / "agent.mp4"
+    after = evaluate(run.dir, episodes=arguments.episodes, video=video)
+    difference = mean_difference(before.returns, after.returns)
+
+    print(f"\nreturn before training: {before.describe()}")
+    print(f"return after training:  {after.describe()}")
+    print(
+        f"difference: {difference.mean:+.2f}, 95 % bootstrap interval [{difference.low:+.2f}, {difference.high:+.2f}]"
+        + ("" if difference.low > 0 or difference.high < 0 else " (not yet different from 0: train for longer)")
+    )
+    print(f"video:          {video}")
+    print(f"learning curve: {run.dir / 'learning_curve.png'}")
+    print(f"go on:          rollmill train --resume --run-dir {run.dir} {arguments.preset}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,46 @@
+"""``rollmill bench sampler``: what the data plane costs beside the environments, without policy and learner.
+
+Pure simulation and the sampler take turns, and the figure is the median over the pairs of their ratio: a shared machine
+changes its speed from minute to minute, both halves of a pair alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from statistics import median
+
+from rollmill.api import make_config
+from rollmill.benchmarking.simulation import pure_simulation
+from rollmill.regimes.sampling import sample
+
+_PAIRS = 3
+
+
+def run(
+    preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None, pairs: int = _PAIRS
+) -> dict[str, object]:
+    """Measures pairs of pure simulation and sampler with random actions.
+
+    Args:
+        preset: A preset's name.
+        seconds: For all measurements together, starting not counted.
+        overrides: Settings over the preset's.
+        pairs: How many pairs.
+    """
+    config = make_config(preset, overrides).resolved()
+    each = seconds / (2 * pairs)
+    simulated, sampled = [], []
+    for _ in range(pairs):
+        simulated.append(pure_simulation(config, seconds=each))
+        sampled.append(sample(config, seconds=each))
+    return {
+        "preset": preset,
+        "seconds": seconds,
+        "num_envs": config.num_envs,
+        "envs_per_group": config.envs_per_group,
+        "processes": config.rollout.num_workers,
+        "pure_simulation_steps_per_second": median(simulated),
+        "sampler_steps_per_second": median(sampled),
+        "share_of_pure_simulation": median(b / a for a, b in zip(simulated, sampled, strict=True)),
+        "pairs": [[a, b] for a, b in zip(simulated, sampled, strict=True)],
+    }

@@ -1,0 +1,27 @@
+"""``rollmill bench sim``: how fast the environments are by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollmill.api import make_config
+from rollmill.benchmarking.simulation import pure_simulation
+
+
+def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Measures a preset's environments with random actions, one process a core.
+
+    Args:
+        preset: A preset's name.
+        seconds: Length of the measurement.
+        overrides: Settings over the preset's.
+    """
+    config = make_config(preset, overrides).resolved()
+    return {
+        "preset": preset,
+        "seconds": seconds,
+        "num_envs": config.num_envs,
+        "envs_per_group": config.envs_per_group,
+        "processes": config.rollout.num_workers,
+        "pure_simulation_steps_per_second": pure_simulation(config, seconds=seconds),
+    }

@@ -1,0 +1,127 @@
+"""Pure simulation: the environments of a preset, stepped with random actions as fast as the cores allow, nothing else.
+
+One process a core, without niceness, policy, slots or messages: what a sampler would reach if everything but the
+environments were free (Sample Factory, section 4.2: "pure simulation").
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from rollmill.config import Config
+from rollmill.envs.factory import make_group
+from rollmill.envs.random_actions import random_actions
+from rollmill.envs.views import ObservationView, OutcomeView
+from rollmill.regimes.asynchronous import probe
+from rollmill.regimes.setup import Probed, import_user_modules
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.events import Failed
+from rollmill.runtime.ledger import Role
+from rollmill.runtime.seeds import int_seed, stream
+from rollmill.runtime.supervisor import Supervisor
+
+_WARM_UP_S = 2.0
+_START_TIMEOUT_S = 300.0
+_PREPARED_ACTIONS = 64
+_ROLE = Role(name="simulation", phases=("simulating",), counters=("agent steps",))
+
+
+def pure_simulation(config: Config, *, seconds: float) -> float:
+    """Agent steps a second, autoreset rows not counted, over all processes.
+
+    Args:
+        config: A resolved configuration: its environment, groups and number of rollout workers are used.
+        seconds: Length of the measurement, after a warm-up.
+
+    Raises:
+        ProcessFailed: A process failed, or the environments did not start within five minutes.
+    """
+    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
+    assert num_workers != "auto"
+    assert envs_per_group != "auto"
+    num_groups = config.num_envs // envs_per_group
+    with Supervisor() as supervisor:
+        probed = probe(supervisor, config)
+        for worker in range(num_workers):
+            groups = list(range(worker, num_groups, num_workers))
+            supervisor.start(f"simulation {worker}", _simulate, config, probed, groups, worker, role=_ROLE)
+        begun = time.monotonic()
+        names = [f"simulation {worker}" for worker in range(num_workers)]
+        while any(supervisor.snapshot()[name].counters["agent steps"] == 0 for name in names):
+            _raise_failures(supervisor, 0.1)
+            if time.monotonic() - begun > _START_TIMEOUT_S:
+                handle = supervisor.handles[-1]
+                raise Failed(handle, "the environments did not start in time", supervisor.stacks(handle)).error()
+        _run_for(supervisor, _WARM_UP_S)
+        before, started = supervisor.snapshot(), time.monotonic()
+        _run_for(supervisor, seconds)
+        after, ended = supervisor.snapshot(), time.monotonic()
+        done = sum(after[name].counters["agent steps"] - before[name].counters["agent steps"] for name in names)
+        return done / (ended - started)
+
+
+def _run_for(supervisor: Supervisor, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        _raise_failures(supervisor, min(left, 0.5))
+
+
+def _raise_failures(supervisor: Supervisor, timeout_s: float) -> None:
+    for event in supervisor.poll(timeout_s):
+        if isinstance(event, Failed):
+            raise event.error()
+
+
+def _simulate(context: ChildContext, config: Config, probed: Probed, groups: list[int], worker: int) -> None:
+    """Child: steps its groups one after another until told to stop."""
+    import_user_modules(config)
+    envs_per_group = config.envs_per_group
+    assert envs_per_group != "auto"
+    rows = envs_per_group * probed.spec.rows_per_env
+    threads = 1 if config.rollout.env_threads == "auto" else config.rollout.env_threads
+    random = stream(config.seed, "pure simulation", worker)
+    # Drawn beforehand: drawing is the policy's work, not the environments'.
+    actions = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
+    hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
+    for group in groups:
+        first = group * envs_per_group
+        seeds = [int_seed(config.seed, "environment", first + i) for i in range(envs_per_group)]
+        environments = make_group(
+            config.env, envs_per_group, seeds, first, num_threads=threads, squash=config.model.squash_actions
+        )
+        into, outcome = _scratch(probed, rows)
+        environments.reset(into)
+        hosted.append((environments, into, outcome))
+    try:
+        step = 0
+        while not context.stop.is_set():
+            for environments, into, outcome in hosted:
+                environments.step(*actions[step % _PREPARED_ACTIONS], into, outcome)
+                context.ledger.add(0, int(np.count_nonzero(outcome.valid)))
+                step += 1
+    finally:
+        for environments, _, _ in hosted:
+            environments.close()
+
+
+def _scratch(probed: Probed, rows: int) -> tuple[ObservationView, OutcomeView]:
+    """Arrays that are overwritten at every step."""
+    spec = probed.spec
+    return (
+        ObservationView(
+            {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()},
+            np.ones((rows, spec.action.mask_size), np.bool_) if spec.has_action_mask else None,
+            np.zeros(rows, np.bool_),
+        ),
+        OutcomeView(
+            np.zeros(rows, np.float32),
+            np.zeros(rows, np.bool_),
+            np.zeros(rows, np.bool_),
+            np.zeros(rows, np.bool_),
+            np.zeros(rows, np.float32),
+            np.zeros(rows, np.int32),
+        ),
+    )

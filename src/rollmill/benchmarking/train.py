@@ -1,0 +1,120 @@
+"""``rollmill bench train``: the whole system's speed, beside pure simulation and the machine's bound in the same run.
+
+Steps are distinct valid samples that the learner has consumed, counted from the first report after a warm-up to the
+last one. The bound comes from frozen standalone kernels (:mod:`rollmill.benchmarking.bound`), so slowing a stage of
+Rollmill down cannot raise the efficiency.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rollmill.api import make_config
+from rollmill.benchmarking.bound import Bound, measure_bound
+from rollmill.benchmarking.simulation import pure_simulation
+from rollmill.config import Config
+from rollmill.learning.report import LearnerReport
+from rollmill.regimes.asynchronous import run as run_async
+
+_WARM_UP_S = 10.0
+_BOUND_SHARE = 0.35
+_SIMULATION_SHARE = 0.15
+
+
+class _Window:
+    """Collects the learner's reports after the warm-up."""
+
+    def __init__(self) -> None:
+        self.reports: list[tuple[float, LearnerReport]] = []
+        self._first: float | None = None
+
+    def take(self, report: LearnerReport, time_s: float) -> None:
+        """Receives one report; the clock of the warm-up starts with the first that has learned something."""
+        if self._first is None and report.agent_steps:
+            self._first = time_s
+        if self._first is not None and time_s >= self._first + _WARM_UP_S:
+            self.reports.append((time_s, report))
+
+    @property
+    def steps_per_second(self) -> float:
+        """Agent steps consumed between the first and the last report of the window."""
+        if len(self.reports) < 2:
+            raise RuntimeError(
+                "the learner reported less than twice after the warm-up: measure for longer (--seconds), or use "
+                "smaller batches."
+            )
+        (begin, first), (end, last) = self.reports[0], self.reports[-1]
+        return (last.agent_steps - first.agent_steps) / (end - begin)
+
+
+def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Trains for a while and measures.
+
+    Args:
+        preset: A preset's name.
+        seconds: Length of the training's measurement after ten seconds of warm-up; bound and pure simulation take half
+            as long in addition.
+        overrides: Settings over the preset's.
+    """
+    config = make_config(preset, overrides).resolved()
+    bound = _bound(config, seconds * _BOUND_SHARE)
+    simulated = pure_simulation(config, seconds=max(3.0, seconds * _SIMULATION_SHARE))
+    window = _Window()
+    training = replace(config, total_steps=10**15, report_every_s=1.0)
+    with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
+        # The run is stopped from outside once the window is long enough; starting it takes as long as it takes.
+        outcome = run_async(
+            training, Path(folder), quiet=True, on_report=window.take, stop_when=lambda: _is_full(window, seconds)
+        )
+    frameskip = outcome.probed.spec.frameskip
+    steps = window.steps_per_second
+    reports = [report for _, report in window.reports]
+    lag_samples = [report.policy_lag_mean for report in reports]
+    result: dict[str, object] = {
+        "preset": preset,
+        "seconds": window.reports[-1][0] - window.reports[0][0],
+        "frames_per_second": steps * frameskip,
+        "steps_per_second": steps,
+        "pure_simulation_steps_per_second": simulated,
+        "share_of_pure_simulation": steps / simulated,
+        "policy_lag_mean": sum(lag_samples) / len(lag_samples),
+        "policy_lag_max": max(report.policy_lag_max for report in reports),
+        "num_envs": config.num_envs,
+        "envs_per_group": config.envs_per_group,
+        "rollout_workers": config.rollout.num_workers,
+        "batch_size": config.learner.batch_size,
+        "epochs": config.learner.epochs,
+        "fast_path": reports[-1].fast_path,
+        "ledger": outcome.summary,
+    }
+    if bound is not None:
+        result |= {
+            "bound_steps_per_second": bound.bound_steps_per_second,
+            "bound_loaded_steps_per_second": bound.bound_loaded_steps_per_second,
+            "efficiency": steps / bound.bound_steps_per_second,
+            "efficiency_loaded": steps / bound.bound_loaded_steps_per_second,
+            "bound": bound.as_dict(),
+        }
+    return result
+
+
+def _is_full(window: _Window, seconds: float) -> bool:
+    return len(window.reports) >= 2 and window.reports[-1][0] - window.reports[0][0] >= seconds
+
+
+def _bound(config: Config, seconds: float) -> Bound | None:
+    """The machine's bound for this environment and network; None where there are no frozen kernels for them."""
+    family, _, name = config.env.name.partition("/")
+    epochs = config.learner.epochs
+    if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
+        return measure_bound("atari", seconds, epochs=epochs, env_options={"game": name})
+    if family == "vizdoom" and config.model.core == "gru":
+        return measure_bound("vizdoom", seconds, epochs=epochs, env_options={"scenario": name})
+    if config.env.name in ("gym/CartPole-v1", "CartPole-v1"):
+        return measure_bound("cartpole", seconds, epochs=epochs)
+    if config.env.name == "envpool/CartPole-v1":
+        return measure_bound("cartpole-envpool", seconds, epochs=epochs)
+    return None

@@ -1,0 +1,44 @@
+"""Uniformly random actions in the slot's own format: for decorrelation, and for measuring samplers without a policy."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+
+
+def random_actions(
+    spec: ActionSpec, mask: NDArray[np.bool_] | None, rows: int, random: np.random.Generator
+) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
+    """Draws one action for each row.
+
+    Args:
+        spec: The heads.
+        mask: bool ``[rows, mask_size]``, True where a choice is allowed; a head without an allowed choice is treated as
+            unconstrained.
+        rows: How many actions.
+        random: The stream to draw from.
+
+    Returns:
+        (discrete int32 ``[rows, num_discrete]``, continuous float32 ``[rows, num_continuous]``), None where the spec
+        has no such columns. Bounded numbers are uniform between their bounds, others are standard normal.
+    """
+    discrete: list[NDArray[np.int32]] = []
+    continuous: list[NDArray[np.float32]] = []
+    first_choice = 0
+    for head in spec.heads:
+        if isinstance(head, CategoricalHead):
+            scores = random.random((rows, head.n))
+            if mask is not None:
+                scores += mask[:, first_choice : first_choice + head.n]
+            discrete.append(scores.argmax(axis=1).astype(np.int32))
+            first_choice += head.n
+        elif isinstance(head, BoxHead) and head.is_bounded:
+            continuous.append(random.uniform(head.low, head.high, (rows, head.size)).astype(np.float32))
+        else:
+            continuous.append(random.standard_normal((rows, head.size), dtype=np.float32))
+    return (
+        np.stack(discrete, axis=1) if discrete else None,
+        np.concatenate(continuous, axis=1) if continuous else None,
+    )

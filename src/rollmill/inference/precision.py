@@ -1,0 +1,41 @@
+"""Which precision a policy worker infers with, by measuring both on the real network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rollmill.models.actor_critic import ActorCritic
+
+_ROUNDS = 7
+
+
+@torch.inference_mode()
+def faster_precision(model: ActorCritic, observation: Mapping[str, Tensor], *, budget_s: float = 1.0) -> str:
+    """Returns "fp32" or "bf16", whichever is faster; bf16 must win by 10 % to be worth its rounding.
+
+    The two are timed in turn, so that a disturbance hits both; the fastest of several rounds counts.
+
+    Args:
+        model: On its device.
+        observation: A batch of the size that is usual, by name.
+        budget_s: Stops measuring after so many seconds.
+    """
+    device = next(model.parameters()).device
+    best = {False: float("inf"), True: float("inf")}
+    deadline = time.perf_counter() + budget_s
+    for round_index in range(_ROUNDS):
+        for bf16 in (False, True):
+            started = time.perf_counter()
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                model(observation, model.initial_state(len(next(iter(observation.values()))), device), None)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            if round_index:  # The first round builds kernels and caches.
+                best[bf16] = min(best[bf16], time.perf_counter() - started)
+        if round_index >= 2 and time.perf_counter() > deadline:
+            break
+    return "bf16" if best[True] < 0.9 * best[False] else "fp32"

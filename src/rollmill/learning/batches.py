@@ -1,0 +1,200 @@
+"""Admission for the async regime: completed slots, first in first out, become batches of trajectories.
+
+Observations are not copied here. A batch refers to trajectories (slot, row) and holds a reference on their slots, and
+each micro-batch gathers the observations it needs straight out of the slots. Only the small arrays are gathered for the
+whole batch, in a thread of their own, so that the learner finds the next batch ready.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import gather_trajectories
+from rollmill.storage.slots import OBSERVATION_PREFIX, SlotStore
+
+_POLL_S = 0.2
+
+Prepared = TypeVar("Prepared")
+
+# Behind the whole batch there is nothing that needs these per sample on the learner's device.
+_NOT_GATHERED = ("policy_id", "episode_return", "episode_length")
+
+
+@dataclass(frozen=True)
+class EpisodeEnd:
+    """One episode that ended: its undiscounted raw return and its length in agent steps."""
+
+    episode_return: float
+    episode_length: int
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Trajectories to learn from.
+
+    Attributes:
+        arrays: Small arrays ``[T(+1), N, ...]`` by their names in a slot (see :mod:`rollmill.specs`); ``rnn_state``
+            is ``[N, S]``.
+        observation_index: int64 ``[T + 1, N]``: which row of the observation arrays, seen as
+            ``[num_slots * (T + 1) * B, ...]``, holds x_t of each trajectory.
+        slots: One entry for each reference that the batch holds.
+        episodes: Episodes that ended within these trajectories.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    observation_index: NDArray[np.int64]
+    slots: tuple[int, ...]
+    episodes: tuple[EpisodeEnd, ...]
+
+    @property
+    def num_trajectories(self) -> int:
+        """N."""
+        return int(self.observation_index.shape[1])
+
+    @property
+    def rollout_length(self) -> int:
+        """T."""
+        return int(self.observation_index.shape[0]) - 1
+
+
+class BatchAssembler:
+    """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
+
+    A slot that reaches over the end of a batch is split: its remaining rows open the next batch, and it gets one more
+    reference. Not thread-safe; one thread owns it.
+    """
+
+    def __init__(self, store: SlotStore, *, num_trajectories: int) -> None:
+        """``num_trajectories`` is the batch size in samples divided by T."""
+        self._store = store
+        self._num_trajectories = num_trajectories
+        self._segments: deque[tuple[int, int, int]] = deque()
+        self._rows = 0
+        self._small = {
+            name: array
+            for name, array in store.arrays.items()
+            if not name.startswith(OBSERVATION_PREFIX) and name not in _NOT_GATHERED
+        }
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot, whose reference the assembler takes over."""
+        self._segments.append((slot, 0, self._store.topology.group_rows))
+        self._rows += self._store.topology.group_rows
+
+    def take(self) -> Batch | None:
+        """The next batch, or None while too few rows have come."""
+        if self._rows < self._num_trajectories:
+            return None
+        chosen: list[tuple[int, int, int, int]] = []
+        column = 0
+        while column < self._num_trajectories:
+            slot, first_row, rows = self._segments.popleft()
+            used = min(rows, self._num_trajectories - column)
+            if used < rows:
+                self._store.retain(slot)
+                self._segments.appendleft((slot, first_row + used, rows - used))
+            chosen.append((slot, first_row, used, column))
+            column += used
+        self._rows -= self._num_trajectories
+        return self._gather(np.array(chosen, np.int64))
+
+    def _gather(self, segments: NDArray[np.int64]) -> Batch:
+        arrays = {}
+        for name, array in self._small.items():
+            per_step = array if name != "rnn_state" else array[:, None]
+            out = np.empty((per_step.shape[1], self._num_trajectories, *per_step.shape[3:]), per_step.dtype)
+            gather_trajectories(out, per_step, segments, per_step.shape[1])
+            arrays[name] = out if name != "rnn_state" else out[0]
+        return Batch(
+            arrays,
+            self._observation_index(segments),
+            tuple(segments[:, 0].tolist()),
+            self._episodes(segments),
+        )
+
+    def _observation_index(self, segments: NDArray[np.int64]) -> NDArray[np.int64]:
+        topology = self._store.topology
+        slot = np.repeat(segments[:, 0], segments[:, 2])
+        row = np.concatenate([np.arange(first, first + rows) for _, first, rows, _ in segments])
+        step = np.arange(topology.rollout_length + 1)[:, None]
+        index: NDArray[np.int64] = (slot * (topology.rollout_length + 1) + step) * topology.group_rows + row
+        return index
+
+    def _episodes(self, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
+        lengths, returns = self._store.arrays["episode_length"], self._store.arrays["episode_return"]
+        ends = []
+        for slot, first, rows, _ in segments.tolist():
+            of_segment = lengths[slot, :, first : first + rows]
+            steps, columns = np.nonzero(of_segment)
+            if len(steps):
+                values = returns[slot, :, first : first + rows][steps, columns]
+                ends += [EpisodeEnd(float(r), int(n)) for r, n in zip(values, of_segment[steps, columns], strict=True)]
+        return tuple(ends)
+
+
+class BatchLoader(Generic[Prepared]):
+    """Collects batches in a background thread, one ahead of the learner.
+
+    Args:
+        store: The slots.
+        assembler: Cuts them into batches.
+        prepare: Called in the thread for every batch, to do there what can be done before the weights are known.
+        learner: Which learner this is; its ring of completed slots.
+    """
+
+    def __init__(
+        self, store: SlotStore, assembler: BatchAssembler, prepare: Callable[[Batch], Prepared], *, learner: int = 0
+    ) -> None:
+        """Starts the thread."""
+        self._store = store
+        self._assembler = assembler
+        self._prepare = prepare
+        self._completed = store.completed[learner]
+        self._ready: Queue[Prepared | BaseException] = Queue(maxsize=1)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._collect, name="batch loader", daemon=True)
+        self._thread.start()
+
+    def next(self, *, timeout_s: float = _POLL_S) -> Prepared | None:
+        """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
+        try:
+            item = self._ready.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._completed.wake()
+        self._thread.join(timeout=5.0)
+
+    def _collect(self) -> None:
+        messages = np.empty(self._store.topology.num_slots, np.int64)
+        try:
+            while not self._stop.is_set():
+                for slot in messages[: self._completed.get_many(messages, _POLL_S)].tolist():
+                    self._assembler.add(slot)
+                while (batch := self._assembler.take()) is not None and self._hand_over(self._prepare(batch)):
+                    pass
+        except BaseException as error:  # The learner's thread is the one that may end the process.
+            self._hand_over(error)
+
+    def _hand_over(self, item: Prepared | BaseException) -> bool:
+        while not self._stop.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+            except Full:
+                continue
+            return True
+        return False

@@ -1,0 +1,258 @@
+"""The learner process: admit a batch, learn from it, publish the weights, report, save."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rollmill.learning.batches import Batch, BatchAssembler, BatchLoader, EpisodeEnd
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import FastPath
+from rollmill.learning.lag import LagStatistics
+from rollmill.learning.measure import choose_fast_path
+from rollmill.learning.optimisers import (
+    load_optimiser_state,
+    make_optimiser,
+    optimiser_state,
+    set_learning_rate,
+)
+from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING, SAVING, WAITING
+from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
+from rollmill.learning.update import Targets, Updater, targets_of
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.device import resolve_device
+from rollmill.models.flat_state import FlatState
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import EnvSpec
+from rollmill.storage.checkpoints import CheckpointStore
+from rollmill.storage.random_states import pack_random_states, restore_random_states
+from rollmill.storage.slots import SlotStore
+from rollmill.storage.weights import WeightStore
+
+
+class _Prepared(NamedTuple):
+    batch: Batch
+    targets: Targets
+
+
+class Learner:
+    """Owns a policy: its weights, optimiser, schedules and counters.
+
+    Args:
+        context: The process's stop flag, ledger and messages.
+        store: The slots.
+        weights: Where versions are published.
+        model: The network, freshly initialised.
+        spec: The environment.
+        config: Everything about learning.
+        checkpoints: Where state is saved and found.
+        total_steps: Agent steps to consume.
+        seed: Keys permutations and this process's torch generator.
+        report_every_s: Seconds between two reports.
+        resume: Whether to go on from the newest checkpoint.
+    """
+
+    def __init__(
+        self,
+        context: ChildContext,
+        store: SlotStore,
+        weights: WeightStore,
+        model: ActorCritic,
+        *,
+        spec: EnvSpec,
+        config: LearnerConfig,
+        checkpoints: CheckpointStore,
+        total_steps: int,
+        seed: int,
+        report_every_s: float,
+        resume: bool,
+    ) -> None:
+        """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
+        self._context = context
+        self._ledger = context.ledger
+        self._store = store
+        self._weights = weights
+        self._config = config
+        self._checkpoints = checkpoints
+        self._total_steps = total_steps
+        self._report_every_s = report_every_s
+        self._random = np.random.default_rng(seed)
+        torch.manual_seed(seed)
+        self._device = resolve_device(config.device)
+        self._model = model.to(self._device)
+        self._learning_rate = learning_rate_schedule(config, total_steps)
+        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, total_steps)
+        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, total_steps)
+
+        self.agent_steps = 0
+        self.updates = 0
+        self.sgd_steps = 0
+        self.stale_samples = 0
+        self.invalid_samples = 0
+        self._episodes: list[EpisodeEnd] = []
+        self._recent_returns: list[float] = []
+        self._lag = LagStatistics()
+
+        self._ledger.enter(MEASURING)
+        self._fast_path: FastPath = choose_fast_path(self._model, spec, config, rollout_length=self._rollout_length)
+        self._model.set_channels_last(self._fast_path.channels_last)
+        self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
+        if resume:
+            self._restore()
+        self._flat = FlatState(self._model, alias=False)
+        self._updater = Updater(self._model, self._optimiser, store.observation, config, self._fast_path, self._random)
+        self._publish()
+
+    @property
+    def _rollout_length(self) -> int:
+        return self._store.topology.rollout_length
+
+    def run(self) -> None:
+        """Learns until ``total_steps`` or the stop flag; saves a checkpoint at the end, whatever the reason."""
+        loader = BatchLoader(
+            self._store,
+            BatchAssembler(self._store, num_trajectories=self._config.batch_size // self._rollout_length),
+            self._prepare,
+        )
+        reported = time.monotonic()
+        try:
+            while self.agent_steps < self._total_steps and not self._context.stop.is_set():
+                self._ledger.enter(WAITING)
+                prepared = loader.next()
+                if prepared is not None:
+                    self._learn(prepared)
+                now = time.monotonic()
+                if now - reported >= self._report_every_s:
+                    self._ledger.enter(REPORTING)
+                    self._context.send(self._report())
+                    reported = now
+                if self._checkpoints.is_due(self.agent_steps):
+                    self._save()
+        finally:
+            loader.close()
+        path = self._save()
+        self._context.send(LearnerFinished(self._report(), str(path)))
+
+    def _prepare(self, batch: Batch) -> _Prepared:
+        """In the loader's thread: what needs no weights."""
+        mean, std = self._model.value_moments()
+        return _Prepared(batch, targets_of(batch, self._config, value_mean=mean, value_std=std))
+
+    def _learn(self, prepared: _Prepared) -> None:
+        """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
+        self._ledger.enter(LEARNING)
+        batch, targets = prepared
+        keep = self._admit(batch)
+        set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
+        self._update_normalisers(batch, targets, keep)
+        self._updater.learn(
+            batch,
+            targets,
+            keep,
+            clip_range=self._clip.value(self.agent_steps),
+            entropy_coef=self._entropy.value(self.agent_steps),
+            after_step=self._after_step,
+        )
+        for slot in batch.slots:
+            self._store.release(slot)
+        consumed = int(keep.sum())
+        self.agent_steps += consumed
+        self.updates += 1
+        self._ledger.add(0, consumed)
+        self._episodes.extend(batch.episodes)
+        if self._config.schedule == "kl":
+            self._learning_rate.update(self._updater.last_kl())
+
+    def _admit(self, batch: Batch) -> NDArray[np.bool_]:
+        """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
+        valid = batch.arrays["valid"].astype(np.bool_)
+        lag = self.sgd_steps - batch.arrays["policy_version"].astype(np.int64)
+        self._lag.observe(lag, valid)
+        fresh = lag <= self._config.max_policy_lag
+        keep: NDArray[np.bool_] = valid & fresh
+        self.stale_samples += int((valid & ~fresh).sum())
+        self.invalid_samples += int((~valid).sum())
+        return keep
+
+    def _update_normalisers(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_]) -> None:
+        """Running statistics take in each batch once, before it is learned from."""
+        if self._model.normalises_observations:
+            index = batch.observation_index[: self._rollout_length][keep]
+            self._model.update_normaliser(self._updater.observations(index))
+        if targets.return_ is not None:
+            self._model.update_value_normaliser(torch.from_numpy(targets.return_[keep]).to(self._device))
+
+    def _after_step(self) -> None:
+        self.sgd_steps += 1
+        self._ledger.add(1, 1)
+        self._publish()
+        self._ledger.enter(LEARNING)
+
+    def _publish(self) -> None:
+        """Makes the present weights the newest version; the version is the number of SGD steps."""
+        self._ledger.enter(PUBLISHING)
+        self._flat.pack()
+        self._weights.publish(self.sgd_steps, self._flat.bytes)
+
+    def _report(self) -> LearnerReport:
+        lag, episodes = self._lag, tuple(self._episodes)
+        self._lag, self._episodes = LagStatistics(), []
+        self._recent_returns = [*self._recent_returns, *(e.episode_return for e in episodes)][-100:]
+        return LearnerReport(
+            agent_steps=self.agent_steps,
+            updates=self.updates,
+            sgd_steps=self.sgd_steps,
+            stale_samples=self.stale_samples,
+            invalid_samples=self.invalid_samples,
+            episodes=episodes,
+            policy_lag_mean=lag.mean,
+            policy_lag_max=lag.maximum,
+            policy_lag_histogram=tuple(lag.histogram.tolist()),
+            versions_per_trajectory=lag.versions_per_trajectory,
+            losses=self._updater.take_losses(),
+            learning_rate=self._learning_rate.value(self.agent_steps),
+            fast_path=self._fast_path.describe(),
+        )
+
+    def _save(self) -> Any:
+        """Writes a checkpoint; its metric is the mean return of the last 100 episodes."""
+        self._ledger.enter(SAVING)
+        metric = float(np.mean(self._recent_returns)) if self._recent_returns else None
+        return self._checkpoints.save(
+            {
+                "model": self._model.state_dict(),
+                "optimiser": optimiser_state(self._optimiser),
+                "learning_rate": self._learning_rate.state_dict(),
+                "counters": {
+                    "agent_steps": self.agent_steps,
+                    "updates": self.updates,
+                    "sgd_steps": self.sgd_steps,
+                    "stale_samples": self.stale_samples,
+                    "invalid_samples": self.invalid_samples,
+                },
+                "recent_returns": self._recent_returns,
+                "random": pack_random_states({"learner": self._random}),
+            },
+            agent_steps=self.agent_steps,
+            metric=metric,
+        )
+
+    def _restore(self) -> None:
+        """Takes everything over from the newest checkpoint that can be read."""
+        state, _ = self._checkpoints.load_latest()
+        self._model.load_state_dict(state["model"])
+        load_optimiser_state(self._optimiser, state["optimiser"])
+        self._learning_rate.load_state_dict(state["learning_rate"])
+        counters = state["counters"]
+        self.agent_steps = counters["agent_steps"]
+        self.updates = counters["updates"]
+        self.sgd_steps = counters["sgd_steps"]
+        self.stale_samples = counters["stale_samples"]
+        self.invalid_samples = counters["invalid_samples"]
+        self._recent_returns = list(state["recent_returns"])
+        restore_random_states(state["random"], {"learner": self._random})

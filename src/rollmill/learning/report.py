@@ -1,0 +1,51 @@
+"""What the learner tells the main process every few seconds. Imports no torch: the main process does without."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollmill.learning.batches import EpisodeEnd
+
+
+@dataclass(frozen=True)
+class LearnerReport:
+    """Counters since the run's first start, and means since the previous report.
+
+    Attributes:
+        agent_steps: Distinct valid samples consumed.
+        updates: Batches learned from.
+        sgd_steps: Optimiser steps; also the policy version.
+        stale_samples: Valid samples left out because they were older than ``max_policy_lag``.
+        invalid_samples: Masked rows: final observations and failed environments.
+        episodes: Episodes that ended within the batches since the previous report.
+        policy_lag_mean: Mean over samples of (learner's version - sample's version) at admission, in SGD steps.
+        policy_lag_max: Largest such lag since the previous report.
+        policy_lag_histogram: Samples by lag; the last entry collects everything above.
+        versions_per_trajectory: Mean number of policy versions in one trajectory.
+        losses: Name -> mean.
+        learning_rate: The present one.
+        fast_path: What the learner chose to compute with, in words.
+    """
+
+    agent_steps: int
+    updates: int
+    sgd_steps: int
+    stale_samples: int
+    invalid_samples: int
+    episodes: tuple[EpisodeEnd, ...]
+    policy_lag_mean: float
+    policy_lag_max: int
+    policy_lag_histogram: tuple[int, ...]
+    versions_per_trajectory: float
+    losses: Mapping[str, float]
+    learning_rate: float
+    fast_path: str
+
+
+@dataclass(frozen=True)
+class LearnerFinished:
+    """The learner has reached ``total_steps``, or was told to stop, and has written its last checkpoint."""
+
+    report: LearnerReport
+    checkpoint: str

@@ -1,0 +1,1 @@
+"""Regimes: each builds the parts and connects them, in one readable function."""

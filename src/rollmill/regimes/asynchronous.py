@@ -1,0 +1,211 @@
+"""The async regime (Sample Factory): simulation, inference and learning at their own pace, and the slowest never waits.
+
+Everything is connected in :func:`run`. Admission is first in, first out (:mod:`rollmill.learning.batches`); samples
+older than ``max_policy_lag`` are left out and counted.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmill.config import Config
+from rollmill.inference import phases as inference_phases
+from rollmill.learning import phases as learning_phases
+from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.regimes import setup as children
+from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.setup import Probed, RunSetup
+from rollmill.regimes.topology import plan_topology
+from rollmill.reporting.display import Display
+from rollmill.reporting.ledger_report import format_ledger
+from rollmill.reporting.metrics import MetricsWriter
+from rollmill.rollout import phases as rollout_phases
+from rollmill.runtime.affinity import plan
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.events import Exited, Failed, Message
+from rollmill.runtime.logs import run_log
+from rollmill.runtime.signals import StopSignals
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.storage import weights
+from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
+
+__all__ = ["Outcome", "run"]
+
+_POLL_S = 0.25
+_PROBE_TIMEOUT_S = 300.0
+_STOP_GRACE_S = 8.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        agent_steps: Agent steps consumed, earlier sessions included.
+        episode_return: Mean raw return of the last 100 episodes, or None.
+        summary: The ledger, as text.
+        interrupted: Whether Ctrl-C, SIGTERM or ``max_seconds`` ended it before ``total_steps``.
+        probed: What was trained.
+    """
+
+    agent_steps: int
+    episode_return: float | None
+    summary: str
+    interrupted: bool
+    probed: Probed
+
+
+def run(
+    config: Config,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    on_report: Callable[[LearnerReport, float], None] | None = None,
+    stop_when: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Trains one policy until ``total_steps``, ``max_seconds``, Ctrl-C or SIGTERM.
+
+    Args:
+        config: A resolved configuration.
+        run_dir: Exists; gets metrics, checkpoints and the log.
+        resume: Whether to go on from the newest checkpoint in it.
+        quiet: Whether to show nothing.
+        on_report: Called with every report of the learner and the seconds since training began.
+        stop_when: Asked several times a second; True ends the run as Ctrl-C does.
+
+    Raises:
+        ProcessFailed: A process failed or hung; the others were ended, and the learner has saved a checkpoint.
+        NotEnoughMemory: The slots do not fit into memory.
+    """
+    display = None if quiet else Display()
+    log_path = run_dir / "run.log"
+    with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
+        probed = probe(supervisor, config)
+        run_setup = prepare(config, probed, run_dir, resume=resume)
+        writer = MetricsWriter(run_dir)
+        with Monitor(config, probed, writer=writer, display=display, on_report=on_report) as monitor:
+            monitor.note(describe(run_setup))
+            start_processes(supervisor, run_setup)
+            finished, interrupted = _watch(
+                supervisor, config, monitor, lambda: signals.received is not None or bool(stop_when and stop_when())
+            )
+            accounts = supervisor.snapshot()
+            supervisor.stop(grace_s=_STOP_GRACE_S)
+            summary = format_ledger(accounts)
+            (run_dir / "ledger.txt").write_text(summary + "\n")
+            monitor.note(summary)
+            return Outcome(
+                finished.report.agent_steps if finished else 0,
+                monitor.mean_return,
+                summary,
+                interrupted,
+                probed,
+            )
+
+
+def probe(supervisor: Supervisor, config: Config) -> Probed:
+    """Builds one environment and the network in a process of its own, so that neither can harm this one."""
+    handle = supervisor.start("probe", children.probe, config)
+    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    found: Probed | None = None
+    while time.monotonic() < deadline:
+        for event in supervisor.poll(_POLL_S):
+            if isinstance(event, Failed):
+                raise event.error()
+            if isinstance(event, Message) and isinstance(event.content, Probed):
+                found = event.content
+            if isinstance(event, Exited) and found is not None:
+                return found
+    stacks = supervisor.stacks(handle)
+    raise Failed(handle, f"{handle} could not make the environment within {_PROBE_TIMEOUT_S:.0f} s.", stacks).error()
+
+
+def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> RunSetup:
+    """Lays out and allocates the shared memory."""
+    topology = plan_topology(config, probed)
+    fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology)
+    weights.add_to_layout(layout, nbytes=probed.weight_nbytes)
+    arena = Arena.create(
+        layout,
+        poison=config.debug_poison,
+        advice="use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size",
+    )
+    SlotStore(arena, fields, topology, create=True)
+    weights.WeightStore(arena, create=True)
+    return RunSetup(config, probed, topology, fields, arena, run_dir, resume)
+
+
+def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
+    """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
+    config, topology = run_setup.config, run_setup.topology
+    placement = plan(
+        num_rollout_workers=topology.num_workers,
+        num_policy_workers=topology.num_policy_workers,
+        num_learners=int(learner),
+        config=config.placement,
+        threads_per_learner=config.learner.threads,
+    )
+    if learner:
+        cpus, nice = placement.learners[0]
+        threads = {"OMP_NUM_THREADS": str(config.learner.threads)}
+        supervisor.start(
+            "learner", children.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
+        )
+    for index, (cpus, nice) in enumerate(placement.policy_workers):
+        name, threads = f"policy worker {index}", {"OMP_NUM_THREADS": str(config.inference.threads)}
+        supervisor.start(
+            name,
+            children.policy_worker,
+            run_setup,
+            index,
+            role=inference_phases.ROLE,
+            env=threads,
+            cpus=cpus,
+            nice=nice,
+        )
+    for worker, (cpus, nice) in enumerate(placement.rollout_workers):
+        name = f"rollout worker {worker}"
+        supervisor.start(
+            name, children.rollout_worker, run_setup, worker, role=rollout_phases.ROLE, cpus=cpus, nice=nice
+        )
+
+
+def _watch(
+    supervisor: Supervisor, config: Config, monitor: Monitor, is_stop_wanted: Callable[[], bool]
+) -> tuple[LearnerFinished | None, bool]:
+    """Passes on what the learner reports until the run is over; raises what must end it."""
+    limits = {rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s}
+    deadline = None if config.max_seconds is None else time.monotonic() + config.max_seconds
+    interrupted = False
+    while True:
+        for event in supervisor.poll(_POLL_S):
+            if isinstance(event, Failed):
+                supervisor.stop(grace_s=_STOP_GRACE_S)
+                raise event.error()
+            if isinstance(event, Message) and isinstance(event.content, LearnerReport):
+                monitor.report(event.content, supervisor.snapshot())
+            if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
+                monitor.report(event.content.report, supervisor.snapshot())
+                return event.content, interrupted
+        if not interrupted and (is_stop_wanted() or (deadline is not None and time.monotonic() > deadline)):
+            interrupted = True
+            supervisor.stop_flag.set()
+        for hung in supervisor.check_hung(limits):
+            raise hung.error(supervisor.stacks(hung.handle))
+
+
+def describe(run_setup: RunSetup) -> str:
+    """One line about what is being started."""
+    topology, probed = run_setup.topology, run_setup.probed
+    memory = run_setup.arena.nbytes / 2**20
+    return (
+        f"{probed.spec.name}: {run_setup.config.num_envs} environments in {topology.num_groups} groups of "
+        f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "
+        f"worker(s), {probed.num_parameters:,} parameters, {topology.num_slots} slots in {memory:,.0f} MiB"
+    )

@@ -1,0 +1,156 @@
+"""What a run shows while it goes: rows of metrics, the display's status, and the account at the end."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from rollmill.config import Config
+from rollmill.learning.lag import expected_lag
+from rollmill.learning.report import LearnerReport
+from rollmill.regimes.setup import Probed
+from rollmill.reporting.display import Display
+from rollmill.reporting.ledger_report import Stage, phase_shares
+from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.status import Status
+from rollmill.runtime.ledger import ProcessAccount
+
+_RECENT_EPISODES = 100
+_SPEED_WINDOW_S = 10.0
+
+
+class Monitor:
+    """Turns the learner's reports and the ledger into metrics and a display.
+
+    Args:
+        config: The run's, for its sizes.
+        probed: For frameskip and rows.
+        writer: Where rows of metrics go; None keeps none.
+        display: What people see; None shows nothing.
+        on_report: Called with every report and the seconds since the run began.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        probed: Probed,
+        *,
+        writer: MetricsWriter | None,
+        display: Display | None,
+        on_report: Callable[[LearnerReport, float], None] | None = None,
+    ) -> None:
+        """Starts the clock."""
+        self._config = config
+        self._frameskip = probed.spec.frameskip
+        self._writer = writer
+        self._display = display
+        self._on_report = on_report
+        self._expected_lag = expected_lag(
+            num_rows=config.num_envs * probed.spec.rows_per_env,
+            rollout_length=config.rollout_length,
+            batch_size=config.learner.batch_size,
+            sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
+        )
+        self._started = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_EPISODES)
+        self._episodes = 0
+        self._speeds: deque[tuple[float, int]] = deque()
+        self._accounts: Mapping[str, ProcessAccount] = {}
+        self._fast_path = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._display is not None:
+            self._display.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def note(self, text: str) -> None:
+        """One line for people."""
+        if self._display is not None:
+            self._display.note(text)
+
+    def report(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
+        """Takes in one report of the learner, with the ledger as it stands."""
+        now = time.monotonic() - self._started
+        if report.fast_path and report.fast_path != self._fast_path:
+            self._fast_path = report.fast_path
+            self.note(f"learner: {report.fast_path}")
+        self._recent.extend((e.episode_return, e.episode_length) for e in report.episodes)
+        self._episodes += len(report.episodes)
+        shares = phase_shares(accounts, self._accounts or None)
+        self._accounts = accounts
+        status = self._status(report, now, shares)
+        if self._on_report is not None:
+            self._on_report(report, now)
+        if self._writer is not None:
+            self._writer.write(self._record(report, status))
+        if self._display is not None:
+            self._display.update(status)
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean raw return of the last 100 episodes, or None before the first one ended."""
+        return sum(r for r, _ in self._recent) / len(self._recent) if self._recent else None
+
+    def _speed(self, now: float, agent_steps: int) -> float:
+        """Agent steps a second over the last ten seconds."""
+        self._speeds.append((now, agent_steps))
+        while len(self._speeds) > 2 and now - self._speeds[0][0] > _SPEED_WINDOW_S:
+            self._speeds.popleft()
+        (then, before), (_, after) = self._speeds[0], self._speeds[-1]
+        return (after - before) / (now - then) if now > then else 0.0
+
+    def _status(self, report: LearnerReport, now: float, shares: Mapping[str, Stage]) -> Status:
+        speed = self._speed(now, report.agent_steps)
+        count = len(self._recent)
+        return Status(
+            name=self._config.preset or self._config.env.name,
+            agent_steps=report.agent_steps,
+            total_steps=self._config.total_steps,
+            frames=report.agent_steps * self._frameskip,
+            time_s=now,
+            steps_per_second=speed,
+            frames_per_second=speed * self._frameskip,
+            updates=report.sgd_steps,
+            policy_version=report.sgd_steps,
+            episodes=self._episodes,
+            episode_return=self.mean_return,
+            episode_length=sum(n for _, n in self._recent) / count if count else None,
+            policy_lag_mean=report.policy_lag_mean,
+            policy_lag_max=report.policy_lag_max,
+            policy_lag_expected=self._expected_lag,
+            learning_rate=report.learning_rate,
+            shares=shares,
+        )
+
+    @staticmethod
+    def _record(report: LearnerReport, status: Status) -> dict[str, float | int | str | None]:
+        record: dict[str, float | int | str | None] = {
+            "time_s": status.time_s,
+            "agent_steps": status.agent_steps,
+            "frames": status.frames,
+            "updates": report.updates,
+            "policy_version": report.sgd_steps,
+            "steps_per_second": status.steps_per_second,
+            "frames_per_second": status.frames_per_second,
+            "episodes": status.episodes,
+            "episode_return": status.episode_return,
+            "episode_length": status.episode_length,
+            "policy_lag_mean": report.policy_lag_mean,
+            "policy_lag_max": report.policy_lag_max,
+            "policy_lag_expected": status.policy_lag_expected,
+            "versions_per_trajectory": report.versions_per_trajectory,
+            "stale_samples": report.stale_samples,
+            "invalid_samples": report.invalid_samples,
+            "learning_rate": report.learning_rate,
+        }
+        record |= {f"loss/{name}": value for name, value in report.losses.items()}
+        for role, phases in status.shares.items():
+            record |= {f"share/{role}/{phase}": share for phase, share in phases.items()}
+        return record

@@ -1,0 +1,152 @@
+"""What every process of a run is given, and the functions that the processes run.
+
+The functions import torch inside, because rollout workers, which import this module too, must do without.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmill.config import Config
+from rollmill.runtime.arena import Arena
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import EnvSpec
+from rollmill.storage.slots import SlotField, SlotStore, Topology
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a short-lived process found out about the environment and the network before memory is laid out.
+
+    Attributes:
+        spec: The environment.
+        state_size: S of the recurrent state; 0 for a feed-forward network.
+        weight_nbytes: Bytes of one published version.
+        num_parameters: Trainable numbers.
+    """
+
+    spec: EnvSpec
+    state_size: int
+    weight_nbytes: int
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class RunSetup:
+    """Everything that a process needs to find its place; pickled to it when it starts."""
+
+    config: Config
+    probed: Probed
+    topology: Topology
+    fields: list[SlotField]
+    arena: Arena
+    run_dir: Path
+    resume: bool
+
+    def store(self) -> SlotStore:
+        """The slots, attached."""
+        return SlotStore(self.arena, self.fields, self.topology)
+
+
+def import_user_modules(config: Config) -> None:
+    """Imports what ``--import`` named, so that their environments and models are registered here too."""
+    for module in config.env.imports:
+        importlib.import_module(module)
+
+
+def probe(context: ChildContext, config: Config) -> None:
+    """Child: builds one environment and the network, and reports their sizes."""
+    import_user_modules(config)
+    from rollmill.envs.factory import probe as probe_environment
+    from rollmill.models.flat_state import flat_nbytes
+    from rollmill.models.registry import make_model
+
+    spec = probe_environment(config.env)
+    model = make_model(spec.observation, spec.action, config.model)
+    context.send(Probed(spec, model.state_size, flat_nbytes(model), sum(p.numel() for p in model.parameters())))
+
+
+def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
+    """Child: one rollout worker."""
+    import_user_modules(setup.config)
+    from rollmill.envs.factory import make_group
+    from rollmill.envs.views import Group
+    from rollmill.rollout.worker import RolloutWorker
+    from rollmill.runtime.seeds import int_seed, stream
+
+    config, topology = setup.config, setup.topology
+    envs_per_group = topology.group_rows // setup.probed.spec.rows_per_env
+    threads = 1 if config.rollout.env_threads == "auto" else config.rollout.env_threads
+
+    def build(group: int) -> Group:
+        first = group * envs_per_group
+        seeds = [int_seed(config.seed, "environment", first + i) for i in range(envs_per_group)]
+        return make_group(
+            config.env, envs_per_group, seeds, first, num_threads=threads, squash=config.model.squash_actions
+        )
+
+    steps = config.rollout.decorrelate_steps
+    RolloutWorker(
+        context,
+        setup.store(),
+        worker,
+        build,
+        action=setup.probed.spec.action,
+        decorrelate_steps=config.rollout_length if steps == "auto" else steps,
+        random=stream(config.seed, "rollout worker", worker),
+    ).run()
+
+
+def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
+    """Child: one policy worker."""
+    import_user_modules(setup.config)
+    import torch
+
+    from rollmill.inference.worker import PolicyWorker
+    from rollmill.models.registry import make_model
+    from rollmill.runtime.seeds import int_seed
+    from rollmill.storage.weights import WeightStore
+
+    config, spec = setup.config, setup.probed.spec
+    torch.set_num_threads(config.inference.threads)
+    PolicyWorker(
+        context,
+        setup.store(),
+        WeightStore(setup.arena),
+        index,
+        make_model(spec.observation, spec.action, config.model),
+        action=spec.action,
+        config=config.inference,
+        seed=int_seed(config.seed, "policy worker", index),
+    ).run()
+
+
+def learner(context: ChildContext, setup: RunSetup) -> None:
+    """Child: the learner."""
+    import_user_modules(setup.config)
+    import torch
+
+    from rollmill.learning.learner import Learner
+    from rollmill.models.registry import make_model
+    from rollmill.runtime.seeds import int_seed
+    from rollmill.storage.checkpoints import CheckpointStore
+    from rollmill.storage.weights import WeightStore
+
+    config, spec = setup.config, setup.probed.spec
+    torch.set_num_threads(config.learner.threads)
+    torch.manual_seed(int_seed(config.seed, "initial weights", 0))
+    Learner(
+        context,
+        setup.store(),
+        WeightStore(setup.arena),
+        make_model(spec.observation, spec.action, config.model),
+        spec=spec,
+        config=config.learner,
+        checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
+        total_steps=config.total_steps,
+        seed=int_seed(config.seed, "learner", 0),
+        report_every_s=config.report_every_s,
+        resume=setup.resume,
+    ).run()

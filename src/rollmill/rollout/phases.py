@@ -1,0 +1,16 @@
+"""What a rollout worker accounts for in the ledger.
+
+Apart from the rollout worker itself, because the main process reads the ledger and must not import what that needs.
+"""
+
+from __future__ import annotations
+
+from rollmill.runtime.ledger import Role
+
+ROLE = Role(
+    name="rollout worker",
+    phases=("simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
+    counters=("agent steps",),
+    waiting=frozenset({"waiting for actions", "waiting for a slot"}),
+)
+SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))

@@ -1,0 +1,102 @@
+"""The slot store: fields, ownership, references and generations."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
+from rollmill.storage.slots import (
+    FREE_SLOT,
+    SlotStore,
+    Topology,
+    add_to_layout,
+    decode,
+    encode,
+    slot_fields,
+    slots_needed,
+)
+
+
+def make_store(topology: Topology, spec: EnvSpec, *, rollout_length: int = 4, state_size: int = 0) -> SlotStore:
+    fields = slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology)
+    return SlotStore(Arena.create(layout), fields, topology, create=True)
+
+
+@pytest.fixture
+def topology() -> Topology:
+    return Topology(
+        rollout_length=4,
+        group_rows=3,
+        worker_of_group=(0, 1, 0),
+        policy_worker_of_group=(0, 0, 1),
+        slots_of_worker=(5, 3),
+        num_policy_workers=2,
+    )
+
+
+SPEC = EnvSpec(
+    name="test",
+    observation={"image": ArraySpec(shape=(2, 5, 5), dtype="uint8"), "vector": ArraySpec(shape=(7,), dtype="float64")},
+    action=ActionSpec(
+        heads=(CategoricalHead(n=3), BoxHead(low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,))), structure="tuple"
+    ),
+    has_action_mask=True,
+)
+
+
+def test_messages_survive_packing() -> None:
+    for kind in (0, 1):
+        for index in (0, 1, 2**31):
+            assert decode(encode(kind, index)) == (kind, index)
+
+
+def test_ownership_is_consecutive_and_complete(topology: Topology) -> None:
+    assert list(topology.slots_owned_by(0)) == [0, 1, 2, 3, 4]
+    assert list(topology.slots_owned_by(1)) == [5, 6, 7]
+    assert topology.groups_of_worker(0) == [0, 2]
+    assert topology.groups_of_policy_worker(1) == [2]
+
+
+def test_arrays_have_the_time_axis_of_the_specs(topology: Topology) -> None:
+    store = make_store(topology, SPEC, state_size=6)
+    arrays = store.arrays
+    assert store.observation["image"].shape == (8, 5, 3, 2, 5, 5)
+    assert store.observation["image"].dtype == np.uint8
+    assert store.observation["vector"].dtype == np.float64
+    assert arrays["action_mask"].shape == (8, 5, 3, 3)
+    assert arrays["action_discrete"].shape == (8, 4, 3, 1)
+    assert arrays["action_continuous"].shape == (8, 4, 3, 2)
+    assert arrays["value"].shape == (8, 5, 3)
+    assert arrays["reward"].shape == (8, 4, 3)
+    assert arrays["rnn_state"].shape == (8, 3, 6)
+
+
+def test_a_block_of_observations_is_contiguous(topology: Topology) -> None:
+    store = make_store(topology, SPEC)
+    assert store.observation["image"][3, 2].flags["C_CONTIGUOUS"]
+
+
+def test_the_last_release_gives_the_slot_back_to_its_owner_with_a_new_generation(topology: Topology) -> None:
+    store = make_store(topology, SPEC)
+    slot = 6  # of worker 1
+    store.retain(slot)
+    store.retain(slot)
+    messages = np.zeros(16, np.int64)
+    store.release(slot)
+    assert store.inboxes[1].get_many(messages, 0.0) == 0
+    assert store.generation[slot] == 0
+    store.release(slot)
+    assert store.inboxes[1].get_many(messages, 0.0) == 1
+    assert decode(int(messages[0])) == (FREE_SLOT, slot)
+    assert store.generation[slot] == 1
+    assert store.inboxes[0].get_many(messages, 0.0) == 0
+
+
+def test_slots_needed_leaves_room_for_a_batch_beside_every_group_s_own() -> None:
+    for num_groups, rows, steps, batch in [(1, 1, 1, 1), (4, 16, 32, 1024), (2, 8, 20, 4000), (300, 10, 32, 2048)]:
+        needed = slots_needed(num_groups=num_groups, group_rows=rows, rollout_length=steps, batch_size=batch)
+        assert (needed - num_groups) * rows * steps >= batch
