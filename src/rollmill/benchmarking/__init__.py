@@ -1,0 +1,1 @@
+"""Measurements: the ring, pure simulation, the sampler, full training, and the bound of the machine."""
