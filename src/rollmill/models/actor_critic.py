@@ -74,6 +74,7 @@ class ActorCritic(nn.Module):
         self.trunk, trunk_width = _trunk(width, config)
         self.critic_trunk = None if config.shared else _trunk(width, config)[0]
         self.heads = _Heads(trunk_width, self.distribution, config)
+        self.set_channels_last(True)
 
     def forward(
         self,
@@ -182,10 +183,13 @@ class ActorCritic(nn.Module):
         return return_ if self.return_normaliser is None else self.return_normaliser.normalise(return_)
 
     def set_channels_last(self, enabled: bool) -> None:
-        """Whether images are cast into channels_last memory (the default) or into channels-first memory."""
+        """Whether images and the convolutions' weights are in channels_last memory (the default) or channels-first."""
         for module in self.modules():
             if isinstance(module, ImageInput):
                 module.channels_last = enabled
+            if isinstance(module, nn.Conv2d):
+                layout = torch.channels_last if enabled else torch.contiguous_format
+                module.weight.data = module.weight.data.contiguous(memory_format=layout)
 
     def to_inference_dtype(self, dtype: torch.dtype) -> ActorCritic:
         """Keep the weights of encoders and core in ``dtype``, for a policy worker; heads and normalisers stay float32.

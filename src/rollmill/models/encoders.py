@@ -17,12 +17,14 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
+from rollmill.native import gather_images
 from rollmill.specs import ArraySpec
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
 
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
 _MAX_ONE_HOT = 4096
+# The native cast's dtypes, and what NumPy, which has no bfloat16, sees them as.
+_NATIVE_CAST = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 
 def channels_first(spec: ArraySpec) -> bool:
@@ -103,10 +107,33 @@ class ImageInput(nn.Conv2d):
                 weight = weight * self.pixel_scale
             device = x.device.type
             dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-            x = x.to(dtype, memory_format=torch.channels_last if self.channels_last else torch.contiguous_format)
+            x = self._cast(x, dtype)
         elif not torch.is_autocast_enabled(x.device.type):
             x = x.to(weight.dtype)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+
+    def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if not self.channels_last:
+            return x.to(dtype, memory_format=torch.contiguous_format)
+        if (
+            self.channels_first
+            and x.dtype == torch.uint8
+            and x.device.type == "cpu"
+            and dtype in _NATIVE_CAST
+            and not torch.compiler.is_compiling()
+        ):
+            # torch's own cast with a change of memory format takes a fifth of the forward pass on a CPU.
+            batch, channels, height, width = x.shape
+            out = torch.empty((batch, height, width, channels), dtype=dtype)
+            gather_images(
+                out.view(_NATIVE_CAST[dtype]).numpy(),
+                x.contiguous().numpy(),
+                np.arange(batch),
+                channels_first=True,
+                scale=1.0,
+            )
+            return out.permute(0, 3, 1, 2)
+        return x.to(dtype, memory_format=torch.channels_last)
 
 
 class ConvEncoder(EntryEncoder):

@@ -23,7 +23,8 @@ class _Residual(nn.Module):
         self.activation = activation_module(config.activation, "relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        residual: Tensor = self.second(self.activation(self.first(self.activation(x))))
+        # Activations work in place, and x is still needed: by the skip connection and by the layer before.
+        residual: Tensor = self.second(self.activation(self.first(self.activation(x.clone()))))
         return x + residual
 
 

@@ -15,9 +15,10 @@ __all__ = ["activation_module", "initialise_conv", "initialise_dense"]
 # Standard deviation of a standard normal truncated to (-2, 2): JAX's LeCun-normal divides by it.
 _TRUNCATED_STD = 0.87962566103423978
 
+# ReLU and ELU in place: their backward passes need the output alone, and the layer before needs neither.
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": nn.ReLU,
-    "elu": nn.ELU,
+    "relu": lambda: nn.ReLU(inplace=True),
+    "elu": lambda: nn.ELU(inplace=True),
     "silu": nn.SiLU,
     "gelu": nn.GELU,
     "tanh": nn.Tanh,
