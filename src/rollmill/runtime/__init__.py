@@ -5,6 +5,7 @@
 ``supervisor`` starts, watches and ends processes; nothing outlives it
 ``watchdog``   ends the run's processes when the main process cannot; ``sweep`` is the script that it runs
 ``child``      the start of a process and what its target is given
+``spawning``   what a process inherits
 ``events``     what the supervisor reports, and the errors to raise for it
 ``ledger``     where each process's time goes
 ``seeds``      random streams keyed by (seed, role, index)

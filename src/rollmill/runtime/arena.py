@@ -7,12 +7,12 @@ it either.
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import fcntl
 import math
 import mmap
 import os
+import weakref
 from collections.abc import Iterator, Mapping
 from multiprocessing import reduction
 from typing import Any, NamedTuple
@@ -120,12 +120,13 @@ class Arena(Mapping[str, NDArray[Any]]):
 
     def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int, *, owner: bool) -> None:
         """Maps a descriptor; use `Arena.create`."""
-        self._descriptor: int | None = descriptor if owner else None
+        self._descriptor = descriptor
+        self._close_descriptor = weakref.finalize(self, os.close, descriptor) if owner else None
         self._layout = dict(fields)
-        self._map: mmap.mmap | None = mmap.mmap(descriptor, nbytes)
+        memory = mmap.mmap(descriptor, nbytes)
         self.nbytes = nbytes
         self._views: dict[str, NDArray[Any]] = {
-            name: np.ndarray(field.shape, field.dtype, buffer=self._map, offset=field.offset)
+            name: np.ndarray(field.shape, field.dtype, buffer=memory, offset=field.offset)
             for name, field in self._layout.items()
         }
 
@@ -150,10 +151,10 @@ class Arena(Mapping[str, NDArray[Any]]):
         try:
             os.ftruncate(descriptor, needed)
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
-            arena = cls(descriptor, layout.fields, needed, owner=True)
-        except BaseException:
+        except OSError:
             os.close(descriptor)
             raise
+        arena = cls(descriptor, layout.fields, needed, owner=True)
         if poison:
             for name, field in layout.fields.items():
                 if field.poisoned:
@@ -175,21 +176,16 @@ class Arena(Mapping[str, NDArray[Any]]):
         return len(self._views)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._descriptor is None:
+        if self._close_descriptor is None or not self._close_descriptor.alive:
             raise ValueError("This arena is closed or was itself received; only its maker can send it to a process.")
         return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes)
 
     def close(self) -> None:
         """Gives up this process's hold. Memory returns when the last process and the last view are gone."""
+        # The mapping is not closed but dropped: NumPy's views keep it alive, and do not keep it from being closed.
         self._views = {}
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-        if self._map is not None:
-            # Where somebody still holds a view, the mapping goes with the last of them.
-            with contextlib.suppress(BufferError):
-                self._map.close()
-            self._map = None
+        if self._close_descriptor is not None:
+            self._close_descriptor()
 
 
 def poison_value(dtype: DTypeLike) -> Any:

@@ -18,7 +18,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
@@ -181,12 +181,6 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
         raise
     except BaseException as error:
         fail(error)
-
-
-def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a child: one thread for every numerical library unless ``extra`` says otherwise."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, "1") | dict(extra or {})
 
 
 def _die_with_parent(parent: int) -> None:

@@ -24,7 +24,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import connection, resource_tracker
+from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import TracebackType
@@ -40,10 +40,10 @@ from rollmill.runtime.child import (
     Traceback,
     Work,
     run_child,
-    thread_environment,
 )
 from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death
 from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Role
+from rollmill.runtime.spawning import spawn, thread_environment
 from rollmill.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
@@ -54,9 +54,6 @@ NO_ROLE = Role(name="process")
 TERMINATE_GRACE_S = 1.0
 # A death is usually seen at once; where a grandchild holds the pipe that tells of it, within this time.
 LONGEST_WAIT_S = 0.25
-
-# Starting a process changes os.environ for a moment.
-_starting = threading.Lock()
 
 
 @dataclass(kw_only=True)
@@ -101,6 +98,7 @@ class Supervisor:
         self.board = LedgerBoard(max_processes)
         self._children: dict[Handle, _Child] = {}
         self._started = 0
+        self._pending: list[Event] = []
         self._watchdog: Watchdog | None = None
         self._watchdog_handle = Handle("watchdog", 0, -1)
         self._watchdog_reported = False
@@ -116,8 +114,7 @@ class Supervisor:
     ) -> None:
         try:
             if self._children:
-                # After an exception nobody waits for results any more, only for a clean end.
-                self.stop(grace_s=5.0 if kind is None else 2.0)
+                self.stop(grace_s=_grace(kind))
         finally:
             self._end_everything()
 
@@ -181,7 +178,7 @@ class Supervisor:
         )
         tokens = [part for part in (os.environ.get(sweep.VARIABLE), self.run_id, token) if part]
         try:
-            _spawn(process, thread_environment(env) | {sweep.VARIABLE: ":".join(tokens)})
+            spawn(process, thread_environment(env) | {sweep.VARIABLE: ":".join(tokens)})
         except BaseException as error:
             os.close(reading)
             os.close(notes)
@@ -277,7 +274,7 @@ class Supervisor:
         if child is None:
             raise KeyError(f"{handle} has ended; only a living process has stacks.")
         if not child.started:
-            self._receive(child, [])
+            self._receive(child, self._pending)
         if not child.started:
             return ""  # The signal would kill it.
         before = os.fstat(child.notes).st_size
@@ -292,7 +289,7 @@ class Supervisor:
         return os.pread(child.notes, size - before, before).decode(errors="replace")
 
     def _collect(self) -> list[Event]:
-        events: list[Event] = []
+        events, self._pending = self._pending, []
         for child in list(self._children.values()):
             exit_code = child.process.exitcode  # Before reading: what it sent is then all there.
             self._receive(child, events)
@@ -366,23 +363,11 @@ class Supervisor:
             watchdog.close()
 
 
-def _spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
-    """Starts the process with these environment variables, and with SIGINT blocked until it ignores it."""
-    with _starting:
-        # multiprocessing's own helper process must not get the run's token: it serves the whole program.
-        resource_tracker.ensure_running()
-        before = {name: os.environ.get(name) for name in variables}
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        os.environ.update(variables)
-        try:
-            process.start()
-        finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+def _grace(kind: type[BaseException] | None) -> float:
+    """Seconds that processes have to end by themselves: after an exception nobody waits for their results any more."""
+    if kind is None:
+        return 5.0
+    return 0.0 if issubclass(kind, KeyboardInterrupt) else 2.0
 
 
 def _signal_group(group: int, number: signal.Signals) -> None:

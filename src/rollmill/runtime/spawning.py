@@ -1,0 +1,40 @@
+"""The moment in which a process is started: what it inherits."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping
+from multiprocessing import resource_tracker
+from multiprocessing.context import SpawnProcess
+
+__all__ = ["spawn", "thread_environment"]
+
+# Starting a process changes os.environ for a moment.
+_starting = threading.Lock()
+
+
+def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
+    """Environment variables of a child: one thread for every numerical library unless ``extra`` says otherwise."""
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+    return dict.fromkeys(names, "1") | dict(extra or {})
+
+
+def spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
+    """Starts the process with these environment variables, and with SIGINT blocked until it ignores it."""
+    with _starting:
+        # multiprocessing's own helper process must not get the run's token: it serves the whole program.
+        resource_tracker.ensure_running()
+        before = {name: os.environ.get(name) for name in variables}
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        os.environ.update(variables)
+        try:
+            process.start()
+        finally:
+            for name, value in before.items():
+                if value is None:
+                    del os.environ[name]
+                else:
+                    os.environ[name] = value
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
