@@ -7,6 +7,7 @@ learned, except for rounding. What the user sets is not measured, only kept.
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -136,8 +137,9 @@ def candidates_for(
         Candidate(precision=precision, micro_batch=size, channels_last=layout, compile=compiled, cuda_graphs=graphs)
         for compiled in options(config.compile, is_open=on_cuda)
         for graphs in options(config.cuda_graphs, is_open=on_cuda)
+        # The likely ones first, should the time be too short for all: channels_last, which nearly always pays.
+        for layout in reversed(options(config.channels_last, is_open=has_images))
         for precision in precisions
-        for layout in options(config.channels_last, is_open=has_images)
         for size in micro_batches
     )
 
@@ -150,13 +152,15 @@ def choose(
     device: torch.device | str = "cpu",
     modules: Sequence[nn.Module] = (),
     clock: Callable[[], float] = time.perf_counter,
+    timer: Callable[[], float] | None = None,
 ) -> FastPath:
     """Times candidates and returns the one with the smallest median time for a sample.
 
     Not every combination is tried. First precisions and memory formats are compared at one micro-batch size (on CPU the
     smallest, which is the cheapest to time; on CUDA the largest, as small ones measure kernel launches), then sizes for
     the best of those, then graphs and compilation for the best of those. Within each of these stages, those close to
-    the best are timed twice, some time apart, as other processes load the machine unevenly.
+    the best are timed twice, some time apart, as other processes load the machine unevenly, and those far behind are
+    given up early.
 
     Args:
         make_step: Gives for a candidate the function that runs the forward and backward pass of ``micro_batch`` samples
@@ -166,7 +170,9 @@ def choose(
         budget_s: Seconds, after which no further candidate is started; the time that compilation takes is not counted.
         device: Waited for around each measurement, if it is a CUDA device.
         modules: What the steps touch. They, and torch's random states, are afterwards what they were.
-        clock: Gives seconds.
+        clock: Gives the seconds of the budget.
+        timer: Gives the seconds that candidates are compared by. By default, the wall clock; for one torch thread on a
+            CPU, that thread's CPU time, so that it does not matter how busy the machine is with other processes.
 
     Raises:
         ValueError: There are no candidates.
@@ -177,7 +183,9 @@ def choose(
     if len(candidates) == 1:
         return FastPath(**vars(candidates[0]))
     on_cuda = torch.device(device).type == "cuda"
-    bench = _Bench(make_step, on_cuda, clock, clock() + budget_s)
+    if timer is None:
+        timer = time.thread_time if not on_cuda and torch.get_num_threads() == 1 else time.perf_counter
+    bench = _Bench(make_step, on_cuda, clock, timer, clock() + budget_s)
     plain = list(dict.fromkeys(map(_plain, candidates)))
     screened_at = (max if on_cuda else min)(c.micro_batch for c in plain)
     with undisturbed(*modules):
@@ -232,17 +240,20 @@ class _Bench:
     MIN_REPETITIONS = 3
     ENOUGH_S = 0.25  # of timing one candidate, however few repetitions that is
     CLOSE = 0.15
+    HOPELESS = 1.5
 
     def __init__(
         self,
         make_step: Callable[[Candidate], Callable[[], None]],
         on_cuda: bool,
         clock: Callable[[], float],
+        timer: Callable[[], float],
         deadline: float,
     ) -> None:
         self._make_step = make_step
         self._synchronise: Callable[[], None] = torch.cuda.synchronize if on_cuda else lambda: None
         self._clock = clock
+        self._timer = timer
         self._deadline = deadline
         self.times: dict[Candidate, list[float]] = {}
         self.failures: dict[Candidate, Exception] = {}
@@ -277,21 +288,25 @@ class _Bench:
         """Adds a few times, or the failure; does nothing after the deadline, except for the very first candidate."""
         if self._clock() >= self._deadline and (self.times or self.failures):
             return
+        hopeless_s = self.HOPELESS * candidate.micro_batch * min(map(self._median, self.times), default=math.inf)
         try:
             began = self._clock()
             step = self._make_step(candidate)
-            step()
-            self._synchronise()
+            first_s = self._time(step)
             if candidate.compile:
                 self._deadline += self._clock() - began
-            times: list[float] = []
-            while len(times) < self.MIN_REPETITIONS and sum(times) < self.ENOUGH_S:
-                began = self._clock()
-                step()
-                self._synchronise()
-                times.append(self._clock() - began)
+            times = [self._time(step)]
+            if min(first_s, times[0]) < hopeless_s:  # else the budget is better spent on others
+                while len(times) < self.MIN_REPETITIONS and sum(times) < self.ENOUGH_S:
+                    times.append(self._time(step))
         except Exception as error:  # whatever a backend that this machine lacks raises: the others may work
             self.failures[candidate] = error
             self.times.pop(candidate, None)
         else:
             self.times.setdefault(candidate, []).extend(times)
+
+    def _time(self, step: Callable[[], None]) -> float:
+        began = self._timer()
+        step()
+        self._synchronise()
+        return self._timer() - began
