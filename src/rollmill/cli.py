@@ -18,6 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rollmill.options import OptionError, describe, parse_overrides
 
@@ -163,11 +164,17 @@ _USAGE = {
 
 def _parsers() -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
     train = _Command("train", _train, "Train an agent. Any setting is given as --KEY VALUE.")
-    train.parser.add_argument("preset", metavar="PRESET", help="what to train; `rollmill envs` lists all presets")
+    train.parser.add_argument(
+        "preset",
+        metavar="PRESET",
+        nargs="?",
+        help="what to train (`rollmill envs` lists all presets); optional to resume",
+    )
     train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=_whole_number, metavar="N")
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     train.option("--seed", "seed of all random streams", kind=_whole_number, metavar="S")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
+    train.flag("--quiet", "show no progress")
     _add_import(train)
 
     evaluate = _Command("eval", _eval, "Evaluate a trained agent on environments and seeds of its own.")
@@ -320,7 +327,7 @@ def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object])
         overrides["env.imports"] = tuple(modules)
 
 
-def _train(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _import_modules(arguments, overrides)
     from rollmill import api
 
@@ -330,6 +337,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         run_dir=arguments.run_dir,
         seed=arguments.seed,
         resume=arguments.resume,
+        quiet=arguments.quiet,
         **overrides,
     )
     print(run.dir)
@@ -339,6 +347,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
 def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rollmill.evaluation.evaluate import evaluate
 
+    _use_one_thread()
     result = evaluate(
         arguments.run_dir,
         episodes=arguments.episodes,
@@ -356,6 +365,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
 def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rollmill.evaluation.watch import watch
 
+    _use_one_thread()
     watch(
         arguments.run_dir,
         episodes=arguments.episodes,
@@ -368,6 +378,13 @@ def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         say=lambda text: print(text, flush=True),
     )
     return 0
+
+
+def _use_one_thread() -> None:
+    """Batches this small are slower with more, and a run may be training beside us."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _plot(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:

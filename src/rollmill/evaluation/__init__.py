@@ -1,0 +1,1 @@
+"""Trained agents: loading, evaluating, filming and watching them. Importing this package imports no torch."""

@@ -1,0 +1,253 @@
+"""A trained policy, to be asked for actions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rollmill.envs.actions import ActionCodec
+from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.views import Array
+from rollmill.evaluation.snapshot import Snapshot, read_snapshot
+from rollmill.evaluation.stage import spaces_of
+from rollmill.runtime.seeds import int_seed
+
+if TYPE_CHECKING:
+    import gymnasium
+
+__all__ = ["Agent", "AgentError", "load"]
+
+
+class AgentError(ValueError):
+    """An agent was given something that does not fit its environment or its state."""
+
+
+class Agent:
+    """A policy with the weights of one checkpoint. It is not changed by a run that goes on.
+
+    Observations are given, and actions returned, as the environment has them: a single observation gives a single
+    action, a batch (every array with one more axis in front, as vector environments give it) gives a batch. A recurrent
+    policy remembers what it saw: call ``reset`` when an episode begins.
+
+    Args:
+        snapshot: Weights and configuration.
+        observation_space: The environment's, of a single observation.
+        action_space: Likewise.
+        device: Where the network runs.
+        seed: Keys the sampling of actions.
+
+    Attributes:
+        snapshot: What it was built from.
+
+    Raises:
+        AgentError: The weights belong to another network than these spaces and this configuration give.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+    ) -> None:
+        import torch
+
+        from rollmill.models.registry import make_model
+
+        self.snapshot = snapshot
+        self._observations = ObservationCodec(observation_space)
+        self._axes = _axes_of(observation_space)
+        self._spec = action_spec(action_space)
+        self._actions = ActionCodec(self._spec, snapshot.model.squash_actions)
+        self._device = torch.device(device)
+        self._model = make_model(self._observations.specs, self._spec, snapshot.model).to(self._device)
+        try:
+            self._model.load_state_dict(snapshot.weights)
+        except RuntimeError as error:
+            raise AgentError(
+                f"{snapshot.checkpoint} does not fit {snapshot.env.name!r} and the network in the run's "
+                f"config.json; were they changed after the training? ({error})"
+            ) from error
+        self._generator = torch.Generator(self._device).manual_seed(int_seed(seed, "agent", 0))
+        self._state: torch.Tensor | None = None
+        self._num_rows: int | None = None
+
+    def act(self, observation: Any, *, deterministic: bool = False, action_mask: Any = None) -> Any:
+        """Action for one observation, or actions for a batch of them.
+
+        Args:
+            observation: As the environment gives it. An entry ``"action_mask"`` is used as the mask.
+            deterministic: Take the most probable action (the mean of a Gaussian) instead of sampling.
+            action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that give it in
+                ``info``.
+
+        Returns:
+            What ``env.step`` takes.
+
+        Raises:
+            AgentError: The observation is neither one of this environment nor a batch of them, the mask has another
+                size, or the number of rows changed without a ``reset``.
+        """
+        is_batch = self._is_batch(observation)
+        if not is_batch:
+            observation = _add_axis(observation)
+        num_rows = _num_rows(observation)
+        arrays = {
+            name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
+        }
+        try:
+            self._observations.write(observation, arrays)
+        except (KeyError, IndexError, ValueError, TypeError) as error:
+            raise AgentError(
+                f"the observation does not fit the environment {self.snapshot.env.name!r} ({error}); give it as "
+                "env.reset() and env.step() return it"
+            ) from error
+        if action_mask is None and self._observations.has_mask:
+            action_mask = observation[ACTION_MASK]
+        mask = self._read_mask(action_mask, num_rows) if action_mask is not None else None
+        discrete, continuous = self.choose(arrays, mask, deterministic)
+        decode = self._actions.decode_batch if is_batch else self._actions.decode_row
+        if is_batch:
+            return decode(discrete, continuous)
+        return decode(None if discrete is None else discrete[0], None if continuous is None else continuous[0])
+
+    def reset(self, rows: Array | Sequence[int] | None = None) -> None:
+        """Forget what rows saw, because a new episode begins there.
+
+        Args:
+            rows: bool ``[B]`` or row indices; None forgets all, after which the number of rows may differ.
+        """
+        if rows is None:
+            self._state = None
+            self._num_rows = None
+        elif self._state is not None:
+            import torch
+
+            index = np.asarray(rows)
+            chosen = np.flatnonzero(index) if index.dtype == np.bool_ else index
+            if len(chosen):
+                with torch.inference_mode():
+                    self._state[torch.as_tensor(chosen, device=self._device, dtype=torch.long)] = 0.0
+
+    def choose(
+        self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool
+    ) -> tuple[Array | None, Array | None]:
+        """Actions in the form in which slots store them; ``act`` for those who have a slot's arrays.
+
+        Args:
+            observation: Name -> ``[B, ...]``, as ``EnvSpec.observation`` says.
+            action_mask: bool ``[B, M]`` or None.
+            deterministic: As in ``act``.
+
+        Returns:
+            ``(discrete, continuous)``: int32 ``[B, Kd]`` and float32 ``[B, Kc]``, None where there is none.
+
+        Raises:
+            AgentError: The number of rows changed without a ``reset``.
+        """
+        import torch
+
+        num_rows = len(next(iter(observation.values())))
+        if self._num_rows not in (None, num_rows) and self._model.state_size:
+            raise AgentError(
+                f"{num_rows} observations were given, but the recurrent state is that of {self._num_rows} rows; "
+                "call reset() before a different number of rows"
+            )
+        self._num_rows = num_rows
+        # A copy on the CPU too: the caller's arrays may be read-only, and are overwritten by the next step.
+        tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
+        mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
+        with torch.inference_mode():
+            output = self._model(tensors, self._state)
+            self._state = output.rnn_state
+            distribution = self._model.distribution
+            if deterministic:
+                discrete, continuous = distribution.mode(output.params, mask)
+            else:
+                discrete, continuous = distribution.sample(output.params, mask, self._generator)
+        return (
+            None if discrete is None else discrete.to("cpu", torch.int32).numpy(),
+            None if continuous is None else continuous.to("cpu", torch.float32).numpy(),
+        )
+
+    def _is_batch(self, observation: Any) -> bool:
+        value = observation
+        try:
+            for key in self._axes[0]:
+                value = value[key]
+            extra = np.ndim(value) - self._axes[1]
+        except (KeyError, IndexError, TypeError, ValueError):
+            extra = -1
+        if extra not in (0, 1):
+            raise AgentError(
+                f"the observation ({type(observation).__name__}{_shape(value)}) is neither one observation of "
+                f"{self.snapshot.env.name!r}, whose arrays are "
+                + ", ".join(f"{name} {spec.shape}" for name, spec in self._observations.specs.items())
+                + ", nor a batch of them"
+            )
+        return extra == 1
+
+    def _read_mask(self, mask: Any, num_rows: int) -> Array:
+        parts = mask if isinstance(mask, tuple) else (mask,)
+        joined = np.concatenate([np.asarray(part).reshape(num_rows, -1) for part in parts], axis=1).astype(bool)
+        if joined.shape[1] != self._spec.mask_size:
+            raise AgentError(
+                f"the action mask has {joined.shape[1]} entries a row; {self._spec.mask_size} are needed, one for each "
+                "choice of each categorical head"
+            )
+        return joined
+
+
+def load(run_dir: Path | str, checkpoint: str | Path = "latest", device: str = "cpu", *, seed: int = 0) -> Agent:
+    """The agent of a run. Builds one environment for a moment, to know its spaces.
+
+    Args:
+        run_dir: Directory of a run, finished or not.
+        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
+        device: Where the network runs.
+        seed: Keys the sampling of actions.
+
+    Raises:
+        NoRunError: There is no such run or checkpoint.
+        CheckpointError: No checkpoint is whole.
+        AgentError: The weights do not fit the environment.
+    """
+    snapshot = read_snapshot(run_dir, checkpoint, device)
+    observation_space, action_space = spaces_of(snapshot.env)
+    return Agent(snapshot, observation_space, action_space, device=device, seed=seed)
+
+
+def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
+    """Where the first array of an observation is, and how many axes it has."""
+    from gymnasium import spaces
+
+    path: tuple[str | int, ...] = ()
+    while isinstance(space, spaces.Dict | spaces.Tuple):
+        key = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+        path = (*path, key)
+        space = space.spaces[key]  # type: ignore[index]
+    return path, len(space.shape or ())
+
+
+def _add_axis(observation: Any) -> Any:
+    if isinstance(observation, Mapping):
+        return {key: _add_axis(value) for key, value in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(_add_axis(value) for value in observation)
+    return np.asarray(observation)[None]
+
+
+def _num_rows(batch: Any) -> int:
+    while isinstance(batch, Mapping | tuple):
+        batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
+    return len(batch)
+
+
+def _shape(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return "" if shape is None else f" of shape {shape}"

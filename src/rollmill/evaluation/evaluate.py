@@ -1,0 +1,202 @@
+"""Evaluation: an exact number of whole episodes of one version of a policy, with environments and seeds of its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.rows import play
+from rollmill.evaluation.snapshot import Snapshot, read_snapshot
+from rollmill.evaluation.stats import Estimate, mean_interval
+from rollmill.evaluation.video import film_episode
+from rollmill.runtime.seeds import int_seed
+
+__all__ = ["EvaluationResult", "evaluate", "evaluate_snapshot", "quotas"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationResult:
+    """What an evaluation found.
+
+    Attributes:
+        env: The environment's name.
+        checkpoint: The file whose weights were evaluated.
+        agent_steps: Agent steps that they had learned from.
+        returns: Raw return of each episode, environment after environment.
+        lengths: Agent steps of each episode.
+        mean: Mean return.
+        interval: Its 95 % bootstrap interval.
+        frames: Simulator frames of all episodes.
+        seconds: Wall-clock time of the episodes.
+        deterministic: Whether the most probable actions were taken.
+        seed: Seed of the evaluation.
+        video: The film of one episode; None where none was asked for.
+    """
+
+    env: str
+    checkpoint: str
+    agent_steps: int
+    returns: tuple[float, ...]
+    lengths: tuple[int, ...]
+    mean: float
+    interval: tuple[float, float]
+    frames: int
+    seconds: float
+    deterministic: bool
+    seed: int
+    video: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, for JSON."""
+        return {
+            "env": self.env,
+            "checkpoint": self.checkpoint,
+            "agent_steps": self.agent_steps,
+            "episodes": len(self.returns),
+            "mean_return": self.mean,
+            "interval_95": list(self.interval),
+            "std_return": float(np.std(self.returns)),
+            "min_return": min(self.returns),
+            "max_return": max(self.returns),
+            "mean_length": float(np.mean(self.lengths)),
+            "frames": self.frames,
+            "frames_per_second": self.frames / self.seconds,
+            "deterministic": self.deterministic,
+            "seed": self.seed,
+            "video": self.video,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+        }
+
+    def describe(self) -> str:
+        """A few lines for people."""
+        low, high = self.interval
+        lines = [
+            f"{self.env}: {len(self.returns)} episodes after {self.agent_steps:,} agent steps of training",
+            f"  policy  {self.checkpoint}, {'most probable' if self.deterministic else 'sampled'} actions",
+            f"  return  {self.mean:,.2f}   95 % interval {low:,.2f} to {high:,.2f}   "
+            f"smallest {min(self.returns):,.2f}, largest {max(self.returns):,.2f}",
+            f"  length  {np.mean(self.lengths):,.1f} agent steps",
+            f"  speed   {self.frames / self.seconds:,.0f} frames/s",
+        ]
+        if self.video is not None:
+            lines.append(f"  video   {self.video}")
+        return "\n".join(lines)
+
+
+def evaluate(
+    run_dir: Path | str,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    deterministic: bool = False,
+    video: Path | str | None = None,
+    num_envs: int = 8,
+    checkpoint: str | Path = "latest",
+    device: str = "cpu",
+) -> EvaluationResult:
+    """Evaluate a run's policy.
+
+    Args:
+        run_dir: Directory of a run, finished or not.
+        episodes: How many whole episodes.
+        seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
+        deterministic: Take the most probable action instead of sampling.
+        video: Also film one more episode into this mp4 file.
+        num_envs: Environments side by side.
+        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
+        device: Where the network runs.
+
+    Raises:
+        NoRunError: There is no such run or checkpoint.
+        CheckpointError: No checkpoint is whole.
+        ValueError: ``episodes`` or ``num_envs`` is below 1.
+    """
+    snapshot = read_snapshot(run_dir, checkpoint, device)
+    return evaluate_snapshot(
+        snapshot,
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        video=video,
+        num_envs=num_envs,
+        device=device,
+    )
+
+
+def evaluate_snapshot(
+    snapshot: Snapshot,
+    *,
+    episodes: int,
+    seed: int = 0,
+    deterministic: bool = False,
+    video: Path | str | None = None,
+    num_envs: int = 8,
+    device: str = "cpu",
+) -> EvaluationResult:
+    """Evaluate one version of a policy; see `evaluate`."""
+    quota = quotas(episodes, num_envs)
+    env = replace(snapshot.env, on_failure="stop")
+    spec = probe(env)
+    seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
+    group = make_group(env, len(quota), seeds, squash=snapshot.model.squash_actions)
+    try:
+        assert isinstance(group, PythonGroup | VectorGroup)
+        agent = Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)
+        returns: list[list[float]] = [[] for _ in quota]
+        lengths: list[list[int]] = [[] for _ in quota]
+        missing = episodes
+        started = time.perf_counter()
+        steps = play(agent, group, spec, deterministic=deterministic)
+        while missing:
+            outcome = next(steps).outcome
+            for row in np.flatnonzero(outcome.episode_length):
+                if len(returns[row]) < quota[row]:
+                    returns[row].append(float(outcome.episode_return[row]))
+                    lengths[row].append(int(outcome.episode_length[row]))
+                    missing -= 1
+        seconds = time.perf_counter() - started
+    finally:
+        group.close()
+    film = None
+    if video is not None:
+        film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
+    flat = tuple(value for row in returns for value in row)
+    steps_played = tuple(value for row in lengths for value in row)
+    estimate: Estimate = mean_interval(flat, seed=seed)
+    return EvaluationResult(
+        env=env.name,
+        checkpoint=str(snapshot.checkpoint),
+        agent_steps=snapshot.agent_steps,
+        returns=flat,
+        lengths=steps_played,
+        mean=estimate.value,
+        interval=(estimate.low, estimate.high),
+        frames=sum(steps_played) * spec.frameskip,
+        seconds=seconds,
+        deterministic=deterministic,
+        seed=seed,
+        video=None if film is None else str(film.path),
+    )
+
+
+def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:
+    """How many episodes each environment contributes, fixed beforehand.
+
+    Taking the first ``episodes`` that end anywhere would prefer short ones: an environment in a long episode
+    contributes nothing meanwhile.
+
+    Raises:
+        ValueError: Either number is below 1.
+    """
+    if episodes < 1 or num_envs < 1:
+        raise ValueError(f"episodes={episodes}, num_envs={num_envs}: both must be at least 1")
+    used = min(episodes, num_envs)
+    return tuple(episodes // used + (index < episodes % used) for index in range(used))

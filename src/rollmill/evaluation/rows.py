@@ -1,0 +1,61 @@
+"""A group of environments with arrays of its own, stepped by an agent: what evaluation uses in place of slots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
+from rollmill.evaluation.agent import Agent
+from rollmill.specs import EnvSpec
+
+__all__ = ["Step", "play"]
+
+
+class Step(NamedTuple):
+    """One step of all rows. The arrays are overwritten by the next step.
+
+    Attributes:
+        observation: What the rows show after the step.
+        outcome: What the actions caused.
+    """
+
+    observation: ObservationView
+    outcome: OutcomeView
+
+
+def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool) -> Iterator[Step]:
+    """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.
+
+    Args:
+        agent: Who acts.
+        group: Whose environments; stays the caller's to close.
+        spec: The environment's.
+        deterministic: Whether the most probable action is taken instead of a sampled one.
+    """
+    observation = ObservationView(
+        {name: _zeros(group, array.shape, array.dtype) for name, array in spec.observation.items()},
+        _zeros(group, (spec.action.mask_size,), "bool") if spec.has_action_mask else None,
+        _zeros(group, (), "bool"),
+    )
+    outcome = OutcomeView(
+        reward=_zeros(group, (), "float32"),
+        terminated=_zeros(group, (), "bool"),
+        truncated=_zeros(group, (), "bool"),
+        valid=_zeros(group, (), "bool"),
+        episode_return=_zeros(group, (), "float32"),
+        episode_length=_zeros(group, (), "int32"),
+    )
+    agent.reset()
+    group.reset(observation)
+    while True:
+        agent.reset(observation.reset)
+        discrete, continuous = agent.choose(observation.observation, observation.action_mask, deterministic)
+        group.step(discrete, continuous, observation, outcome)
+        yield Step(observation, outcome)
+
+
+def _zeros(group: Group, shape: tuple[int, ...], dtype: str) -> Array:
+    return np.zeros((group.num_rows, *shape), dtype)

@@ -1,0 +1,88 @@
+"""What evaluation needs of a run: one version of the weights, and the configurations to use them with. Read-only."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rollmill.envs.config import EnvConfig
+from rollmill.models.config import ModelConfig
+from rollmill.options import from_json
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, load_checkpoint
+
+__all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot"]
+
+
+class NoRunError(LookupError):
+    """The directory holds no run, or no checkpoint of that name."""
+
+
+class Snapshot(NamedTuple):
+    """One checkpoint, in memory: a run that goes on does not change it.
+
+    Attributes:
+        env: The environment that the run was trained on.
+        model: The network's configuration.
+        weights: ``state_dict`` of the network, normalisers included.
+        agent_steps: Agent steps that the network had learned from.
+        checkpoint: The file.
+    """
+
+    env: EnvConfig
+    model: ModelConfig
+    weights: dict[str, Any]
+    agent_steps: int
+    checkpoint: Path
+
+
+def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest", device: str = "cpu") -> Snapshot:
+    """Read a checkpoint and the configuration beside it.
+
+    Args:
+        run_dir: Directory of a run.
+        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
+        device: Where the weights go.
+
+    Raises:
+        NoRunError: There is no such run or file.
+        CheckpointError: No checkpoint is whole.
+        OptionError: The saved configuration is not valid.
+    """
+    run_dir = Path(run_dir)
+    path = run_dir / "config.json"
+    if not path.is_file():
+        raise NoRunError(
+            f"{run_dir} is not a run: there is no config.json in it; give the directory that train printed"
+        )
+    try:
+        saved = json.loads(path.read_text())
+        env, model = saved["env"], saved["model"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
+    store = _store(run_dir)
+    if checkpoint == "latest":
+        state, file = store.load_latest(device)
+    elif checkpoint == "best":
+        state, file = store.load_best(device)
+    else:
+        file = Path(checkpoint)
+        if not file.is_file():
+            raise NoRunError(f"there is no checkpoint {file}; give latest, best, or a file of {store.folder}")
+        state = load_checkpoint(file, device)
+    return Snapshot(
+        from_json(EnvConfig, env),
+        from_json(ModelConfig, model),
+        state["model"],
+        int(state["counters"]["agent_steps"]),
+        file,
+    )
+
+
+def newest_checkpoint(run_dir: Path | str) -> Path | None:
+    """The file that ``"latest"`` would try first; None as long as there is none."""
+    return next(iter(_store(Path(run_dir)).paths()), None)
+
+
+def _store(run_dir: Path) -> CheckpointStore:
+    return CheckpointStore(run_dir / "checkpoints", CheckpointConfig())

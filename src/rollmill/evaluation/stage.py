@@ -1,0 +1,222 @@
+"""Environments made to be looked at: one row, with a picture of every step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import RollmillEnvError
+from rollmill.envs.factory import make_env, make_group, resolve_maker
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
+
+__all__ = ["NotRenderableError", "Picture", "Stage", "has_display", "open_stage", "spaces_of"]
+
+Picture = NDArray[np.uint8]
+"""uint8 ``[H, W, 3]``, RGB."""
+
+_ATARI_SCREEN = (210, 160)
+_ATARI_FRAMES_PER_SECOND = 60
+
+
+def has_display() -> bool:
+    """Whether a window could be opened."""
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+class NotRenderableError(RuntimeError):
+    """An environment gives no pictures."""
+
+
+class _Spaces(NamedTuple):
+    observation: Any
+    action: Any
+
+
+def spaces_of(config: EnvConfig) -> _Spaces:
+    """Observation and action space of one environment of a configuration."""
+    group = make_group(config, 1, [0])
+    try:
+        assert isinstance(group, PythonGroup | VectorGroup)
+        return _Spaces(group.observation_space, group.action_space)
+    finally:
+        group.close()
+
+
+class Stage:
+    """One row of an environment that can be looked at; itself a ``Group``.
+
+    Args:
+        group: The row that is played.
+        picture: Gives the present picture.
+        fps: Agent steps a second at which the environment is meant to be watched.
+        twin: A second group that is given the same actions, where it is the one that shows pictures.
+    """
+
+    num_rows = 1
+
+    def __init__(
+        self, group: Group, picture: Callable[[ObservationView], Any], fps: float, twin: _Twin | None = None
+    ) -> None:
+        self._group = group
+        self._picture = picture
+        self._twin = twin
+        self._shown: ObservationView | None = None
+        self.fps = fps
+
+    def reset(self, into: ObservationView) -> None:
+        """Start the first episode."""
+        self._group.reset(into)
+        if self._twin is not None:
+            self._twin.reset()
+        self._shown = into
+
+    def step(
+        self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
+    ) -> None:
+        """Step the row; see ``Group.step``."""
+        self._group.step(discrete, continuous, into, outcome)
+        if self._twin is not None:
+            self._twin.step(discrete, continuous)
+        self._shown = into
+
+    def picture(self) -> Picture:
+        """What the row looks like now.
+
+        Raises:
+            NotRenderableError: The environment gave no picture.
+        """
+        assert self._shown is not None, "reset comes first"
+        picture = np.asarray(self._picture(self._shown))
+        if picture.ndim != 3 or picture.shape[2] != 3:
+            raise NotRenderableError(
+                f"the environment's render() gave {type(picture).__name__} of shape {picture.shape}; an RGB picture "
+                '[height, width, 3] is needed: support render_mode="rgb_array"'
+            )
+        return picture.astype(np.uint8, copy=False)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self._group.close()
+        if self._twin is not None:
+            self._twin.group.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+class _Twin:
+    """An Atari game in colour and full size, with the seed and the actions of the one that the agent sees."""
+
+    def __init__(self, config: EnvConfig, seed: int) -> None:
+        height, width = _ATARI_SCREEN
+        screen = {"img_height": height, "img_width": width, "stack_num": 1, "grayscale": False}
+        self.group = make_group(replace(config, kwargs={**config.kwargs, **screen}), 1, [seed])
+        shape = (1, 1, height, width, 3)
+        self._into = ObservationView({"obs": np.zeros(shape, np.uint8)}, None, np.zeros(1, bool))
+        flags = [np.zeros(1, bool) for _ in range(3)]
+        numbers = [np.zeros(1, np.float32) for _ in range(2)]
+        self._outcome = OutcomeView(numbers[0], flags[0], flags[1], flags[2], numbers[1], np.zeros(1, np.int32))
+
+    def reset(self) -> None:
+        self.group.reset(self._into)
+
+    def step(self, discrete: Array | None, continuous: Array | None) -> None:
+        self.group.step(discrete, continuous, self._into, self._outcome)
+
+    def picture(self, _: ObservationView) -> Any:
+        return self._into.observation["obs"][0, 0]
+
+
+def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
+    """Build the environment that a policy was trained on so that it can be looked at.
+
+    Atari games are played twice with the same seed and actions, once as the agent sees them and once in colour and full
+    size. Other environments render (``render_mode="rgb_array"``); one that only exists as a native vector shows its
+    observation, if that is an image.
+
+    Args:
+        config: The environment.
+        seed: Of its first reset.
+        squash: Whether Box actions are tanh-squashed.
+
+    Raises:
+        NotRenderableError: It cannot be looked at.
+        EnvironmentFailure: Its constructor failed.
+    """
+    config = replace(config, on_failure="stop")
+    maker = resolve_maker(config)
+    skip = maker.frameskip
+    if config.name.startswith("atari/"):
+        twin = _Twin(config, seed)
+        return Stage(make_group(config, 1, [seed], squash=squash), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
+    if maker.env is None:
+        return Stage(make_group(config, 1, [seed], squash=squash), _observed_picture, 30.0 / skip)
+    if not has_display():
+        # Gymnasium tries a windowed OpenGL first, which fails late and unhelpfully where there is no display.
+        os.environ.setdefault("MUJOCO_GL", "egl")
+    rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
+    built: list[Any] = []
+
+    def build() -> Any:
+        try:
+            built.append(make_env(rendering))
+        except RollmillEnvError:
+            raise
+        except TypeError:
+            # No such argument: an environment of the user's that has one look only, or none.
+            built.append(make_env(replace(config, vector=False)))
+        _prepare_mujoco(built[-1])
+        return built[-1]
+
+    group = PythonGroup(build, num_envs=1, seeds=[seed], name=config.name, squash=squash)
+    fps = float(built[-1].metadata.get("render_fps") or 30.0)
+
+    def picture(view: ObservationView) -> Any:
+        rendered = built[-1].render()
+        return _observed_picture(view) if rendered is None else rendered
+
+    return Stage(group, picture, fps)
+
+
+def _prepare_mujoco(env: Any) -> None:
+    """Follow the body, and leave out what makes software rendering four times slower: fine shadows and antialiasing.
+
+    Gymnasium's default camera stands still, so that a good runner is out of sight within a second.
+    """
+    model, renderer = getattr(env.unwrapped, "model", None), getattr(env.unwrapped, "mujoco_renderer", None)
+    if model is None or renderer is None:
+        return
+    import mujoco
+
+    camera = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, "track")
+    if camera >= 0:
+        renderer.camera_id = camera
+    model.vis.quality.shadowsize = 1024
+    model.vis.quality.offsamples = 0
+
+
+def _observed_picture(view: ObservationView) -> Picture:
+    """The newest picture in an image observation, whatever its layout."""
+    image = next((array[0] for array in view.observation.values() if array.dtype == np.uint8 and array.ndim == 4), None)
+    if image is None:
+        raise NotRenderableError(
+            "this environment neither renders nor observes images, so there is nothing to look at: give it "
+            'render_mode="rgb_array", or evaluate without a video'
+        )
+    if image.shape[0] <= 4 < image.shape[2]:  # channels, or stacked frames, come first
+        image = image[-3:] if image.shape[0] == 3 else image[-1:]
+        image = image.transpose(1, 2, 0)
+    else:
+        image = image[..., :3] if image.shape[2] == 3 else image[..., -1:]
+    return np.repeat(image, 3, axis=2) if image.shape[2] == 1 else image

@@ -1,0 +1,191 @@
+"""Films of an agent: real frames of an environment that it plays, as mp4."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import probe
+from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.rows import play
+from rollmill.evaluation.stage import Picture, open_stage
+
+__all__ = ["Film", "Frame", "enlarge", "film_episode", "play_episode", "write_mp4"]
+
+_LEAST_HEIGHT = 480
+_CAPTION_HEIGHT = 32
+_LONGEST_S = 180.0
+_RENDERING_BUDGET_S = 60.0
+
+
+class Frame(NamedTuple):
+    """One step of a filmed episode.
+
+    Attributes:
+        picture: uint8 ``[H, W, 3]``.
+        reward_sum: Sum of the raw rewards so far.
+        length: Agent steps so far.
+        ended: Whether this is the episode's last picture.
+        fps: Pictures a second at which it is meant to be seen.
+    """
+
+    picture: Picture
+    reward_sum: float
+    length: int
+    ended: bool
+    fps: float
+
+
+class Film(NamedTuple):
+    """A written video.
+
+    Attributes:
+        path: The mp4 file.
+        episode_return: Return of the episode that is seen; of its filmed part, where it is cut.
+        frames: Pictures.
+        complete: Whether the episode is seen to its end.
+    """
+
+    path: Path
+    episode_return: float
+    frames: int
+    complete: bool
+
+
+def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool = False) -> Iterator[Frame]:
+    """Play one episode and look at what every step led to, the true final picture included.
+
+    Args:
+        agent: Who plays.
+        env: On what; built for this, and closed when the iterator ends or is closed.
+        seed: Of the environment.
+        deterministic: As in ``Agent.act``.
+
+    Raises:
+        NotRenderableError: The environment gives no pictures.
+    """
+    spec = probe(env)
+    with open_stage(env, seed, squash=agent.snapshot.model.squash_actions) as stage:
+        steps = play(agent, stage, spec, deterministic=deterministic)
+        total = 0.0
+        for length, step in enumerate(steps, start=1):
+            total += float(step.outcome.reward[0])
+            # A lost life may be reported as terminated; only the episode's end has a length.
+            ended = bool(step.outcome.episode_length[0] > 0)
+            yield Frame(stage.picture(), total, length, ended, stage.fps)
+            if ended:
+                return
+
+
+def film_episode(
+    agent: Agent,
+    env: EnvConfig,
+    path: Path | str,
+    seed: int,
+    *,
+    deterministic: bool = False,
+    caption: bool = True,
+    longest_s: float = _LONGEST_S,
+    budget_s: float = _RENDERING_BUDGET_S,
+) -> Film:
+    """Play one episode and write it as an mp4.
+
+    Args:
+        agent: Who plays.
+        env: On what.
+        path: The file; its directory is made. An existing file is replaced when the new one is whole.
+        seed: Of the environment.
+        deterministic: As in ``Agent.act``.
+        caption: Whether a line below the picture shows the steps and the return so far.
+        longest_s: Cut after so many seconds of film.
+        budget_s: Cut after so many wall-clock seconds: a simulator that draws without a GPU may need a second a frame.
+    """
+    last: list[Frame] = []
+    started = time.monotonic()
+
+    def frames() -> Iterator[Frame]:
+        for frame in play_episode(agent, env, seed, deterministic=deterministic):
+            last[:] = [frame]
+            yield frame
+            if frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s:
+                return
+
+    written = write_mp4(path, frames(), caption=env.name if caption else None)
+    return Film(Path(path), last[0].reward_sum, written, last[0].ended)
+
+
+def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None = None) -> int:
+    """Encode frames as H.264, enlarged to a readable size with every pixel kept a square.
+
+    Args:
+        path: The file; written aside and renamed when it is whole.
+        frames: At least one; all of one size. The first one's ``fps`` is the film's.
+        caption: First word of a line below the picture, before steps and return; None for no line.
+
+    Returns:
+        Number of pictures.
+
+    Raises:
+        ValueError: There is no frame.
+    """
+    import imageio_ffmpeg
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
+    first = next(frames, None)
+    if first is None:
+        raise ValueError(f"no frames were given for {path}; an episode has at least one")
+    count = 0
+    try:
+        height, width = _render(first, caption).shape[:2]
+        # Even sizes are what the encoder's colour format needs; `_render` gives them, so nothing is rescaled.
+        writer = imageio_ffmpeg.write_frames(
+            str(aside), (width, height), fps=first.fps, codec="libx264", quality=7, macro_block_size=2
+        )
+        writer.send(None)
+        try:
+            frame: Frame | None = first
+            while frame is not None:
+                writer.send(np.ascontiguousarray(_render(frame, caption)))
+                count += 1
+                frame = next(frames, None)
+        finally:
+            writer.close()
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+        close = getattr(frames, "close", None)
+        if close is not None:
+            close()  # ends the environment of an unfinished generator
+    return count
+
+
+def enlarge(picture: Picture, least_height: int = _LEAST_HEIGHT) -> Picture:
+    """Repeat every pixel so that the picture has at least this height; sizes come out even."""
+    factor = max(1, math.ceil(least_height / picture.shape[0]))
+    large = picture.repeat(factor, axis=0).repeat(factor, axis=1)
+    return np.pad(large, ((0, large.shape[0] % 2), (0, large.shape[1] % 2), (0, 0)))
+
+
+def _render(frame: Frame, caption: str | None) -> Picture:
+    picture = enlarge(frame.picture)
+    if caption is None:
+        return picture
+    from PIL import Image, ImageDraw, ImageFont
+
+    strip = Image.new("RGB", (picture.shape[1], _CAPTION_HEIGHT), (16, 16, 16))
+    text = f"{caption}   step {frame.length:,}   return {frame.reward_sum:,.1f}"
+    draw = ImageDraw.Draw(strip)
+    size = 16
+    while draw.textlength(text, font=ImageFont.load_default(size)) > picture.shape[1] - 16 and size > 8:
+        size -= 1
+    draw.text((8, 6), text, fill=(235, 235, 235), font=ImageFont.load_default(size))
+    return np.concatenate([picture, np.asarray(strip)])

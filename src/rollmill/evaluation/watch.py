@@ -1,0 +1,100 @@
+"""Watching an agent play, in a window or, without a display, as videos."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rollmill.evaluation.agent import Agent, load
+from rollmill.evaluation.snapshot import newest_checkpoint
+from rollmill.evaluation.stage import has_display
+from rollmill.evaluation.video import film_episode, play_episode
+from rollmill.evaluation.window import Window, WindowClosedError
+from rollmill.runtime.seeds import int_seed
+
+__all__ = ["watch"]
+
+_POLL_S = 1.0
+
+
+def watch(
+    run_dir: Path | str,
+    *,
+    episodes: int | None = None,
+    video: Path | str | None = None,
+    follow: bool = False,
+    seed: int = 0,
+    deterministic: bool = False,
+    checkpoint: str | Path = "latest",
+    device: str = "cpu",
+    say: Callable[[str], None] = print,
+) -> list[float]:
+    """Play episodes to be looked at, until ``episodes`` are over, the window is closed, or Ctrl-C.
+
+    Args:
+        run_dir: Directory of a run, finished or still training.
+        episodes: How many; None is one without a window (endless when following), and endless in a window.
+        video: Write a video here instead of opening a window; a later episode replaces it. Without a display, and
+            without this, it is ``run_dir/watch.mp4``.
+        follow: Take the newest checkpoint for each episode; without a window, film one episode of each new checkpoint.
+        seed: Keys environments and actions; each episode has its own.
+        deterministic: As in ``Agent.act``.
+        checkpoint: Which weights, where ``follow`` is off.
+        device: Where the network runs.
+        say: Gets one line for each episode.
+
+    Returns:
+        The episodes' returns.
+
+    Raises:
+        NoRunError: There is no such run or checkpoint.
+        CheckpointError: No checkpoint is whole.
+        NotRenderableError: The environment gives no pictures.
+    """
+    run_dir = Path(run_dir)
+    windowed = video is None and has_display()
+    target = Path(video) if video is not None else run_dir / "watch.mp4"
+    if episodes is None and not windowed and not follow:
+        episodes = 1
+    agent = load(run_dir, checkpoint, device, seed=seed)
+    window = Window(f"rollmill: {agent.snapshot.env.name}") if windowed else None
+    returns: list[float] = []
+    try:
+        while episodes is None or len(returns) < episodes:
+            if follow and returns:
+                agent = _newer(agent, run_dir, device, seed, wait=window is None)
+            env_seed = int_seed(seed, "watched environment", len(returns))
+            if window is not None:
+                returns.append(_show(window, agent, env_seed, deterministic))
+            else:
+                film = film_episode(agent, agent.snapshot.env, target, env_seed, deterministic=deterministic)
+                returns.append(film.episode_return)
+            where = "" if window is not None else f"   {target}"
+            say(f"{agent.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
+    except WindowClosedError:
+        pass
+    finally:
+        if window is not None:
+            window.close()
+    return returns
+
+
+def _show(window: Window, agent: Agent, seed: int, deterministic: bool) -> float:
+    """One episode at its own speed."""
+    due = time.monotonic()
+    total = 0.0
+    for frame in play_episode(agent, agent.snapshot.env, seed, deterministic=deterministic):
+        due = max(due + 1.0 / frame.fps, time.monotonic())
+        window.show(frame.picture, f"step {frame.length:,}   return {frame.reward_sum:,.1f}", due)
+        total = frame.reward_sum
+    return total
+
+
+def _newer(agent: Agent, run_dir: Path, device: str, seed: int, *, wait: bool) -> Agent:
+    """The agent of a newer checkpoint, if there is one; with ``wait``, when there is one."""
+    while newest_checkpoint(run_dir) in (None, agent.snapshot.checkpoint):
+        if not wait:
+            return agent
+        time.sleep(_POLL_S)
+    return load(run_dir, "latest", device, seed=seed)

@@ -1,0 +1,68 @@
+"""A window that shows pictures, with nothing but the standard library."""
+
+from __future__ import annotations
+
+import time
+
+from rollmill.evaluation.stage import NotRenderableError, Picture
+from rollmill.evaluation.video import enlarge
+
+__all__ = ["Window", "WindowClosedError"]
+
+_HEIGHT = 420
+
+
+class WindowClosedError(RuntimeError):
+    """The user has closed the window."""
+
+
+class Window:
+    """Opens when it is made.
+
+    Args:
+        title: Its title.
+
+    Raises:
+        NotRenderableError: No window can be opened here.
+    """
+
+    def __init__(self, title: str) -> None:
+        try:
+            import tkinter
+
+            self._root = tkinter.Tk(className=title)
+        except Exception as error:  # tkinter's own class has no name where tkinter is missing
+            raise NotRenderableError(f"no window can be opened here ({error}): use --video FILE.mp4 instead") from error
+        self._tkinter = tkinter
+        self._root.protocol("WM_DELETE_WINDOW", self.close)
+        self._picture = tkinter.Label(self._root)
+        self._picture.pack()
+        self._caption = tkinter.Label(self._root, anchor="w")
+        self._caption.pack(fill="x")
+        self._open = True
+
+    def show(self, picture: Picture, caption: str, until: float) -> None:
+        """Show a picture until a moment of ``time.monotonic()``.
+
+        Raises:
+            WindowClosedError: The window is closed.
+        """
+        large = enlarge(picture, _HEIGHT)
+        header = f"P6 {large.shape[1]} {large.shape[0]} 255 ".encode()
+        if self._open:
+            image = self._tkinter.PhotoImage(data=header + large.tobytes(), format="PPM")
+            self._picture.configure(image=image)
+            self._caption.configure(text=caption)
+        while self._open:
+            self._root.update()
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            time.sleep(min(left, 0.02))
+        raise WindowClosedError("the window was closed")
+
+    def close(self) -> None:
+        """Close it; calling it twice does nothing."""
+        if self._open:
+            self._open = False
+            self._root.destroy()
