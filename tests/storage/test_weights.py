@@ -54,13 +54,12 @@ def test_versions_are_never_torn() -> None:
     writer.start()
     try:
         into, last = np.zeros(size, np.uint8), 0
-        for _ in range(300):
+        while last < 200:
             version = store.read_newest(into, unless=last)
             assert version >= last
             if version != last:
                 assert (into == version % 251).all()
             last = version
-        assert last > 0
     finally:
         stop.set()
         writer.join()

@@ -114,6 +114,8 @@ class Learner:
 
     def run(self) -> None:
         """Learns until ``total_steps`` or the stop flag; saves a checkpoint at the end, whatever the reason."""
+        if not self.agent_steps:
+            self._save()
         loader = BatchLoader(
             self._store,
             BatchAssembler(self._store, num_trajectories=self._config.batch_size // self._rollout_length),

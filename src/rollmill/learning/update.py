@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,6 +38,10 @@ from rollmill.losses.ppo import (
 from rollmill.losses.vtrace import vtrace
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.native import gather
+
+
+class NonFiniteSampleError(RuntimeError):
+    """A valid sample holds NaN or infinity where a number must be."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,16 @@ def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_
         config: Reward scale and clip, estimator, discount, lambda.
         value_mean: The critic predicts (V - value_mean) / value_std.
         value_std: See ``value_mean``.
+
+    Raises:
+        NonFiniteSampleError: A reward, value or log-probability of a valid sample is not finite.
     """
     arrays = batch.arrays
+    valid, terminated = arrays["valid"], arrays["terminated"]
+    _check_finite(arrays, valid)
     reward = arrays["reward"] * np.float32(config.reward_scale)
     if config.reward_clip is not None:
         reward = np.clip(reward, -config.reward_clip, config.reward_clip)
-    valid, terminated = arrays["valid"], arrays["terminated"]
     cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)
     if config.advantage == "vtrace":
         return Targets(reward, cut, None, None)
@@ -79,6 +87,29 @@ def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_
         reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=config.gae_lambda
     )
     return Targets(reward, cut, advantage, return_)
+
+
+def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:
+    """Finds what is not finite before it spreads through the recursion over time."""
+    for name, origin in _FINITE.items():
+        array = arrays[name][: len(valid)]
+        wrong = ~np.isfinite(array) & valid
+        if wrong.any():
+            step, trajectory = np.argwhere(wrong)[0]
+            version = int(arrays["policy_version"][step, trajectory])
+            raise NonFiniteSampleError(
+                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} valid sample(s) of a batch (the first at step "
+                f"{step} of trajectory {trajectory}, policy version {version}): {origin}"
+            )
+
+
+_FINITE = {
+    "reward": "it comes from the environment; env.check_finite=true names the environment and step.",
+    "value": "it comes from the critic: the weights have diverged, or an observation is not finite. Try a lower "
+    "learning_rate, a smaller max_grad_norm or normalise_returns.",
+    "log_prob": "it comes from the policy: the weights have diverged, or an observation is not finite. Try a lower "
+    "learning_rate or a smaller max_grad_norm.",
+}
 
 
 class Part(NamedTuple):
@@ -165,7 +196,7 @@ class Updater:
             for chosen in self._minibatches(keep):
                 self._step(batch, targets, keep, chosen, *coefficients)
                 after_step()
-        self._guard.check(self._where(targets))
+        self._guard.check("learning from a batch")
 
     def last_kl(self) -> float:
         """Approximate KL of the last SGD step's policy from the one that acted, for an adaptive schedule."""
@@ -251,7 +282,7 @@ class Updater:
         if "rnn_state" in arrays:
             cut["rnn_state"] = arrays["rnn_state"][piece]
         observation = {
-            name: tensor.unflatten(0, index.shape) for name, tensor in self.observations(index.reshape(-1)).items()
+            name: tensor.view(*index.shape, *tensor.shape[1:]) for name, tensor in self.observations(index.reshape(-1)).items()
         }
         return Part(observation, self._to_device(cut), self._tensor(keep[:, piece]), resets)
 
@@ -369,12 +400,6 @@ class Updater:
             rho_pg_bar=config.vtrace_rho if config.clip_kind == "none" else None,
         )
         return result.vs, result.pg_advantage
-
-    def _where(self, targets: Targets) -> str:
-        """For an error: the losses of the last steps, and whether the rewards were finite."""
-        rewards = "finite" if np.isfinite(targets.reward).all() else "not finite"
-        losses = ", ".join(f"{name} {mean:.3g}" for name, mean in self.take_losses().items())
-        return f"rewards {rewards}; mean losses: {losses}"
 
 
 _PER_SAMPLE = frozenset(

@@ -58,6 +58,8 @@ class CheckpointConfig:
             only the end of the run writes one.
         keep: How many of the newest stay.
         keep_best: Whether the one with the largest ``best_metric`` stays as well, as ``best.pt``.
+        keep_initial: Whether the one that is written before anything is learned stays as well, as ``initial.pt``: what
+            training is measured against.
         best_metric: Name of the metric, larger being better; a mean over recent episodes.
     """
 
@@ -65,6 +67,7 @@ class CheckpointConfig:
     every_steps: int | None = None
     keep: int = 3
     keep_best: bool = True
+    keep_initial: bool = True
     best_metric: str = "episode_return"
 
     def __post_init__(self) -> None:
@@ -113,6 +116,11 @@ class CheckpointStore:
         """Where the best checkpoint is, if there is one."""
         return self.folder / "best.pt"
 
+    @property
+    def initial_path(self) -> Path:
+        """Where the untrained network is, if it was saved."""
+        return self.folder / "initial.pt"
+
     def paths(self) -> list[Path]:
         """Returns the numbered checkpoints, the newest first, whether or not they can be read."""
         if not self.folder.is_dir():
@@ -160,6 +168,8 @@ class CheckpointStore:
             self._write(path, content)
             if self._config.keep_best and metric is not None and metric > self._best_metric():
                 self._write(self.best_path, content)
+            if self._config.keep_initial and agent_steps == 0:
+                self._write(self.initial_path, content)
             for old in self.paths()[self._config.keep :]:
                 old.unlink(missing_ok=True)
         except OSError as error:

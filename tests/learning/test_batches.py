@@ -1,0 +1,125 @@
+"""Batches: whole rows, each exactly once, observations found in their slots, slots released exactly when unused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rollmill.learning.batches import BatchAssembler, BatchLoader
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage.slots import SlotStore, Topology, add_to_layout, slot_fields
+
+T, B, SLOTS = 5, 4, 6
+SPEC = EnvSpec(
+    name="counting",
+    observation={"obs": ArraySpec(shape=(2,), dtype="float32")},
+    action=ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete"),
+)
+
+
+@pytest.fixture
+def store() -> SlotStore:
+    topology = Topology(
+        rollout_length=T, group_rows=B, worker_of_group=(0,), policy_worker_of_group=(0,), slots_of_worker=(SLOTS,)
+    )
+    fields = slot_fields(SPEC, rollout_length=T, state_size=3)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology)
+    store = SlotStore(Arena.create(layout), fields, topology, create=True)
+    slot, step, row = np.meshgrid(np.arange(SLOTS), np.arange(T + 1), np.arange(B), indexing="ij")
+    ticket = slot * 10_000 + step * 100 + row
+    store.observation["obs"][...] = ticket[..., None]
+    store.arrays["value"][...] = ticket
+    store.arrays["reward"][...] = ticket[:, :T]
+    store.arrays["rnn_state"][...] = (np.arange(SLOTS)[:, None] * 100 + np.arange(B))[..., None]
+    store.arrays["valid"][...] = True
+    store.arrays["episode_length"][...] = 0
+    return store
+
+
+def flat_observations(store: SlotStore) -> np.ndarray:
+    obs = store.observation["obs"]
+    return obs.reshape(-1, *obs.shape[3:])
+
+
+@pytest.mark.parametrize("num_trajectories", [1, 3, 4, 6, 8, 10])
+def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: int) -> None:
+    assembler = BatchAssembler(store, num_trajectories=num_trajectories)
+    seen: list[int] = []
+    for slot in range(SLOTS):
+        store.retain(slot)
+        assembler.add(slot)
+        while (batch := assembler.take()) is not None:
+            assert batch.num_trajectories == num_trajectories
+            seen += batch.arrays["reward"][0].astype(int).tolist()
+            for of_batch in batch.slots:
+                store.release(of_batch)
+    expected = [slot * 10_000 + row for slot in range(SLOTS) for row in range(B)]
+    assert seen == expected[: len(expected) // num_trajectories * num_trajectories]
+    # What no batch has used up yet is still held; everything else was handed back once.
+    rows_left = SLOTS * B - len(seen)
+    held = [slot for slot in range(SLOTS) if store.references[slot] > 0]
+    assert len(held) == -(-rows_left // B)
+    assert (store.references >= 0).all()
+
+
+def test_arrays_and_observations_belong_together(store: SlotStore) -> None:
+    assembler = BatchAssembler(store, num_trajectories=6)
+    for slot in (4, 1):
+        store.retain(slot)
+        assembler.add(slot)
+    batch = assembler.take()
+    assert batch is not None
+    observed = flat_observations(store)[batch.observation_index][..., 0]
+    np.testing.assert_array_equal(observed, batch.arrays["value"])
+    np.testing.assert_array_equal(batch.arrays["reward"], batch.arrays["value"][:T])
+    np.testing.assert_array_equal(batch.arrays["rnn_state"][:, 0], [400, 401, 402, 403, 100, 101])
+    assert batch.slots == (4, 1)
+
+
+def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> None:
+    store.arrays["episode_length"][2, 3, 1] = 17
+    store.arrays["episode_return"][2, 3, 1] = 4.5
+    store.arrays["episode_length"][2, 0, 3] = 9
+    store.arrays["episode_return"][2, 0, 3] = -1.0
+    assembler = BatchAssembler(store, num_trajectories=2)
+    store.retain(2)
+    assembler.add(2)
+    first, second = assembler.take(), assembler.take()
+    assert first is not None
+    assert second is not None
+    assert [(e.episode_return, e.episode_length) for e in first.episodes] == [(4.5, 17)]
+    assert [(e.episode_return, e.episode_length) for e in second.episodes] == [(-1.0, 9)]
+
+
+def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotStore) -> None:
+    loader = BatchLoader(store, BatchAssembler(store, num_trajectories=B), lambda batch: (batch, "prepared"))
+    try:
+        for slot in (3, 0, 5):
+            store.retain(slot)
+            assert store.completed[0].put(0, slot)
+        slots = []
+        for _ in range(3):
+            prepared = loader.next(timeout_s=10.0)
+            assert prepared is not None
+            assert prepared[1] == "prepared"
+            slots.append(prepared[0].slots)
+        assert slots == [(3,), (0,), (5,)]
+        assert loader.next(timeout_s=0.05) is None
+    finally:
+        loader.close()
+
+
+def test_an_error_in_the_loader_s_thread_reaches_the_learner(store: SlotStore) -> None:
+    def fail(batch: object) -> object:
+        raise ZeroDivisionError("in the thread")
+
+    loader = BatchLoader(store, BatchAssembler(store, num_trajectories=B), fail)
+    try:
+        store.retain(0)
+        assert store.completed[0].put(0, 0)
+        with pytest.raises(ZeroDivisionError, match="in the thread"):
+            loader.next(timeout_s=10.0)
+    finally:
+        loader.close()

@@ -1,0 +1,234 @@
+"""The minibatch loop: micro-batches, masks and recurrence change nothing but the speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from rollmill.learning.batches import Batch, BatchAssembler
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import FastPath
+from rollmill.learning.optimisers import NonFiniteGradientError
+from rollmill.learning.update import NonFiniteSampleError, Updater, targets_of
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
+from rollmill.storage.slots import SlotStore, Topology, add_to_layout, slot_fields
+
+T, B, SLOTS = 6, 4, 3
+N = B * SLOTS
+SPEC = EnvSpec(
+    name="random",
+    observation={"obs": ArraySpec(shape=(5,), dtype="float32")},
+    action=ActionSpec(
+        heads=(CategoricalHead(n=3), BoxHead(low=(-1.0,), high=(1.0,), shape=(1,))), structure="tuple"
+    ),
+    has_action_mask=True,
+)
+
+
+class Scene:
+    """Slots with random contents, one batch of all of them, and a model."""
+
+    def __init__(self, *, core: str = "none", seed: int = 0) -> None:
+        self.model_config = ModelConfig(core=core, core_size=8, mlp_sizes=(16,))  # type: ignore[arg-type]
+        torch.manual_seed(seed)
+        self.initial = make_model(SPEC.observation, SPEC.action, self.model_config)
+        topology = Topology(
+            rollout_length=T, group_rows=B, worker_of_group=(0,), policy_worker_of_group=(0,), slots_of_worker=(SLOTS,)
+        )
+        fields = slot_fields(SPEC, rollout_length=T, state_size=self.initial.state_size)
+        layout = ArenaLayout()
+        add_to_layout(layout, fields, topology)
+        self.store = SlotStore(Arena.create(layout), fields, topology, create=True)
+        self.fill(np.random.default_rng(seed))
+        assembler = BatchAssembler(self.store, num_trajectories=N)
+        for slot in range(SLOTS):
+            assembler.add(slot)
+        batch = assembler.take()
+        assert batch is not None
+        self.batch: Batch = batch
+
+    def fill(self, random: np.random.Generator) -> None:
+        a = self.store.arrays
+        for array in self.store.observation.values():
+            array[...] = random.standard_normal(array.shape)
+        a["action_discrete"][...] = random.integers(0, 3, a["action_discrete"].shape)
+        a["action_continuous"][...] = random.standard_normal(a["action_continuous"].shape)
+        a["action_mask"][...] = True
+        a["action_mask"][:, 2, :, 1] = a["action_discrete"][:, 2, :, 0] == 1
+        a["value"][...] = random.standard_normal(a["value"].shape)
+        a["log_prob"][...] = -2.0 + 0.3 * random.standard_normal(a["log_prob"].shape)
+        a["reward"][...] = random.standard_normal(a["reward"].shape)
+        a["terminated"][...] = random.random(a["terminated"].shape) < 0.15
+        a["truncated"][...] = False
+        a["valid"][...] = True
+        # Every end of an episode is followed by a masked row and then by a reset, as in the specs.
+        a["reset"][...] = False
+        ends = a["terminated"][:, :-1]
+        a["valid"][:, 1:][ends] = False
+        a["terminated"][:, 1:] &= a["valid"][:, 1:]
+        a["reset"][:, 2:][ends] = True
+        a["policy_version"][...] = 0
+        if "rnn_state" in a:
+            a["rnn_state"][...] = 0.5 * random.standard_normal(a["rnn_state"].shape)
+
+    def step(
+        self, config: LearnerConfig, *, micro_batch: int = 10**6, keep: np.ndarray | None = None, seed: int = 3
+    ) -> dict[str, torch.Tensor]:
+        """One call of learn with plain gradient descent of length 1; returns the gradients."""
+        model = make_model(SPEC.observation, SPEC.action, self.model_config)
+        model.load_state_dict(self.initial.state_dict())
+        optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+        path = FastPath(precision="fp32", micro_batch=micro_batch, channels_last=False)
+        updater = Updater(model, optimiser, self.store.observation, config, path, np.random.default_rng(seed))
+        targets = targets_of(self.batch, config, value_mean=0.0, value_std=1.0)
+        kept = self.batch.arrays["valid"] if keep is None else keep
+        calls: list[int] = []
+        updater.learn(
+            self.batch, targets, kept, clip_range=config.clip_range, entropy_coef=config.entropy_coef,
+            after_step=lambda: calls.append(1),
+        )  # fmt: skip
+        assert len(calls) == config.sgd_steps_per_batch
+        return {
+            name: before.detach() - after.detach()
+            for (name, before), after in zip(self.initial.named_parameters(), model.parameters(), strict=True)
+        }
+
+
+def config(**changes: object) -> LearnerConfig:
+    base = LearnerConfig(batch_size=T * N, max_grad_norm=None, learning_rate=1.0, entropy_coef=0.01)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
+    assert max(float(x.abs().max()) for x in a.values()) > 1e-3, "the gradients vanish: the test shows nothing"
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=1e-4, atol=2e-6, msg=lambda m, name=name: f"{name}: {m}")
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("advantage", ["gae", "vtrace"])
+@pytest.mark.parametrize("clip_kind", ["reciprocal", "symmetric", "none"])
+def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_kind: str) -> None:
+    scene = Scene(core=core)
+    # V-trace's moments of the whole minibatch are not known in one pass: that is another test.
+    of = config(advantage=advantage, clip_kind=clip_kind, normalise_advantages=advantage == "gae")
+    whole = scene.step(of)
+    for micro_batch in (T, 2 * T, 5 * T + 1):
+        assert_same(whole, scene.step(of, micro_batch=micro_batch))
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+@pytest.mark.parametrize("advantage", ["gae", "vtrace"])
+def test_masked_samples_have_no_influence(core: str, advantage: str) -> None:
+    of = config(advantage=advantage)
+    scene = Scene(core=core)
+    reference = scene.step(of)
+    invalid = ~scene.batch.arrays["valid"]
+    assert invalid.any()
+    for name in ("reward", "log_prob"):
+        scene.batch.arrays[name][invalid] = np.nan
+    assert_same(reference, scene.step(of))
+
+
+def test_too_old_samples_are_left_out_of_the_mean() -> None:
+    scene = Scene()
+    of = config(normalise_advantages=False)
+    valid = scene.batch.arrays["valid"]
+    keep = valid & (np.arange(N) < N // 2)
+    half = Scene()
+    half.batch = Batch(
+        {name: a[:, : N // 2] if name != "rnn_state" else a[: N // 2] for name, a in scene.batch.arrays.items()},
+        scene.batch.observation_index[:, : N // 2],
+        scene.batch.slots,
+        (),
+    )
+    assert_same(scene.step(of, keep=keep), half.step(of))
+
+
+def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
+    """The literal way: one row, one step at a time, state zeroed by hand where an episode begins."""
+    scene = Scene(core="gru")
+    of = config(clip_kind="none", normalise_advantages=False, entropy_coef=0.0, value_coef=0.5)
+    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
+    model.load_state_dict(scene.initial.state_dict())
+    a = scene.batch.arrays
+    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0)
+    assert targets.advantage is not None
+    assert targets.return_ is not None
+    obs = scene.store.observation["obs"].reshape(-1, 5)[scene.batch.observation_index]
+    total = torch.zeros(())
+    for row in range(N):
+        state = torch.from_numpy(a["rnn_state"][row : row + 1])
+        for t in range(T):
+            if a["reset"][t, row]:
+                state = torch.zeros_like(state)
+            output = model({"obs": torch.from_numpy(obs[t, row : row + 1])}, state)
+            assert output.rnn_state is not None
+            state = output.rnn_state
+            if not a["valid"][t, row]:
+                continue
+            log_prob = model.distribution.log_prob(
+                output.params,
+                torch.from_numpy(a["action_discrete"][t, row : row + 1]),
+                torch.from_numpy(a["action_continuous"][t, row : row + 1]),
+                torch.from_numpy(a["action_mask"][t, row : row + 1]),
+            )
+            total = total - log_prob.sum() * float(targets.advantage[t, row])
+            total = total + 0.25 * (output.value.sum() - float(targets.return_[t, row])) ** 2
+    (total / int(a["valid"].sum())).backward()
+    literal = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+    assert_same(literal, scene.step(of))
+
+
+def test_minibatches_and_epochs_count_sgd_steps() -> None:
+    Scene().step(config(epochs=2, minibatches=3))
+
+
+def test_rewards_are_scaled_then_clipped() -> None:
+    scene = Scene()
+    scene.batch.arrays["reward"][0, :3] = (100.0, -0.25, 3.0)
+    targets = targets_of(scene.batch, config(reward_scale=2.0, reward_clip=1.0), value_mean=0.0, value_std=1.0)
+    np.testing.assert_allclose(targets.reward[0, :3], [1.0, -0.5, 1.0])
+
+
+def test_normalised_values_are_brought_back_before_gae() -> None:
+    scene = Scene()
+    plain = targets_of(scene.batch, config(), value_mean=0.0, value_std=1.0)
+    scene.batch.arrays["value"] = (scene.batch.arrays["value"] - 2.0) / 4.0
+    again = targets_of(scene.batch, config(), value_mean=2.0, value_std=4.0)
+    assert plain.advantage is not None
+    assert again.advantage is not None
+    np.testing.assert_allclose(plain.advantage, again.advantage, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["reward", "value", "log_prob"])
+def test_what_is_not_finite_is_named_before_it_spreads(name: str) -> None:
+    scene = Scene()
+    scene.batch.arrays["valid"][2, 1] = True
+    scene.batch.arrays[name][2, 1] = np.inf
+    with pytest.raises(NonFiniteSampleError, match=f"{name} is inf in 1 valid sample.*step 2 of trajectory 1"):
+        scene.step(config())
+
+
+def test_a_non_finite_observation_ends_the_batch() -> None:
+    scene = Scene()
+    scene.store.observation["obs"][0, 0, 0] = np.nan
+    scene.batch.arrays["valid"][0, 0] = True
+    with pytest.raises(NonFiniteGradientError):
+        scene.step(config())
+
+
+def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> None:
+    """Whole minibatches use their own moments; pieces use those of the minibatch before, which micro-batches share."""
+    scene = Scene()
+    of = config(advantage="vtrace", minibatches=1, epochs=2)
+    first, second = scene.step(of, micro_batch=2 * T), scene.step(of, micro_batch=2 * T)
+    assert_same(first, second)
+
+
