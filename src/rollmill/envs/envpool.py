@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,9 +78,13 @@ def maker(config: EnvConfig) -> Maker:
     frameskip = config.frameskip or (int(kwargs.get("frame_skip", defaults["frame_skip"])) if pixels else 1)  # type: ignore[call-overload]
 
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
-        return envpool.make_gymnasium(
-            id, num_envs=num_envs, num_threads=num_threads, seed=[int(s) & 0x7FFFFFFF for s in seeds], **kwargs
-        )
+        chosen = [int(s) & 0x7FFFFFFF for s in seeds]
+        pool = envpool.make_gymnasium(id, num_envs=num_envs, num_threads=num_threads, seed=chosen, **kwargs)
+        with warnings.catch_warnings():
+            # The pool makes its spaces when they are first asked for, out of bounds in double precision.
+            warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+            _ = pool.observation_space, pool.action_space
+        return pool
 
     limit = kwargs.get("max_episode_steps", defaults.get("max_episode_steps"))
     return Maker(

@@ -16,7 +16,7 @@ from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
-from rollmill.envs.vector_group import seed_list
+from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import Group
 from rollmill.specs import EnvSpec
 
@@ -36,7 +36,7 @@ class Maker(NamedTuple):
         frameskip: Simulator frames for each agent step.
         max_episode_steps: The time limit in agent steps, where known.
         time_limit: Limit in agent steps that a group of Python environments keeps.
-        reset_seed: What a native vector's ``reset(seed=...)`` gets.
+        reset_seed: ``reset_seed(env, seeds)`` is what a native vector's ``reset(seed=...)`` gets.
         life_key: ``info`` entry of a native vector that counts lives, where their loss is to be reported.
     """
 
@@ -47,7 +47,7 @@ class Maker(NamedTuple):
     frameskip: int = 1
     max_episode_steps: int | None = None
     time_limit: int | None = None
-    reset_seed: Callable[[Sequence[int]], Any] = seed_list
+    reset_seed: Callable[[Any, Sequence[int]], Any] = own_seeds
     life_key: str | None = None
 
 
@@ -235,7 +235,7 @@ def probe(config: EnvConfig) -> EnvSpec:
         action_space = env.single_action_space if native else env.action_space
         codec = ObservationCodec(observation_space)
         try:
-            _, info = env.reset(seed=maker.reset_seed([0])) if native else env.reset(seed=0)
+            _, info = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
         except Exception as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
         action = action_spec(action_space)

@@ -15,7 +15,6 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
-from rollmill.envs.vector_group import seed_first
 
 __all__ = ["bare", "find_spec", "ids", "is_registered", "kind", "maker", "mujoco_ids"]
 
@@ -169,7 +168,6 @@ def maker(config: EnvConfig) -> Maker:
         frameskip=skip,
         max_episode_steps=limit,
         time_limit=limit,
-        reset_seed=seed_first,
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import InvalidActionMask
+from rollmill.envs.errors import InvalidActionMask, RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -81,6 +81,10 @@ class PythonGroup:
         self._rebuilds = [0] * num_envs
         self._limit = max_episode_steps or _NO_LIMIT
         self._envs: list[Any] = []
+        self._steps: list[Callable[[Any], Any]] = []
+        self._deadlines: list[int] = []
+        self._clock = 0
+        self._masked: list[int] = []
         try:
             for row in range(num_envs):
                 self._envs.append(self._construct(row))
@@ -94,10 +98,6 @@ class PythonGroup:
         self._actions = ActionCodec(action, squash)
         self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
         self._plain = self._codec.plain and not self._codec.has_mask
-        self._steps: list[Callable[[Any], Any]] = []
-        self._deadlines: list[int] = []
-        self._clock = 0
-        self._masked: list[int] = []
         self._return = np.zeros(num_envs, np.float64)
         self._length = np.zeros(num_envs, np.int32)
 
@@ -113,6 +113,8 @@ class PythonGroup:
             try:
                 observation, info = env.reset(seed=self._seeds[row])
                 self._write(row, observation, info, into)
+            except RollmillEnvError:
+                raise
             except Exception as error:
                 self._mend(row, "reset", error, into)
         into.reset.fill(True)
@@ -149,7 +151,7 @@ class PythonGroup:
                     if terminated or truncated or clock >= deadlines[row]:
                         ended.append((row, bool(terminated), bool(truncated)))
                 break
-            except InvalidActionMask:
+            except RollmillEnvError:
                 raise
             except Exception as error:
                 rewards[row] = 0.0
@@ -239,6 +241,8 @@ class PythonGroup:
         while True:
             try:
                 return self._make_env()
+            except RollmillEnvError:
+                raise
             except Exception as error:
                 self._spend(row, "constructor", error)
 
@@ -257,6 +261,8 @@ class PythonGroup:
             try:
                 observation, info = self._envs[row].reset(seed=seed)
                 self._write(row, observation, info, into)
+            except RollmillEnvError:
+                raise
             except Exception as again:
                 where, error = "reset", again
                 continue

@@ -6,35 +6,37 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
-__all__ = ["VectorGroup", "seed_array", "seed_first", "seed_list", "seed_none"]
+__all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
 
 _MODES = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}
 
 
-def seed_list(seeds: Sequence[int]) -> Any:
-    """One seed for each environment, as Gymnasium's Sync- and AsyncVectorEnv take them."""
-    return [int(s) for s in seeds]
+def own_seeds(env: Any, seeds: Sequence[int]) -> Any:
+    """What a Gymnasium vector environment's ``reset`` takes.
+
+    Vectors of separate environments (Sync- and AsyncVectorEnv) take a list of seeds; all others one integer, because
+    they may keep a single generator for all their rows.
+    """
+    if isinstance(getattr(env, "unwrapped", env), (SyncVectorEnv, AsyncVectorEnv)):
+        return [int(s) for s in seeds]
+    return int(seeds[0])
 
 
-def seed_array(seeds: Sequence[int]) -> Any:
+def seed_array(env: Any, seeds: Sequence[int]) -> Any:
     """One seed for each environment, as ``ale_py.AtariVectorEnv`` takes them (31 bits)."""
     return np.array([int(s) & 0x7FFFFFFF for s in seeds], dtype=np.int64)
 
 
-def seed_first(seeds: Sequence[int]) -> Any:
-    """One seed for the whole vector, for environments that keep a single generator."""
-    return int(seeds[0])
-
-
-def seed_none(seeds: Sequence[int]) -> Any:
+def seed_none(env: Any, seeds: Sequence[int]) -> Any:
     """No seed at reset: the constructor has taken them (EnvPool)."""
     return None
 
@@ -63,7 +65,7 @@ class VectorGroup:
         seeds: Sequence[int],
         first_index: int = 0,
         name: str = "environment",
-        reset_seed: Callable[[Sequence[int]], Any] = seed_list,
+        reset_seed: Callable[[Any, Sequence[int]], Any] = own_seeds,
         squash: bool = False,
         life_key: str | None = None,
         on_failure: Literal["stop", "restart"] = "stop",
@@ -77,7 +79,7 @@ class VectorGroup:
             seeds: One seed for each environment.
             first_index: Index of the first environment in the whole run, for messages.
             name: The environment's name, for messages.
-            reset_seed: What to give ``reset(seed=...)``.
+            reset_seed: ``reset_seed(env, seeds)`` is given to ``env.reset(seed=...)``.
             squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
             life_key: Entry of ``info`` that counts lives (int ``[B]``): losing one is reported as ``terminated`` while
                 the episode goes on.
@@ -121,6 +123,8 @@ class VectorGroup:
         self._clock = 0
         try:
             self._first_observation(self._seeds, into)
+        except RollmillEnvError:
+            raise
         except Exception as error:
             self._mend("reset", error, into)
         self._checks.observation(into, 0)
@@ -214,7 +218,7 @@ class VectorGroup:
         self._checks.masks(into.action_mask, self._masked, self._clock)
 
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
-        observation, info = self._env.reset(seed=self._reset_seed(seeds))
+        observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))
         self._codec.write(observation, into.observation)
         into.reset.fill(True)
         self._masked = np.zeros(self.num_rows, bool)
@@ -229,6 +233,8 @@ class VectorGroup:
         while True:
             try:
                 return self._make_vector(seeds)
+            except RollmillEnvError:
+                raise
             except Exception as error:
                 self._spend("constructor", error)
 
@@ -247,6 +253,8 @@ class VectorGroup:
             try:
                 self._first_observation(seeds, into)
                 return
+            except RollmillEnvError:
+                raise
             except Exception as again:
                 where, error = "reset", again
 

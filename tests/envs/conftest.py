@@ -1,0 +1,124 @@
+"""A small environment whose every transition can be checked by hand, and slots' views to write into."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollmill.envs.views import ObservationView, OutcomeView
+from rollmill.specs import ActionSpec, ArraySpec
+
+
+class CountingEnv(gymnasium.Env):
+    """Shows (seed, episode, step); episodes have lengths and ends that follow from seed and episode."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
+    action_space = spaces.Discrete(5)
+
+    def __init__(self):
+        self.seed, self.episode, self.count = -1, -1, 0
+
+    @staticmethod
+    def length(seed, episode):
+        return 1 + (7 * seed + 3 * episode) % 5
+
+    @staticmethod
+    def reward(seed, episode, count, action):
+        return seed + 10.0 * episode + 0.5 * count + 0.125 * action
+
+    @staticmethod
+    def terminates(seed, episode):
+        return (seed + episode) % 2 == 0
+
+    def _observation(self):
+        return np.array([self.seed, self.episode, self.count], np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        if seed is not None:
+            self.seed = seed
+        self.episode += 1
+        self.count = 0
+        return self._observation(), {}
+
+    def step(self, action):
+        reward = self.reward(self.seed, self.episode, self.count, action)
+        self.count += 1
+        end = self.count == self.length(self.seed, self.episode)
+        terminated = end and self.terminates(self.seed, self.episode)
+        return self._observation(), reward, terminated, end and not terminated, {}
+
+
+def observation_view(specs, rows, mask_size=0):
+    return ObservationView(
+        {name: np.full((rows, *spec.shape), 77, spec.dtype) for name, spec in specs.items()},
+        np.zeros((rows, mask_size), bool) if mask_size else None,
+        np.zeros(rows, bool),
+    )
+
+
+def outcome_view(rows):
+    # Poisoned: every entry has to be written at every step.
+    return OutcomeView(
+        np.full(rows, np.nan, np.float32),
+        np.ones(rows, bool),
+        np.ones(rows, bool),
+        np.zeros(rows, bool),
+        np.full(rows, -1.0, np.float32),
+        np.full(rows, -1, np.int32),
+    )
+
+
+def random_actions(spec: ActionSpec, rows, rng):
+    discrete = [rng.integers(0, n, rows) for n in spec.categorical_sizes]
+    return (
+        np.stack(discrete, axis=1).astype(np.int32) if discrete else None,
+        rng.standard_normal((rows, spec.num_continuous)).astype(np.float32) if spec.num_continuous else None,
+    )
+
+
+def run(group, specs, action, steps, mask_size=0, seed=0):
+    """Everything that a group writes in ``steps`` steps, stacked over time."""
+    rng = np.random.default_rng(seed)
+    into = observation_view(specs, group.num_rows, mask_size)
+    group.reset(into)
+    shown, outcomes, actions = [copy(into)], [], []
+    for _ in range(steps):
+        into, outcome = observation_view(specs, group.num_rows, mask_size), outcome_view(group.num_rows)
+        chosen = random_actions(action, group.num_rows, rng)
+        group.step(*chosen, into, outcome)
+        shown.append(copy(into))
+        outcomes.append(outcome)
+        actions.append(chosen)
+    return SimpleNamespace(
+        observation={name: np.stack([s.observation[name] for s in shown]) for name in specs},
+        mask=np.stack([s.action_mask for s in shown]) if mask_size else None,
+        reset=np.stack([s.reset for s in shown]),
+        discrete=np.stack([d for d, _ in actions]) if actions[0][0] is not None else None,
+        **{f: np.stack([getattr(o, f) for o in outcomes]) for f in OutcomeView._fields},
+    )
+
+
+def copy(view):
+    mask = None if view.action_mask is None else view.action_mask.copy()
+    return ObservationView({k: v.copy() for k, v in view.observation.items()}, mask, view.reset.copy())
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch):
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+
+
+@pytest.fixture(scope="session")
+def harness():
+    return SimpleNamespace(
+        CountingEnv=CountingEnv,
+        observation_view=observation_view,
+        outcome_view=outcome_view,
+        random_actions=random_actions,
+        run=run,
+        array=lambda *shape, dtype="float32": ArraySpec(shape=shape, dtype=dtype),
+    )

@@ -1,0 +1,139 @@
+"""All autoreset modes end in the same correct data."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.spaces import action_spec, observation_specs
+
+ROWS, STEPS = 6, 60
+SEEDS = list(range(ROWS))
+
+
+@pytest.fixture(params=["python", "next_step", "same_step", "disabled"])
+def recorded(request, harness):
+    return request.param, record(request.param, harness)
+
+
+def record(kind, harness):
+    env = harness.CountingEnv()
+    specs, action = observation_specs(env.observation_space), action_spec(env.action_space)
+    if kind == "python":
+        group = PythonGroup(harness.CountingEnv, num_envs=ROWS, seeds=SEEDS)
+    else:
+        mode = AutoresetMode[kind.upper()]
+
+        def make(seeds):
+            return SyncVectorEnv([harness.CountingEnv] * len(seeds), autoreset_mode=mode)
+
+        group = VectorGroup(make, seeds=SEEDS)
+    try:
+        return harness.run(group, specs, action, STEPS)
+    finally:
+        group.close()
+
+
+def test_valid_steps_are_true_transitions(recorded, harness):
+    _, data = recorded
+    env = harness.CountingEnv
+    x = data.observation["obs"].astype(int)
+    assert data.valid.sum() > ROWS * STEPS / 2
+    for t, row in np.argwhere(data.valid):
+        seed, episode, count = x[t, row]
+        assert tuple(x[t + 1, row]) == (seed, episode, count + 1)
+        assert data.reward[t, row] == env.reward(seed, episode, count, data.discrete[t, row, 0])
+        end = count + 1 == env.length(seed, episode)
+        assert data.terminated[t, row] == (end and env.terminates(seed, episode))
+        assert data.truncated[t, row] == (end and not env.terminates(seed, episode))
+
+
+def test_masked_steps_follow_ends_and_say_nothing(recorded):
+    _, data = recorded
+    ended = data.terminated | data.truncated
+    assert not ended[~data.valid].any()
+    assert not data.reward[~data.valid].any()
+    assert data.valid[0].all()
+    # A masked step stands behind every end. Where vectors reset in the same step, an episode of one step ends inside a
+    # masked row, and another masked row stands behind that.
+    assert not data.valid[1:][ended[:-1]].any()
+    ends_anyhow = ~np.isnan(data.episode_return)
+    np.testing.assert_array_equal(~data.valid[1:], ends_anyhow[:-1])
+
+
+def test_reset_marks_the_first_observation_shown_of_an_episode(recorded):
+    kind, data = recorded
+    x = data.observation["obs"].astype(int)
+    assert data.reset[0].all()
+    np.testing.assert_array_equal(data.reset[1:], ~data.valid)
+    first = {"python": 0, "next_step": 0, "same_step": 1, "disabled": 1}[kind]
+    np.testing.assert_array_equal(x[1:][data.reset[1:]][:, 2], first)
+
+
+def test_every_episode_is_reported_with_its_true_return_and_length(recorded, harness):
+    kind, data = recorded
+    env = harness.CountingEnv
+    ended = ~np.isnan(data.episode_return)
+    np.testing.assert_array_equal(ended, data.episode_length != 0)
+    for row in range(ROWS):
+        times = np.flatnonzero(ended[:, row])
+        actions = data.discrete[:, row, 0]
+        # Same-step vectors take one step for each time step; others spend one on the reset.
+        pause = 1 if kind in ("python", "next_step") else 0
+        start = 0
+        for episode, end in enumerate(times):
+            length = env.length(row, episode)
+            assert end == start + length - 1
+            assert data.episode_length[end, row] == length
+            rewards = [env.reward(row, episode, k, actions[start + k]) for k in range(length)]
+            assert data.episode_return[end, row] == pytest.approx(sum(rewards))
+            start = end + 1 + pause
+        assert len(times) >= STEPS // 7
+
+
+def test_the_final_observation_is_shown(recorded, harness):
+    _, data = recorded
+    x = data.observation["obs"].astype(int)
+    for t, row in np.argwhere(data.truncated):
+        seed, episode, count = x[t + 1, row]
+        assert count == harness.CountingEnv.length(seed, episode)
+
+
+def test_python_group_equals_a_next_step_vector(harness):
+    ours, vector = record("python", harness), record("next_step", harness)
+    for name in ("reset", "reward", "terminated", "truncated", "valid", "episode_return", "episode_length"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(vector, name))
+    np.testing.assert_array_equal(ours.observation["obs"], vector.observation["obs"])
+
+
+@pytest.mark.parametrize("kind", ["same_step", "disabled"])
+def test_other_modes_lose_only_the_first_step_of_later_episodes(kind, harness):
+    data = record(kind, harness)
+    x = data.observation["obs"].astype(int)
+    seen = {(*x[t, row],) for t, row in np.argwhere(data.valid)}
+    for row in range(ROWS):
+        last = x[-1, row, 1]
+        for episode in range(last):
+            for count in range(harness.CountingEnv.length(row, episode)):
+                assert ((row, episode, count) in seen) == (episode == 0 or count > 0)
+
+
+def test_time_limit_of_a_python_group_truncates_after_that_many_steps(harness):
+    class Endless(harness.CountingEnv):
+        @staticmethod
+        def length(seed, episode):
+            return 3 if episode == 1 else 1000
+
+        @staticmethod
+        def terminates(seed, episode):
+            return True
+
+    group = PythonGroup(Endless, num_envs=1, seeds=[0], max_episode_steps=4)
+    data = harness.run(group, observation_specs(Endless.observation_space), action_spec(Endless.action_space), 14)
+    # Episode 0 is cut after 4 steps, episode 1 ends by itself after 3, episode 2 is cut after 4 again.
+    np.testing.assert_array_equal(np.flatnonzero(data.truncated[:, 0]), [3, 12])
+    np.testing.assert_array_equal(np.flatnonzero(data.terminated[:, 0]), [7])
+    np.testing.assert_array_equal(data.episode_length[[3, 7, 12], 0], [4, 3, 4])
+    np.testing.assert_array_equal(data.observation["obs"][4, 0], [0, 0, 4])

@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import builtins
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rollmill.envs import EnvConfig, make_group, probe
+from rollmill.envs.config import AtariOptions, VizdoomOptions
+from rollmill.envs.errors import EnvironmentFailure, MissingExtra, UnknownEnvironment
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.registry import register_env
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("atari/brekout", "'breakout'"),
+        ("vizdoom/defend_center", "'defend_the_center'"),
+        ("gym/CartPol-v1", "'CartPole-v1'"),
+        ("mujoco/HalfCheetahh-v5", "'HalfCheetah-v5'"),
+        ("minigrid/MiniGrid-MemoryS8-v0", "'MiniGrid-MemoryS"),
+        ("envpool/CartPole-v9", "'CartPole-v1'"),
+    ],
+)
+def test_unknown_names_suggest_the_nearest(name, suggestion):
+    with pytest.raises(UnknownEnvironment, match=f"did you mean .*{suggestion}"):
+        probe(EnvConfig(name=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("atari/pong", "ale_py", "atari"),
+        ("vizdoom/basic", "vizdoom", "vizdoom"),
+        ("minigrid/MiniGrid-MemoryS7-v0", "minigrid", "minigrid"),
+        ("envpool/CartPole-v1", "envpool", "envpool"),
+        ("mujoco/HalfCheetah-v5", "mujoco", "mujoco"),
+        ("gym/LunarLander-v3", "Box2D", "box2d"),
+    ],
+)
+def test_a_missing_package_says_what_to_install(name, package, extra, monkeypatch):
+    real_import = builtins.__import__
+
+    def without(module, *arguments, **kwargs):
+        if module.partition(".")[0] == package:
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
+        return real_import(module, *arguments, **kwargs)
+
+    for loaded in [m for m in sys.modules if m.partition(".")[0] == package or m.startswith("gymnasium.envs.box2d")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    for loaded in [m for m in sys.modules if m.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(MissingExtra, match=rf'pip install "rollmill\[{extra}\]"'):
+        probe(EnvConfig(name=name))
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "kind"),
+    [
+        ("gym/CartPole-v1", "auto", PythonGroup),
+        ("CartPole-v1", False, PythonGroup),
+        ("gym/CartPole-v1", True, VectorGroup),
+        ("envpool/CartPole-v1", "auto", VectorGroup),
+        ("atari/pong", True, VectorGroup),
+    ],
+)
+def test_kind_of_group(name, vector, kind):
+    config = EnvConfig(name=name, vector=vector)
+    group = make_group(config, 2, [1, 2])
+    assert isinstance(group, kind)
+    assert group.num_rows == 2
+    group.close()
+    assert probe(config).native_vector == (kind is VectorGroup)
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "message"),
+    [("gym/Acrobot-v1", True, "has no native vector"), ("envpool/CartPole-v1", False, "only a native vector")],
+)
+def test_kinds_that_do_not_exist_are_refused(name, vector, message):
+    with pytest.raises(UnknownEnvironment, match=message):
+        make_group(EnvConfig(name=name, vector=vector), 1, [0])
+
+
+def test_number_of_seeds():
+    with pytest.raises(ValueError, match="1 seeds were given for 2 environments"):
+        make_group(EnvConfig(name="gym/CartPole-v1"), 2, [0])
+
+
+class BrokenConstructor:
+    def __init__(self):
+        raise OSError("no such simulator")
+
+
+class BrokenReset:
+    observation_space = action_space = None
+
+    def __init__(self):
+        from gymnasium import spaces
+
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+        self.closed = False
+
+    def reset(self, *, seed=None, options=None):
+        raise OSError("cannot start")
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.mark.parametrize(("broken", "where"), [(BrokenConstructor, "constructor"), (BrokenReset, "reset")])
+def test_the_probe_shows_the_environments_error(broken, where):
+    register_env(broken.__name__, broken)
+    with pytest.raises(EnvironmentFailure, match=f"raised OSError in its {where}") as caught:
+        probe(EnvConfig(name=broken.__name__))
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: EnvConfig(name=""), "env.name is empty"),
+        (lambda: EnvConfig(name="x", frameskip=0), "env.frameskip is 0"),
+        (lambda: EnvConfig(name="x", max_episode_steps=-1), "env.max_episode_steps is -1"),
+        (lambda: EnvConfig(name="x", vector="yes"), "'auto', True or False"),
+        (lambda: EnvConfig(name="x", on_failure="retry"), "'stop' or 'restart'"),
+        (lambda: EnvConfig(name="x", restart_budget=-1), "0 or more"),
+        (lambda: AtariOptions(sticky_actions=1.0), "a probability"),
+        (lambda: AtariOptions(frame_stack=0), "at least 1"),
+        (lambda: VizdoomOptions(width=0), "at least 1 pixel"),
+    ],
+)
+def test_bad_configurations(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_nothing_heavy_is_imported():
+    code = (
+        "import sys, rollmill.envs.config, rollmill.envs, rollmill.envs.registry\n"
+        "heavy = {'torch', 'gymnasium', 'numpy', 'ale_py', 'vizdoom', 'envpool', 'minigrid'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "from rollmill.envs import EnvConfig, make_group\n"
+        "make_group(EnvConfig(name='gym/CartPole-v1'), 2, [0, 1]).close()\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_lazy_names_exist():
+    import rollmill.envs
+
+    for name in rollmill.envs.__all__:
+        assert getattr(rollmill.envs, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        rollmill.envs.nothing  # noqa: B018

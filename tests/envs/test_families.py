@@ -1,0 +1,219 @@
+"""Every family with its real simulator, shortly."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from rollmill.envs import EnvConfig, make_group, probe
+from rollmill.envs.config import AtariOptions, VizdoomOptions
+from rollmill.envs.factory import make_env
+from rollmill.envs.vizdoom import scenarios
+
+ROWS = 3
+
+
+def play(config, harness, steps, rows=ROWS, seeds=None, squash=False):
+    spec = probe(config)
+    return spec, replay(spec, config, harness, steps, list(range(rows)) if seeds is None else seeds, squash)
+
+
+def replay(spec, config, harness, steps, seeds, squash=False):
+    group = make_group(config, len(seeds), seeds, squash=squash)
+    try:
+        return harness.run(group, spec.observation, spec.action, steps)
+    finally:
+        group.close()
+
+
+CONFIGS = {
+    "atari": EnvConfig(name="atari/breakout"),
+    "vizdoom": EnvConfig(name="vizdoom/basic"),
+    "gym": EnvConfig(name="gym/CartPole-v1"),
+    "gym vector": EnvConfig(name="gym/CartPole-v1", vector=True),
+    "mujoco": EnvConfig(name="mujoco/HalfCheetah-v5"),
+    "minigrid": EnvConfig(name="minigrid/MiniGrid-MemoryS7-v0"),
+    "envpool": EnvConfig(name="envpool/CartPole-v1"),
+    "envpool mujoco": EnvConfig(name="envpool/HalfCheetah-v4"),
+}
+
+
+@pytest.mark.parametrize("family", CONFIGS)
+def test_seeds_decide_and_differ(family, harness):
+    config = CONFIGS[family]
+    spec, data = play(config, harness, steps=8, seeds=[11, 12])
+    again = replay(spec, config, harness, 8, [11, 12])
+    other = replay(spec, config, harness, 8, [21, 22])
+    for name in spec.observation:
+        np.testing.assert_array_equal(data.observation[name], again.observation[name])
+    np.testing.assert_array_equal(data.reward, again.reward)
+    assert data.valid[0].all()
+    assert data.reset[0].all()
+    histories = [
+        b"".join(run.observation[name][:, row].tobytes() for name in spec.observation)
+        for run in (data, other)
+        for row in range(2)
+    ]
+    # A small maze has few layouts, so some of its seeds agree; elsewhere no two environments do.
+    assert len(set(histories)) >= (2 if family == "minigrid" else len(histories))
+
+
+def test_atari_frames_lives_and_raw_rewards(harness):
+    spec = probe(EnvConfig(name="atari/breakout"))
+    assert spec.observation["obs"].shape == (4, 84, 84)
+    assert spec.observation["obs"].is_image
+    assert (spec.frameskip, spec.max_episode_steps, spec.native_vector) == (4, 27_000, True)
+    assert spec.action.categorical_sizes == (4,)
+    config = EnvConfig(name="atari/breakout", max_episode_steps=70)
+    data = replay(spec, config, harness, 75, [0, 1])
+    # The newest frame is the last one: each stack continues the one before.
+    x = data.observation["obs"]
+    going_on = ~data.reset[1:]
+    np.testing.assert_array_equal(x[1:, :, :3][going_on], x[:-1, :, 1:][going_on])
+    # A lost life terminates without a masked row behind; the game ends at its time limit.
+    games = ~np.isnan(data.episode_return)
+    np.testing.assert_array_equal(np.argwhere(games), [[69, 0], [69, 1]])
+    np.testing.assert_array_equal(data.truncated, games)
+    assert data.terminated.any(axis=0).all()
+    lost = data.terminated[:-1]
+    assert data.valid[1:][lost].all()
+    assert not data.reset[1:-1][lost].any()
+    assert not data.valid[70].any()
+    np.testing.assert_array_equal(data.episode_return[69], data.reward[:70].sum(axis=0))
+    np.testing.assert_array_equal(data.episode_length[69], [70, 70])
+
+
+def test_atari_without_life_loss_terminates_only_games(harness):
+    config = EnvConfig(name="atari/breakout", max_episode_steps=70, atari=AtariOptions(life_loss=False))
+    _, data = play(config, harness, steps=70, rows=1)
+    assert not data.terminated.any()
+    assert data.truncated[69, 0]
+
+
+def test_atari_options(harness):
+    options = AtariOptions(screen_size=42, frame_stack=2, grayscale=False, full_action_space=True)
+    config = EnvConfig(name="atari/pong", frameskip=2, max_episode_steps=7, atari=options)
+    spec, data = play(config, harness, steps=9)
+    assert spec.observation["obs"].shape == (2, 42, 42, 3)
+    assert spec.action.categorical_sizes == (18,)
+    assert (spec.frameskip, spec.max_episode_steps) == (2, 7)
+    assert data.truncated.any()
+
+
+def test_vizdoom_presentation(harness, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = EnvConfig(name="vizdoom/defend_the_center", vizdoom=VizdoomOptions(measurements=True))
+    spec, data = play(config, harness, steps=8, rows=2)
+    assert {k: v.shape for k, v in spec.observation.items()} == {"obs": (72, 128, 3), "measurements": (2,)}
+    assert spec.action.categorical_sizes == (3, 2)
+    assert spec.frameskip == 4
+    np.testing.assert_allclose(data.observation["measurements"][0], [[0.26, 1.0]] * 2)
+    assert data.observation["obs"].std() > 10
+    assert os.listdir(tmp_path) == []
+
+
+def test_vizdoom_truncates_with_the_true_final_picture(harness):
+    config = EnvConfig(name="vizdoom/take_cover", kwargs={"settings": {"episode_timeout": 21}})
+    _, data = play(config, harness, steps=12, rows=1)
+    # It starts at tic 1; 4 tics for each step, so that the fifth step reaches tic 21.
+    assert list(np.flatnonzero(data.truncated[:, 0])) == [4, 10]
+    assert not data.terminated.any()
+    assert data.episode_return[4, 0] == pytest.approx(20)
+    final, before = data.observation["obs"][5, 0], data.observation["obs"][4, 0]
+    assert final.std() > 10
+    assert (final != before).any()
+
+
+def test_vizdoom_ships_these_scenarios():
+    shipped = scenarios()
+    assert {"basic", "defend_the_center", "deadly_corridor", "my_way_home", "health_gathering", "deathmatch"} <= set(
+        shipped
+    )
+    assert not {"cig", "multi", "multi_duel", "doom"} & set(shipped)
+
+
+def test_vizdoom_scaling_is_nearest_neighbour():
+    env = make_env(EnvConfig(name="vizdoom/basic", kwargs={"render_mode": "rgb_array"}))
+    observation, _ = env.reset(seed=1)
+    picture = env.render()
+    assert picture.shape == (120, 160, 3)
+    rows, columns = np.arange(72) * 120 // 72, np.arange(128) * 160 // 128
+    np.testing.assert_array_equal(observation, picture[rows][:, columns])
+    env.close()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"actions": "all"}, "'flat' or 'heads'"),
+        ({"resolution": "1x1"}, "the engine draws"),
+        ({"settings": {"gravity": 0}}, "no setting 'gravity'"),
+        ({"config_file": "nowhere.cfg"}, "no scenario file"),
+    ],
+)
+def test_vizdoom_bad_arguments(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_env(EnvConfig(name="vizdoom/basic", kwargs=kwargs))
+
+
+def test_vizdoom_flat_and_combined_buttons():
+    corridor = make_env(EnvConfig(name="vizdoom/deadly_corridor"))
+    assert list(corridor.action_space.nvec) == [3, 3, 3, 2]
+    # The scenario's order: left, right, attack, forward, backward, turn left, turn right.
+    assert corridor._buttons([2, 1, 0, 1]) == [0, 0, 1, 1, 0, 0, 1]
+    flat = make_env(EnvConfig(name="vizdoom/deadly_corridor", kwargs={"actions": "flat"}))
+    assert flat.action_space.n == 8
+    deathmatch = make_env(EnvConfig(name="vizdoom/deathmatch"))
+    turns = [next(iter(choice.values())) for choice in deathmatch.button_heads[3]]
+    np.testing.assert_allclose(turns, np.linspace(-10, 10, 11))
+    for env in (corridor, flat, deathmatch):
+        env.close()
+
+
+def test_minigrid_presentation(harness):
+    spec, _ = play(CONFIGS["minigrid"], harness, steps=4)
+    assert {k: (v.shape, v.dtype, v.high) for k, v in spec.observation.items()} == {
+        "image": ((7, 7, 3), "uint8", 10),
+        "direction": ((4,), "float32", 1),
+    }
+    bare, _ = play(EnvConfig(name="minigrid/MiniGrid-Empty-5x5-v0", kwargs={"direction": False}), harness, steps=4)
+    assert list(bare.observation) == ["obs"]
+
+
+def test_mujoco_is_stored_in_single_precision_and_truncated(harness):
+    config = EnvConfig(name="mujoco/HalfCheetah-v5", max_episode_steps=6)
+    spec, data = play(config, harness, steps=8, squash=True)
+    assert spec.observation["obs"].dtype == "float32"
+    assert spec.max_episode_steps == 6
+    np.testing.assert_array_equal(np.argwhere(data.truncated), [[5, row] for row in range(ROWS)])
+    assert (data.episode_length[5] == 6).all()
+
+
+def test_cartpole_natively_and_in_python_obey_the_same_physics(harness):
+    runs = [play(EnvConfig(name=n), harness, 40)[1] for n in ("gym/CartPole-v1", "envpool/CartPole-v1")]
+    for data in runs:
+        x, force = data.observation["obs"], np.where(data.discrete[..., 0] == 1, 10.0, -10.0)
+        # Barto, Sutton and Anderson (1983), Euler steps of 0.02 s: masses 1 and 0.1, half length 0.5.
+        position, velocity, angle, spin = np.moveaxis(x[:-1].astype(np.float64), -1, 0)
+        push = (force + 0.05 * spin**2 * np.sin(angle)) / 1.1
+        turn = (9.8 * np.sin(angle) - np.cos(angle) * push) / (0.5 * (4 / 3 - 0.1 * np.cos(angle) ** 2 / 1.1))
+        slide = push - 0.05 * turn * np.cos(angle) / 1.1
+        after = np.stack(
+            [position + 0.02 * velocity, velocity + 0.02 * slide, angle + 0.02 * spin, spin + 0.02 * turn], axis=-1
+        )
+        np.testing.assert_allclose(x[1:][data.valid], after[data.valid], atol=1e-5)
+
+
+def test_make_env_keeps_the_time_limit():
+    env = make_env(EnvConfig(name="gym/CartPole-v1", max_episode_steps=3))
+    env.reset(seed=0)
+    assert [env.step(k % 2)[3] for k in range(3)] == [False, False, True]
+
+
+def test_envpool_atari_counts_its_frames():
+    spec = probe(EnvConfig(name="envpool/Pong-v5"))
+    assert (spec.frameskip, spec.observation["obs"].shape) == (4, (4, 84, 84))
+    assert probe(EnvConfig(name="envpool/HalfCheetah-v4")).frameskip == 1

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from rollmill.envs import EnvConfig
+from rollmill.envs.errors import InvalidActionMask
+from rollmill.envs.factory import probe
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.registry import register_env
+from rollmill.envs.spaces import action_spec, observation_specs
+
+
+class MaskedEnv(gymnasium.Env):
+    """Allows one action, which follows from the step; the mask comes in ``info`` or in the observation."""
+
+    def __init__(self, where="info", broken=None):
+        self.where, self.broken = where, broken
+        self.observation_space = spaces.Box(0, 99, (1,), np.float32)
+        if where == "observation":
+            self.observation_space = spaces.Dict(
+                {"x": self.observation_space, "action_mask": spaces.Box(0, 1, (3,), np.int8)}
+            )
+        self.action_space = spaces.Discrete(3)
+
+    def _show(self):
+        mask = np.zeros(3, np.int8)
+        mask[self.t % 3] = 1
+        if self.broken == "empty" and self.t == 2:
+            mask[:] = 0
+        if self.broken == "size":
+            mask = np.ones(4, np.int8)
+        if self.t == 4:
+            mask[:] = 0  # no legal move is left when the game is over
+        x = np.array([self.t], np.float32)
+        if self.where == "observation":
+            return {"x": x, "action_mask": mask}, {}
+        return x, {} if self.broken == "missing" and self.t == 2 else {"action_mask": mask}
+
+    def reset(self, *, seed=None, options=None):
+        self.t = 0
+        return self._show()
+
+    def step(self, action):
+        self.t += 1
+        observation, info = self._show()
+        return observation, 0.0, self.t == 4, False, info
+
+
+def group_of(kind, **kwargs):
+    if kind == "python":
+        return PythonGroup(lambda: MaskedEnv(**kwargs), num_envs=2, seeds=[0, 1])
+    return VectorGroup(lambda seeds: SyncVectorEnv([lambda: MaskedEnv(**kwargs)] * 2), seeds=[0, 1])
+
+
+@pytest.mark.parametrize("kind", ["python", "vector"])
+@pytest.mark.parametrize("where", ["info", "observation"])
+def test_masks_stand_beside_their_observation(kind, where, harness):
+    env = MaskedEnv(where)
+    specs = observation_specs(env.observation_space)
+    assert "action_mask" not in specs
+    data = harness.run(group_of(kind, where=where), specs, action_spec(env.action_space), 12, mask_size=3)
+    x = data.observation["x" if where == "observation" else "obs"][..., 0].astype(int)
+    for t, row in np.ndindex(*x.shape):
+        expected = np.arange(3) == x[t, row] % 3 if x[t, row] < 4 else np.ones(3)
+        np.testing.assert_array_equal(data.mask[t, row], expected)
+
+
+@pytest.mark.parametrize("kind", ["python", "vector"])
+@pytest.mark.parametrize(
+    ("broken", "message"), [("empty", "allows no choice of action head 0"), ("size", "4 entries: 3 are needed")]
+)
+def test_broken_masks_are_refused(kind, broken, message, harness):
+    env = MaskedEnv()
+    group = group_of(kind, broken=broken)
+    with pytest.raises(InvalidActionMask, match=message):
+        harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 5, mask_size=3)
+
+
+def test_a_mask_that_stops_coming_is_an_error(harness):
+    env = MaskedEnv()
+    with pytest.raises(InvalidActionMask, match="with every reset and every step"):
+        harness.run(
+            group_of("python", broken="missing"),
+            observation_specs(env.observation_space),
+            action_spec(env.action_space),
+            5,
+            mask_size=3,
+        )
+
+
+def test_masks_of_several_heads_may_come_as_a_tuple(harness):
+    class TwoHeads(MaskedEnv):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.MultiDiscrete([2, 3])
+
+        def _show(self):
+            masks = (np.array([1, 0], np.int8), np.array([0, 1, 1], np.int8))
+            return np.array([self.t], np.float32), {"action_mask": masks}
+
+    group = PythonGroup(TwoHeads, num_envs=1, seeds=[0])
+    env = TwoHeads()
+    data = harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 2, mask_size=5)
+    np.testing.assert_array_equal(data.mask[:, 0], [[1, 0, 0, 1, 1]] * 3)
+
+
+@pytest.mark.parametrize("where", ["info", "observation"])
+def test_the_probe_sees_masks(where):
+    register_env(f"masked-{where}", MaskedEnv)
+    assert probe(EnvConfig(name=f"masked-{where}", kwargs={"where": where})).has_action_mask
+    assert not probe(EnvConfig(name="gym/CartPole-v1")).has_action_mask

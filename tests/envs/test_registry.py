@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+
+from rollmill.envs import EnvConfig, make_group, probe
+from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.factory import make_env
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.registry import find_registration, install, register_env, registrations
+
+
+def test_a_class_is_registered_in_one_line():
+    register_env("my-pole", CartPoleEnv, frameskip=2)
+    config = EnvConfig(name="my-pole", kwargs={"sutton_barto_reward": True}, max_episode_steps=9)
+    spec = probe(config)
+    assert (spec.frameskip, spec.max_episode_steps, spec.native_vector) == (2, 9, False)
+    assert spec.observation["obs"].shape == (4,)
+    group = make_group(config, 3, [1, 2, 3])
+    assert isinstance(group, PythonGroup)
+    group.close()
+    env = make_env(config)
+    env.reset(seed=0)
+    assert [env.step(k % 2)[3] for k in range(9)] == [False] * 8 + [True]
+
+
+def test_a_vector_factory_gets_num_envs():
+    register_env("poles", CartPoleVectorEnv, vector=True)
+    assert probe(EnvConfig(name="poles")).native_vector
+    group = make_group(EnvConfig(name="poles"), 5, [0] * 5)
+    assert isinstance(group, VectorGroup)
+    assert group.num_rows == 5
+    group.close()
+    with pytest.raises(UnknownEnvironment, match="only a native vector"):
+        make_group(EnvConfig(name="poles", vector=False), 5, [0] * 5)
+    with pytest.raises(UnknownEnvironment, match="use make_group"):
+        make_env(EnvConfig(name="poles"))
+
+
+def test_registrations_come_before_built_in_names():
+    register_env("atari/pong", CartPoleEnv)
+    assert probe(EnvConfig(name="atari/pong")).observation["obs"].shape == (4,)
+
+
+def test_registering_twice():
+    register_env("x", CartPoleEnv)
+    register_env("x", CartPoleEnv)
+    with pytest.raises(ValueError, match="the name belongs to"):
+        register_env("x", CartPoleVectorEnv)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("", CartPoleEnv), ValueError, "empty name"),
+        (("x", 3), TypeError, "a class or function"),
+    ],
+)
+def test_bad_registrations(arguments, error, message):
+    with pytest.raises(error, match=message):
+        register_env(*arguments)
+    with pytest.raises(ValueError, match="at least 1"):
+        register_env("x", CartPoleEnv, frameskip=0)
+
+
+def test_registrations_travel_to_children():
+    register_env("x", CartPoleEnv, frameskip=3)
+    carried = pickle.dumps(registrations())
+    register_env("y", CartPoleEnv)
+    install(pickle.loads(carried))
+    assert find_registration("x").frameskip == 3
+    assert find_registration("z") is None
+
+
+def test_a_module_given_for_import_registers(tmp_path, monkeypatch):
+    (tmp_path / "their_envs.py").write_text(
+        "import rollmill.envs\nfrom gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "rollmill.envs.register_env('theirs', CartPoleEnv)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(UnknownEnvironment, match="theirs"):
+        probe(EnvConfig(name="theirs"))
+    assert probe(EnvConfig(name="theirs", imports=("their_envs",))).name == "theirs"
+    with pytest.raises(UnknownEnvironment, match=r"no module 'their_env' to import.*did you mean 'their_envs'"):
+        probe(EnvConfig(name="theirs", imports=("their_env",)))
+    (tmp_path / "broken_envs.py").write_text("import not_installed_anywhere\n")
+    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
+        probe(EnvConfig(name="theirs", imports=("broken_envs",)))
+
+
+def test_a_class_of_the_users_script_reaches_spawned_children(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing
+            from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+            from rollmill.envs import EnvConfig, probe, register_env
+
+            class Mine(CartPoleEnv):
+                pass
+
+            register_env("mine", Mine)
+
+            def child(queue):
+                queue.put(probe(EnvConfig(name="mine")).observation["obs"].shape)
+
+            if __name__ == "__main__":
+                context = multiprocessing.get_context("spawn")
+                queue = context.Queue()
+                process = context.Process(target=child, args=(queue,))
+                process.start()
+                print(queue.get(timeout=60))
+                process.join()
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90, check=False)
+    assert done.stdout.strip() == "(4,)", done.stderr

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import copy
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
+
+from rollmill.envs.errors import UnsupportedSpace
+from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.spaces import ObservationCodec, action_spec, observation_specs
+
+NESTED = spaces.Dict(
+    {
+        "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
+        "pose": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), spaces.Discrete(3, start=5))),
+        "keys": spaces.MultiBinary(4),
+        "slots": spaces.MultiDiscrete([2, 3]),
+        "scalar": spaces.Box(0.0, np.inf, (), np.float32),
+    }
+)
+
+
+def test_specs_of_a_nested_space():
+    specs = observation_specs(NESTED)
+    assert {name: (spec.shape, spec.dtype) for name, spec in specs.items()} == {
+        "image": ((4, 5, 3), "uint8"),
+        "pose/0": ((2,), "float32"),
+        "pose/1": ((3,), "float32"),
+        "keys": ((4,), "int8"),
+        "slots": ((5,), "float32"),
+        "scalar": ((1,), "float32"),
+    }
+    assert (specs["image"].low, specs["image"].high, specs["image"].is_image) == (0, 255, True)
+    assert (specs["scalar"].low, specs["scalar"].high) == (0, None)
+
+
+def test_a_bare_space_is_called_obs():
+    assert observation_specs(spaces.Box(-1, 1, (3,), np.float32))["obs"].shape == (3,)
+
+
+def one_hot(size, index):
+    return np.eye(size, dtype=np.float32)[index]
+
+
+def flat(observation):
+    """The literal meaning of the stored arrays."""
+    return {
+        "image": observation["image"],
+        "pose/0": observation["pose"][0].astype(np.float32),
+        "pose/1": one_hot(3, observation["pose"][1] - 5),
+        "keys": observation["keys"],
+        "slots": np.concatenate([one_hot(2, observation["slots"][0]), one_hot(3, observation["slots"][1])]),
+        "scalar": observation["scalar"].reshape(1),
+    }
+
+
+def test_rows_and_batches_are_written_alike():
+    NESTED.seed(3)
+    observations = [NESTED.sample() for _ in range(6)]
+    batch = concatenate(NESTED, observations, create_empty_array(NESTED, 6))
+    codec = ObservationCodec(NESTED)
+    by_row = {name: np.full((6, *s.shape), 9, s.dtype) for name, s in codec.specs.items()}
+    by_batch = {name: array.copy() for name, array in by_row.items()}
+    for row, observation in enumerate(observations):
+        codec.write_row(observation, row, by_row)
+    codec.write(batch, by_batch)
+    for name in codec.specs:
+        expected = np.stack([flat(o)[name] for o in observations])
+        np.testing.assert_array_equal(by_row[name], expected)
+        np.testing.assert_array_equal(by_batch[name], expected)
+
+
+class Sampled(gymnasium.Env):
+    observation_space = NESTED
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.observation_space = copy.deepcopy(NESTED)
+        self.observation_space.seed(int(self.np_random.integers(2**31)))
+        self.left = 3
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self.observation_space.sample(), 1.0, self.left == 0, False, {}
+
+
+def test_dict_observations_reach_the_views_through_both_groups(harness):
+    from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+    specs, action = observation_specs(NESTED), action_spec(Sampled.action_space)
+    ours = harness.run(PythonGroup(Sampled, num_envs=3, seeds=[1, 2, 3]), specs, action, 12)
+    vector = VectorGroup(lambda seeds: SyncVectorEnv([Sampled] * 3), seeds=[1, 2, 3])
+    native = harness.run(vector, specs, action, 12)
+    for name in specs:
+        np.testing.assert_array_equal(ours.observation[name], native.observation[name])
+
+    def same_step(seeds):
+        return SyncVectorEnv([Sampled] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+
+    shown = harness.run(VectorGroup(same_step, seeds=[1, 2, 3]), specs, action, 4)
+    for name in specs:  # up to and including the first final observation
+        np.testing.assert_array_equal(ours.observation[name][:4], shown.observation[name][:4])
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(4),
+        spaces.Sequence(spaces.Discrete(2)),
+        spaces.Dict({"note": spaces.Text(4), "x": spaces.Discrete(2)}),
+    ],
+)
+def test_observations_without_a_fixed_shape_are_refused(space):
+    with pytest.raises(UnsupportedSpace, match="fixed shape"):
+        observation_specs(space)
+
+
+def test_a_mask_alone_is_no_observation():
+    with pytest.raises(UnsupportedSpace, match="something to see"):
+        observation_specs(spaces.Dict({"action_mask": spaces.MultiBinary(3)}))
+
+
+def test_action_specs_of_every_kind():
+    spec = action_spec(spaces.Dict({"b": spaces.Discrete(3, start=2), "a": spaces.Box(-2, 1, (2, 2), np.float32)}))
+    assert spec.structure == "dict"
+    assert dict(zip(spec.keys, spec.components, strict=True)) == {"b": ("discrete", 1), "a": ("box", 1)}
+    assert (spec.categorical_sizes, spec.num_continuous, spec.mask_size) == ((3,), 4, 3)
+    spec = action_spec(spaces.Tuple((spaces.MultiDiscrete([2, 4]), spaces.MultiBinary(2))))
+    assert (spec.structure, spec.components) == ("tuple", (("multidiscrete", 2), ("multidiscrete", 2)))
+    assert spec.categorical_sizes == (2, 4, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.Text(3),
+        spaces.Box(0, 5, (2,), np.int64),
+        spaces.MultiDiscrete([[2, 2]]),
+        spaces.Tuple((spaces.Tuple((spaces.Discrete(2),)),)),
+    ],
+)
+def test_other_action_spaces_are_refused(space):
+    with pytest.raises(UnsupportedSpace, match="are allowed"):
+        action_spec(space)
+
+
+def test_batch_space_agrees_with_gymnasium():
+    # The views of a slot have the shapes of Gymnasium's own batched space.
+    batched = batch_space(spaces.Box(0, 1, (2, 3), np.float32), 4)
+    assert (4, *observation_specs(spaces.Box(0, 1, (2, 3), np.float32))["obs"].shape) == batched.shape

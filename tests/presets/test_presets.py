@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import dataclasses
+import warnings
+
+import pytest
+
+from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.registry import register_env
+from rollmill.presets import families, list_presets, resolve
+
+
+@pytest.fixture(autouse=True)
+def own_registrations(monkeypatch):
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+
+
+EXAMPLES = {
+    "atari/pong": families.ATARI,
+    "vizdoom/defend_the_center": families.VIZDOOM,
+    "gym/CartPole-v1": families.CLASSIC_CONTROL,
+    "gym/FrozenLake-v1": families.GENERIC,
+    "gym/HalfCheetah-v5": families.MUJOCO,
+    "mujoco/HalfCheetah-v5": families.MUJOCO,
+    "minigrid/MiniGrid-Empty-5x5-v0": families.MINIGRID,
+    "minigrid/MiniGrid-MemoryS7-v0": families.MINIGRID_MEMORY,
+    "envpool/CartPole-v1": families.CLASSIC_CONTROL_POOL,
+    "envpool/Pong-v5": families.ATARI,
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_resolve(name):
+    preset = resolve(name)
+    assert preset.name == preset.env.name == name
+    assert preset.overrides == EXAMPLES[name]
+    assert preset.source
+
+
+def test_bare_gymnasium_ids():
+    assert resolve("CartPole-v1").name == "gym/CartPole-v1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert resolve("ALE/Pong-v5").env.name == "gym/ALE/Pong-v5"
+
+
+def test_vizdoom_rewards_are_scaled_as_sample_factory_does():
+    assert resolve("vizdoom/basic").overrides["learner.reward_scale"] == 0.01
+    assert "learner.reward_scale" not in resolve("vizdoom/defend_the_line").overrides
+
+
+def test_paper_table_a5():
+    table = {
+        "learner.learning_rate": 1e-4,
+        "learner.discount": 0.99,
+        "learner.adam_eps": 1e-6,
+        "learner.max_grad_norm": 4.0,
+        "rollout_length": 32,
+        "learner.batch_size": 2048,
+        "learner.epochs": 1,
+        "learner.clip_range": 0.1,
+        "learner.clip_kind": "reciprocal",
+        "learner.entropy_coef": 0.003,
+        "learner.value_coef": 0.5,
+    }
+    assert table.items() <= dict(families.VIZDOOM).items()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("pong", "did you mean 'atari/pong'"),
+        ("vizdom/basic", "did you mean 'vizdoom/basic'"),
+        ("atari/pongg", "did you mean 'pong'"),
+        ("cartpole", "did you mean 'gym/CartPole-v1'"),
+        ("gym/CartPole-v7", "CartPole"),
+        ("minigrid/MiniGrid-Memory-v0", "did you mean"),
+        ("envpool/Pong", "did you mean 'Pong-v5'"),
+    ],
+)
+def test_unknown_names(name, message):
+    with pytest.raises(UnknownEnvironment, match=message):
+        resolve(name)
+
+
+def test_registered_environments_have_a_preset():
+    register_env("mine", dict)
+    assert resolve("mine").overrides == families.GENERIC
+    assert list_presets()[0] == "mine"
+
+
+def test_every_listed_preset_resolves_and_families_stay_together():
+    names = list_presets()
+    assert len(names) == len(set(names))
+    order = [name.partition("/")[0] for name in names]
+    assert [f for i, f in enumerate(order) if i == 0 or order[i - 1] != f] == [
+        "atari",
+        "vizdoom",
+        "gym",
+        "mujoco",
+        "minigrid",
+        "envpool",
+    ]
+    for name in names[:: max(1, len(names) // 60)]:
+        assert resolve(name).name == name
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_keys_exist_in_the_configurations(name):
+    from rollmill.learning.config import LearnerConfig
+    from rollmill.models.config import ModelConfig
+
+    overrides = resolve(name).overrides
+    parts = {"learner": {}, "model": {}, "": {}}
+    for key, value in overrides.items():
+        part, _, field = key.rpartition(".")
+        parts[part][field] = value
+    learner = LearnerConfig(**parts["learner"])
+    ModelConfig(**parts["model"])
+    assert set(parts[""]) <= {"num_envs", "rollout_length", "total_steps"}
+    assert learner.batch_size % (parts[""]["rollout_length"] * learner.minibatches) == 0
+    assert dataclasses.asdict(learner)
