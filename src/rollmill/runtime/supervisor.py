@@ -316,9 +316,8 @@ class Supervisor:
 
     def _finish(self, child: _Child, exit_code: int, events: list[Event]) -> None:
         handle = child.handle
-        # First the group, whose number cannot have been given away while it has members; then who left the group.
-        _signal_group(handle.pid, signal.SIGKILL)
-        sweep.kill_all(child.token)
+        # At once: the group's number cannot be given away while it has members, but could be after that.
+        sweep.kill_all(child.token, [handle.pid])
         if self._watchdog is not None:
             self._watchdog.remove_group(handle.pid)
         self.board.end(child.seat)

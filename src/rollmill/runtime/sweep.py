@@ -7,7 +7,7 @@ colons, so that an outer run also finds what an inner one started.
 
 As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standard input ends, which happens when the
 main process closes it or dies in whatever way, and then kills what is left. Lines ``+PGID`` and ``-PGID`` on standard
-input tell it of process groups.
+input tell it of process groups. Last it removes the named shared memory that a killed simulator could not remove.
 """
 
 from __future__ import annotations
@@ -20,10 +20,15 @@ import sys
 import time
 from collections.abc import Iterable
 
-__all__ = ["VARIABLE", "kill_all", "members"]
+__all__ = ["VARIABLE", "kill_all", "members", "remove_leftovers"]
 
 VARIABLE = "ROLLMILL_RUN_ID"
 """Environment variable that carries the tokens."""
+
+LEFTOVERS = ("ViZDoom",)
+"""How the names begin that simulators give their shared memory in ``/dev/shm``."""
+
+_SETTLED_S = 1.0
 
 
 def members(token: str, groups: Iterable[int] = ()) -> list[int]:
@@ -66,7 +71,45 @@ def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) ->
         time.sleep(0.005)
 
 
+def remove_leftovers(since: float) -> list[str]:
+    """Removes what killed simulators have left in ``/dev/shm``; returns the names.
+
+    That is: files of this user, named as in `LEFTOVERS`, made after ``since`` (``time.time()``), and mapped by no
+    process. A simulator that runs maps its own all the time, so none of another run is touched; only between making
+    the file and mapping it, it does not, which is why the files of the last second are waited for.
+    """
+    candidates = {}
+    for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():
+        if name.startswith(LEFTOVERS):
+            with contextlib.suppress(OSError):
+                status = os.stat(f"/dev/shm/{name}")
+                if status.st_uid == os.getuid() and status.st_ctime >= since:
+                    candidates[name] = status.st_ctime
+    mapped = _mapped_names() if candidates else set()
+    candidates = {name: made for name, made in candidates.items() if name not in mapped}
+    if candidates:
+        age = time.time() - max(candidates.values())
+        time.sleep(min(_SETTLED_S, max(0.0, _SETTLED_S - age)))
+        mapped = _mapped_names()
+    removed = [name for name in candidates if name not in mapped]
+    for name in removed:
+        with contextlib.suppress(OSError):
+            os.unlink(f"/dev/shm/{name}")
+    return removed
+
+
+def _mapped_names() -> set[str]:
+    """Names in ``/dev/shm`` that any process maps."""
+    names = set()
+    for pid in os.listdir("/proc"):
+        if pid.isdigit():
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
+                names |= {line.rpartition("/dev/shm/")[2].rstrip() for line in file if "/dev/shm/" in line}
+    return names
+
+
 def _watch(main_pid: int, token: str) -> None:
+    began = time.time()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
@@ -82,6 +125,7 @@ def _watch(main_pid: int, token: str) -> None:
         for line in lines:
             (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
     kill_all(token, groups)
+    remove_leftovers(began)
 
 
 if __name__ == "__main__":

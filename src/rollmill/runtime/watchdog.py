@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from rollmill.runtime import sweep
@@ -22,6 +23,7 @@ class Watchdog:
 
     def __init__(self, token: str) -> None:
         """Starts it; what carries ``token`` in its environment is what it will kill."""
+        self._began = time.time()
         # -I -S: no site packages and none of the user's settings; it is up in 20 ms and takes a few MB.
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(sweep.__file__)), str(os.getpid()), token],
@@ -59,7 +61,7 @@ class Watchdog:
         self._tell(f"-{group}\n")
 
     def close(self, timeout_s: float = 15.0) -> None:
-        """Lets it kill what is left, and waits for its end."""
+        """Lets it kill and remove what is left, and waits for its end."""
         self._input.close()
         try:
             self._process.wait(timeout_s)
@@ -67,6 +69,8 @@ class Watchdog:
             self._process.kill()
             self._process.wait()
         self._output.close()
+        if self._process.returncode != 0:  # It did not come to that.
+            sweep.remove_leftovers(self._began)
 
     def _tell(self, line: str) -> None:
         # If it is dead, the supervisor finds that out by `exit_code`.

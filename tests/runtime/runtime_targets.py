@@ -1,0 +1,175 @@
+"""What the processes of these tests run."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+
+from rollmill.runtime.arena import Arena
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.ledger import LedgerSeat, Role
+
+WORKER = Role(name="worker", phases=("work", "wait"), counters=("items",), waiting=frozenset({"wait"}))
+
+
+def wait_for_stop(context: ChildContext) -> None:
+    context.send("ready")
+    while not context.stop.is_set():
+        time.sleep(0.005)
+
+
+def send_and_return(context: ChildContext, *messages: object) -> None:
+    for message in messages:
+        context.send(message)
+
+
+def raise_error(context: ChildContext) -> None:
+    raise ValueError("the third wheel is loose")
+
+
+def raise_in_thread(context: ChildContext) -> None:
+    threading.Thread(target=raise_error, args=(context,)).start()
+    wait_for_stop(context)
+
+
+def raise_beside_a_stuck_thread(context: ChildContext) -> None:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    raise_error(context)
+
+
+def exit_with(context: ChildContext, code: int) -> None:
+    sys.exit(code)
+
+
+def kill_itself(context: ChildContext, number: int) -> None:
+    os.kill(os.getpid(), number)
+    time.sleep(600)
+
+
+def read_address_zero(context: ChildContext) -> None:
+    ctypes.string_at(0)
+
+
+def report_circumstances(context: ChildContext) -> None:
+    context.send(
+        {
+            "pid": os.getpid(),
+            "group": os.getpgid(0),
+            "session": os.getsid(0),
+            "threads": os.environ["OMP_NUM_THREADS"],
+            "extra": os.environ.get("EXTRA"),
+            "run": os.environ["ROLLMILL_RUN_ID"],
+            "cpus": sorted(os.sched_getaffinity(0)),
+            "nice": os.nice(0),
+            "sigint": signal.getsignal(signal.SIGINT),
+            "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
+            "torch": "torch" in sys.modules,
+        }
+    )
+
+
+def report_size(context: ChildContext) -> None:
+    with open("/proc/self/smaps_rollup") as file:
+        private = sum(int(line.split()[1]) for line in file if line.startswith("Private"))
+    context.send({"private_kib": private, "descriptors": len(os.listdir("/proc/self/fd"))})
+
+
+def double_in_place(context: ChildContext, arena: Arena, same: Arena) -> None:
+    assert same is arena
+    arena["numbers"][:] *= 2
+    context.send(type(_error_of(arena)).__name__)
+
+
+def _error_of(arena: Arena) -> Exception | None:
+    try:
+        arena.__reduce__()
+    except ValueError as error:
+        return error
+    return None
+
+
+def keep_accounts(context: ChildContext, thread_seat: LedgerSeat) -> None:
+    context.ledger.enter(0)
+    context.ledger.add(0, 3)
+    other = thread_seat.open()
+    other.enter(1)
+    deadline = time.process_time() + 0.05
+    while time.process_time() < deadline:
+        pass
+    context.ledger.enter(1)
+    wait_for_stop(context)
+
+
+def get_stuck(context: ChildContext) -> None:
+    context.ledger.enter(0)
+    context.send("before")
+    time.sleep(600)
+
+
+def ignore_everything(context: ChildContext) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wait_for_stop(context)
+    time.sleep(600)
+
+
+def start_engines(context: ChildContext, end: str) -> None:
+    """Grandchildren like a simulator's engines: in the worker's group, in a session of their own, in nobody's care."""
+    engines = [
+        subprocess.Popen(["sleep", "600"]),
+        subprocess.Popen(["sleep", "600"], start_new_session=True),
+        subprocess.Popen(["sleep", "600"], env={}),
+        subprocess.Popen(["sh", "-c", "sleep 600 & echo $!"], start_new_session=True, stdout=subprocess.PIPE),
+    ]
+    assert engines[3].stdout is not None
+    orphan = int(engines[3].stdout.readline())
+    context.send([*(engine.pid for engine in engines[:3]), orphan])
+    if end == "wait":
+        wait_for_stop(context)
+    os._exit(0)
+
+
+def share_memory_by_name(context: ChildContext, name: str) -> None:
+    """Does as VizDoom's controller does: makes named shared memory, and would remove it at its end."""
+    with open(f"/dev/shm/{name}", "w+b") as file:
+        file.truncate(4096)
+        memory = mmap.mmap(file.fileno(), 4096)
+    wait_for_stop(context)
+    memory.close()
+
+
+def fork_and_die(context: ChildContext) -> None:
+    """Leaves a fork that holds all of the worker's descriptors, the one that tells of its death included."""
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        time.sleep(600)
+    context.send(pid)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def log_things(context: ChildContext) -> None:
+    context.log.info("first line\nsecond line")
+    logging.getLogger("somebody.else").info("chatter")
+    logging.getLogger("somebody.else").warning("a warning of theirs")
+    warnings.warn("python's own warning", stacklevel=1)
+    print("printed by a simulator", flush=True)
+    os.system("echo printed by its engine")
+
+
+class FailsToLoad:
+    """Can be sent, but not received."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _explode, ()
+
+
+def _explode() -> None:
+    raise ImportError("no such simulator here")

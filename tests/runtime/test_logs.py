@@ -1,0 +1,67 @@
+"""run.log: every process, one line each, nobody's chatter, nothing on the console."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import runtime_targets
+
+from rollmill.runtime.logs import run_log
+from rollmill.runtime.supervisor import Supervisor
+
+HEAD = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
+
+
+def _run(path: Path, *, redirect_output: bool) -> str:
+    with Supervisor(log_path=path, redirect_output=redirect_output) as supervisor:
+        supervisor.start("worker 7", runtime_targets.log_things)
+        supervisor.poll(30)
+    return path.read_text()
+
+
+def test_main_and_children_write_one_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run" / "run.log"
+    root_handlers, level = list(logging.getLogger().handlers), logging.getLogger("rollmill").level
+    with run_log(path) as log:
+        log.info("run begins, 100 %")
+        logging.getLogger("rollmill.part").debug("too fine")
+        logging.getLogger("noisy.library").info("chatter")
+        text = _run(path, redirect_output=False)
+    assert logging.getLogger().handlers == root_handlers
+    assert logging.getLogger("rollmill").level == level
+    lines = text.splitlines()
+    assert all(re.match(HEAD + r"(INFO   |WARNING) \[(main|worker 7)\] ", line) for line in lines)
+    bodies = [re.sub(HEAD, "", line) for line in lines]
+    assert bodies[0] == "INFO    [main] rollmill: run begins, 100 %"
+    assert "INFO    [worker 7] rollmill.worker 7: first line" in bodies
+    assert "INFO    [worker 7] rollmill.worker 7: second line" in bodies
+    assert "WARNING [worker 7] somebody.else: a warning of theirs" in bodies
+    assert any("python's own warning" in body for body in bodies)
+    assert "chatter" not in text
+    assert "too fine" not in text
+    out, err = capfd.readouterr()
+    assert out == "printed by a simulator\nprinted by its engine\n"
+    assert err == ""
+
+
+def test_output_can_be_sent_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    text = _run(tmp_path / "run.log", redirect_output=True)
+    assert "printed by a simulator\n" in text
+    assert "printed by its engine\n" in text
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_traceback_carries_the_head_on_each_line(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    with run_log(path, "main") as log:
+        try:
+            raise KeyError("lost")
+        except KeyError:
+            log.exception("it broke")
+    lines = path.read_text().splitlines()
+    assert len(lines) >= 5
+    assert all(re.match(HEAD + r"ERROR   \[main\] rollmill: ", line) for line in lines)
+    assert lines[-1].endswith("KeyError: 'lost'")

@@ -1,0 +1,46 @@
+"""SIGINT and SIGTERM as a flag."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from rollmill.runtime.signals import StopSignals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_sets_the_flag_the_second_interrupts(number: signal.Signals) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    with StopSignals() as signals:
+        assert not signals.received
+        os.kill(os.getpid(), number)
+        assert signals.received == number
+        with pytest.raises(KeyboardInterrupt, match="second signal"):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == number
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_handlers_are_restored_after_an_exception() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(ZeroDivisionError), StopSignals():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_changes_nothing() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def use() -> None:
+        with StopSignals() as signals:
+            seen.append((signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)))
+            seen.append(signals.received)
+
+    thread = threading.Thread(target=use)
+    thread.start()
+    thread.join()
+    assert seen == [before, None]
