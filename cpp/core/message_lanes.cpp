@@ -183,6 +183,8 @@ void MessageLanes::take_locked(Sink& sink) {
         const std::int64_t* data = ring_.words(lane);
         const std::uint64_t mask = ring_.mask();
         std::uint64_t head = begin;
+        if (++lane == ring_.num_lanes()) lane = 0;
+        if (begin == end) continue;
         if (sink.out != nullptr) {
             std::int64_t* out = sink.out;
             std::int64_t count = sink.count;
@@ -216,7 +218,6 @@ void MessageLanes::take_locked(Sink& sink) {
         }
         if (head != begin) ring_.release(l, head);
         words_taken += head - begin;
-        if (++lane == ring_.num_lanes()) lane = 0;
     }
     ring_.end_turn(lane, words_taken);
 }

@@ -1,0 +1,123 @@
+#include "core/lane_ring.h"
+
+#include <algorithm>
+#include <thread>
+#include <vector>
+
+#include "shared_memory.h"
+
+using rollmill::LaneRing;
+using rollmill::Wait;
+using rollmill::testing::SharedMemory;
+
+namespace {
+
+struct Ring {
+    Ring(std::int64_t lanes, std::int64_t capacity)
+        : memory(LaneRing::nbytes(lanes, capacity)), ring(memory.data(), memory.size(), lanes, capacity, true) {}
+    SharedMemory memory;
+    LaneRing ring;
+};
+
+}  // namespace
+
+TEST(lane_ring_keeps_the_order_of_a_lane_across_its_end) {
+    Ring r(2, 5);  // storage of 8: the wrap and the capacity differ
+    std::int64_t next_in = 0;
+    std::int64_t next_out = 0;
+    for (int round = 0; round < 50; ++round) {
+        while (r.ring.put(1, next_in)) ++next_in;
+        CHECK(r.ring.size() == 5);
+        std::int64_t out[3];
+        const std::int64_t n = r.ring.take(out, 1 + round % 3);
+        CHECK(n == 1 + round % 3);
+        for (std::int64_t i = 0; i < n; ++i) CHECK(out[i] == next_out++);
+    }
+}
+
+TEST(lane_ring_put_some_fills_what_is_free) {
+    Ring r(1, 6);
+    const std::int64_t values[] = {0, 1, 2, 3, 4, 5, 6, 7};
+    std::int64_t out[8];
+    for (std::int64_t offset = 0; offset < 9; ++offset) {
+        CHECK(r.ring.put_some(0, values, 8) == 6);
+        CHECK(r.ring.put_some(0, values, 1) == 0);
+        CHECK(r.ring.take(out, 8) == 6);
+        CHECK(std::equal(out, out + 6, values));
+        CHECK(r.ring.put(0, 9) && r.ring.take(out, 8) == 1);
+    }
+}
+
+TEST(lane_ring_serves_the_lanes_in_turn) {
+    Ring r(3, 4);
+    for (std::int64_t lane = 0; lane < 3; ++lane)
+        for (std::int64_t i = 0; i < 4; ++i) CHECK(r.ring.put(lane, lane));
+    std::vector<std::int64_t> order;
+    std::int64_t out;
+    while (r.ring.take(&out, 1) == 1) order.push_back(out);
+    CHECK((order == std::vector<std::int64_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
+}
+
+TEST(lane_ring_refuses_memory_that_is_not_its_own) {
+    const std::size_t size = LaneRing::nbytes(2, 8);
+    SharedMemory memory(size + 64);
+    CHECK_THROWS(LaneRing(memory.data(), size, 2, 8, false));      // never created
+    CHECK_THROWS(LaneRing(memory.data(), size - 1, 2, 8, true));   // too small
+    CHECK_THROWS(LaneRing(static_cast<char*>(memory.data()) + 8, size, 2, 8, true));
+    LaneRing created(memory.data(), size, 2, 8, true);
+    CHECK(created.put(0, 7));
+    LaneRing attached(memory.data(), size, 2, 8, false);
+    std::int64_t out;
+    CHECK(attached.take(&out, 1) == 1 && out == 7);
+    CHECK_THROWS(LaneRing(memory.data(), size, 1, 8, false));
+    CHECK_THROWS(LaneRing(memory.data(), size, 2, 7, false));
+    static_cast<std::uint32_t*>(memory.data())[2] = 99;  // the version
+    CHECK_THROWS(LaneRing(memory.data(), size, 2, 8, false));
+    CHECK_THROWS(LaneRing::nbytes(0, 8));
+    CHECK_THROWS(LaneRing::nbytes(1, 0));
+    CHECK_THROWS(LaneRing::nbytes(std::int64_t{1} << 40, 8));
+}
+
+TEST(lane_ring_waits_end_at_the_timeout_and_by_wake) {
+    Ring r(1, 2);
+    CHECK(r.ring.wait_for_words(1, 0.0) == Wait::timed_out);
+    const double start = rollmill::monotonic_seconds();
+    CHECK(r.ring.wait_for_words(1, 0.15) == Wait::timed_out);
+    CHECK(rollmill::monotonic_seconds() - start >= 0.15);
+    r.ring.wake();
+    CHECK(r.ring.wait_for_words(1, 100.0) == Wait::woken);
+    CHECK(r.ring.wait_for_words(1, 0.0) == Wait::timed_out);  // once
+    std::thread other([&] { r.ring.wake(); });
+    CHECK(r.ring.wait_for_words(1, 100.0) == Wait::woken);
+    other.join();
+    CHECK(r.ring.put(0, 1) && r.ring.put(0, 2));
+    CHECK(r.ring.wait_for_space(0, 1, 0.01) == Wait::timed_out);
+}
+
+TEST(lane_ring_carries_everything_once_from_many_threads) {
+    constexpr std::int64_t lanes = 4;
+    constexpr std::int64_t each = 20'000;
+    Ring r(lanes, 16);  // small: both sides have to wait for each other all the time
+    std::vector<std::thread> producers;
+    for (std::int64_t lane = 0; lane < lanes; ++lane)
+        producers.emplace_back([&, lane] {
+            for (std::int64_t i = 0; i < each;) {
+                if (r.ring.put(lane, lane * each + i)) ++i;
+                else r.ring.wait_for_space(lane, 1, 10.0);
+            }
+        });
+    std::vector<std::int64_t> next(lanes, 0);
+    std::int64_t out[32];
+    for (std::int64_t total = 0; total < lanes * each;) {
+        const std::int64_t wanted = std::min(1 + total % 3, lanes * each - total);
+        CHECK(r.ring.wait_for_words(wanted, 10.0) == Wait::ready);
+        const std::int64_t n = r.ring.take(out, 32);
+        for (std::int64_t i = 0; i < n; ++i) {
+            const std::int64_t lane = out[i] / each;
+            CHECK(out[i] % each == next[static_cast<std::size_t>(lane)]++);
+        }
+        total += n;
+    }
+    for (std::thread& producer : producers) producer.join();
+    CHECK(r.ring.size() == 0);
+}
