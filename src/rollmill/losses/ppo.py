@@ -46,7 +46,7 @@ class Surrogate(NamedTuple):
 
 
 def masked_mean(x: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
-    """Sum of the valid elements over ``divisor``, scalar. Invalid elements may be NaN and get no gradient."""
+    """Sum of the valid elements over ``divisor``, scalar; invalid ones may be NaN and get a gradient of 0."""
     return torch.where(valid, x, 0.0).sum() / divisor
 
 
@@ -115,7 +115,7 @@ def policy_gradient_loss(
 
     Args and result as :func:`clipped_surrogate`; nothing is clipped here.
     """
-    loss = -masked_mean(log_prob * advantage, valid, divisor)
+    loss = -masked_mean(log_prob * torch.where(valid, advantage, 0.0), valid, divisor)
     with torch.no_grad():
         log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
         ratio = log_ratio.exp()
@@ -152,7 +152,8 @@ def value_loss(
     Raises:
         ValueError: ``value_clip`` without ``behaviour_value``, or not positive.
     """
-    error = (value - target).square()
+    # Masked before squaring: a NaN target would turn the zero gradient of an invalid sample into NaN.
+    error = torch.where(valid, value - target, 0.0).square()
     if value_clip is not None:
         if behaviour_value is None or value_clip <= 0.0:
             given = "no behaviour_value" if behaviour_value is None else "behaviour_value"
@@ -160,7 +161,7 @@ def value_loss(
                 f"value_clip is {value_clip} with {given}; give a positive clip and behaviour_value, or value_clip=None"
             )
         near = behaviour_value + (value - behaviour_value).clamp(-value_clip, value_clip)
-        error = torch.maximum(error, (near - target).square())
+        error = torch.maximum(error, torch.where(valid, near - target, 0.0).square())
     return 0.5 * masked_mean(error, valid, divisor)
 
 

@@ -1,0 +1,266 @@
+"""Action distributions against torch.distributions, frequencies against probabilities, and masks."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Independent, Normal, TransformedDistribution, kl_divergence
+from torch.distributions.transforms import TanhTransform
+
+from rollmill.models.distributions import ActionDistribution
+from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+
+BOX = BoxHead(low=(-1.0, 0.0, -3.0), high=(1.0, 2.0, 3.0), shape=(3,))
+SPECS = {
+    "discrete": ActionSpec(heads=(CategoricalHead(n=5),), structure="discrete"),
+    "multidiscrete": ActionSpec(
+        heads=(CategoricalHead(n=3), CategoricalHead(n=2), CategoricalHead(n=7)), structure="multidiscrete"
+    ),
+    "box": ActionSpec(heads=(BOX,), structure="box"),
+    "hybrid": ActionSpec(
+        heads=(CategoricalHead(n=3), BOX, CategoricalHead(n=4)),
+        structure="tuple",
+        components=(("discrete", 1), ("box", 1), ("discrete", 1)),
+    ),
+}
+
+
+def random_params(distribution: ActionDistribution, *leading: int, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randn(*leading, distribution.params_size, generator=g)
+
+
+def random_mask(spec: ActionSpec, *leading: int, seed: int = 0) -> Tensor:
+    mask = torch.rand(*leading, spec.mask_size, generator=torch.Generator().manual_seed(seed)) < 0.5
+    begin = 0
+    for size in spec.categorical_sizes:
+        mask[..., begin] |= ~mask[..., begin : begin + size].any(-1)
+        begin += size
+    return mask
+
+
+def reference(
+    spec: ActionSpec, params: Tensor, mask: Tensor | None = None
+) -> tuple[list[Categorical], Independent | None]:
+    """The same distribution made of torch's, masked by -inf."""
+    logits = params[..., : spec.mask_size].double()
+    if mask is not None:
+        logits = logits.masked_fill(~mask, -math.inf)
+    heads = (
+        [Categorical(logits=head) for head in logits.split(list(spec.categorical_sizes), -1)] if spec.mask_size else []
+    )
+    k = spec.num_continuous
+    if not k:
+        return heads, None
+    mean, log_std = params[..., -2 * k : -k].double(), params[..., -k:].double()
+    return heads, Independent(Normal(mean, log_std.exp()), 1)
+
+
+@pytest.mark.parametrize("name", SPECS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("leading", [(6,), (4, 3)])
+def test_equals_torch_distributions(name: str, masked: bool, leading: tuple[int, ...]) -> None:
+    spec = SPECS[name]
+    distribution = ActionDistribution(spec)
+    params, other = random_params(distribution, *leading), random_params(distribution, *leading, seed=1)
+    mask = random_mask(spec, *leading) if masked and spec.mask_size else None
+    discrete, continuous = distribution.sample(params, mask, torch.Generator().manual_seed(3))
+    heads, normal = reference(spec, params, mask)
+    other_heads, other_normal = reference(spec, other, mask)
+    log_prob = torch.zeros(leading, dtype=torch.float64)
+    entropy, kl = log_prob.clone(), log_prob.clone()
+    if heads:
+        assert discrete is not None
+        assert discrete.dtype == torch.int32
+        assert discrete.shape == (*leading, spec.num_discrete)
+        for column, (head, other_head) in enumerate(zip(heads, other_heads, strict=True)):
+            log_prob += head.log_prob(discrete[..., column])
+            entropy -= torch.special.xlogy(head.probs, head.probs).sum(-1)
+            kl += torch.where(head.probs > 0, head.probs * (head.probs.log() - other_head.probs.log()), 0.0).sum(-1)
+    else:
+        assert discrete is None
+    if normal is not None and other_normal is not None:
+        assert continuous is not None
+        assert continuous.dtype == torch.float32
+        log_prob += normal.log_prob(continuous.double())
+        entropy += normal.entropy()
+        kl += kl_divergence(normal, other_normal)
+    else:
+        assert continuous is None
+    close = {"rtol": 1e-5, "atol": 1e-5, "check_dtype": False}
+    torch.testing.assert_close(distribution.log_prob(params, discrete, continuous, mask), log_prob, **close)
+    torch.testing.assert_close(distribution.entropy(params, mask), entropy, **close)
+    torch.testing.assert_close(distribution.kl(params, other, mask), kl, **close)
+    evaluation = distribution.evaluate(params, discrete, continuous, mask)
+    torch.testing.assert_close(evaluation.log_prob, log_prob, **close)
+    torch.testing.assert_close(evaluation.entropy, entropy, **close)
+    both = distribution.sample_with_log_prob(params, mask, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(both.log_prob, log_prob, **close)
+    for mine, theirs in ((both.discrete, discrete), (both.continuous, continuous)):
+        assert mine is theirs is None or torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("source", ["generator", "uniform"])
+def test_frequencies_are_the_probabilities(source: str) -> None:
+    spec = SPECS["hybrid"]
+    distribution = ActionDistribution(spec)
+    n = 40_000
+    params = random_params(distribution, 1).expand(n, -1)
+    mask = torch.tensor([True, False, True, True, True, True, False]).expand(n, -1)
+    g = torch.Generator().manual_seed(11)
+    uniform = torch.rand(n, distribution.noise_size, generator=g) if source == "uniform" else None
+    discrete, continuous = distribution.sample(params, mask, g, uniform=uniform)
+    assert discrete is not None
+    assert continuous is not None
+    heads, normal = reference(spec, params[:1], mask[:1])
+    for column, head in enumerate(heads):
+        p = head.probs[0].numpy()
+        frequency = np.bincount(discrete[:, column].numpy(), minlength=len(p)) / n
+        error = np.sqrt(p * (1 - p) / n)
+        assert (np.abs(frequency - p) <= 4.5 * error).all()
+    assert normal is not None
+    std = normal.base_dist.stddev[0]
+    assert ((continuous.mean(0) - normal.mean[0]).abs() < 4.5 * std / math.sqrt(n)).all()
+    assert ((continuous.std(0) / std - 1.0).abs() < 4.5 / math.sqrt(2 * n)).all()
+    # Independent heads: the correlation of two is within its standard error of 0.
+    correlation = np.corrcoef(discrete[:, 0].numpy(), continuous[:, 0].numpy())[0, 1]
+    assert abs(correlation) < 4.5 / math.sqrt(n)
+
+
+def test_given_noise_makes_a_row_independent_of_its_batch() -> None:
+    distribution = ActionDistribution(SPECS["hybrid"])
+    params = random_params(distribution, 8)
+    uniform = torch.rand(8, distribution.noise_size, generator=torch.Generator().manual_seed(0))
+    before = uniform.clone()
+    discrete, continuous = distribution.sample(params, uniform=uniform)
+    order = torch.tensor([5, 0, 7])
+    again = distribution.sample(params[order], uniform=uniform[order])
+    assert discrete is not None
+    assert continuous is not None
+    assert again[0] is not None
+    assert again[1] is not None
+    assert torch.equal(again[0], discrete[order])
+    assert torch.equal(again[1], continuous[order])
+    assert torch.equal(uniform, before)
+
+
+def test_the_same_generator_gives_the_same_actions() -> None:
+    distribution = ActionDistribution(SPECS["discrete"])
+    params = random_params(distribution, 100)
+    first, _ = distribution.sample(params, None, torch.Generator().manual_seed(4))
+    second, _ = distribution.sample(params, None, torch.Generator().manual_seed(4))
+    other, _ = distribution.sample(params, None, torch.Generator().manual_seed(5))
+    assert first is not None
+    assert second is not None
+    assert other is not None
+    assert torch.equal(first, second)
+    assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_the_worst_noise_never_picks_a_forbidden_choice(dtype: torch.dtype) -> None:
+    # Uniform numbers of exactly 0, and the forbidden choices' logits far above the allowed one's.
+    distribution = ActionDistribution(SPECS["discrete"])
+    params = torch.tensor([[50.0, 50.0, -50.0, 50.0, 50.0]])
+    mask = torch.tensor([[False, False, True, False, False]]).to(dtype)
+    for uniform in (torch.zeros(1, 5), torch.tensor([[1 - 2**-24, 1 - 2**-24, 0.0, 1 - 2**-24, 1 - 2**-24]])):
+        discrete, _ = distribution.sample(params, mask, uniform=uniform)
+        assert discrete is not None
+        assert discrete.tolist() == [[2]]
+    mode, _ = distribution.mode(params, mask)
+    assert mode is not None
+    assert mode.tolist() == [[2]]
+
+
+def test_forbidden_choices_get_no_gradient() -> None:
+    spec = SPECS["multidiscrete"]
+    distribution = ActionDistribution(spec)
+    params = random_params(distribution, 10).requires_grad_()
+    mask = random_mask(spec, 10)
+    discrete, _ = distribution.sample(params, mask)
+    result = distribution.evaluate(params, discrete, None, mask)
+    (result.log_prob.sum() + result.entropy.sum()).backward()
+    assert params.grad is not None
+    assert params.grad.isfinite().all()
+    assert (params.grad[~mask] == 0).all()
+    assert (params.grad[mask] != 0).any()
+
+
+def test_a_mask_that_forbids_everything_in_a_head_does_not_count() -> None:
+    distribution = ActionDistribution(SPECS["multidiscrete"])
+    params = random_params(distribution, 4)
+    mask = torch.ones(4, 12, dtype=torch.bool)
+    expected = distribution.entropy(params, mask)
+    mask[:, 3:5] = False
+    torch.testing.assert_close(distribution.entropy(params, mask), expected)
+    single = ActionDistribution(SPECS["discrete"])
+    params = random_params(single, 4)
+    nothing = torch.zeros(4, 5, dtype=torch.bool)
+    torch.testing.assert_close(single.entropy(params, nothing), single.entropy(params))
+    discrete, _ = single.sample(params, nothing)
+    assert single.log_prob(params, discrete, None, nothing).isfinite().all()
+
+
+def test_mode() -> None:
+    distribution = ActionDistribution(SPECS["hybrid"])
+    params = random_params(distribution, 6)
+    discrete, continuous = distribution.mode(params)
+    assert discrete is not None
+    assert continuous is not None
+    assert torch.equal(discrete.long(), torch.stack([params[:, :3].argmax(-1), params[:, 3:7].argmax(-1)], -1))
+    assert torch.equal(continuous, params[:, 7:10])
+
+
+def test_squashed_density_is_that_of_the_squashed_action() -> None:
+    distribution = ActionDistribution(SPECS["box"], squash=True)
+    params = random_params(distribution, 50) * 0.5
+    _, before_tanh = distribution.sample(params, None, torch.Generator().manual_seed(0))
+    assert before_tanh is not None
+    _, normal = reference(SPECS["box"], params)
+    assert normal is not None
+    squashed = TransformedDistribution(normal.base_dist, [TanhTransform()])
+    expected = squashed.log_prob(before_tanh.double().tanh()).sum(-1)
+    actual = distribution.log_prob(params, None, before_tanh)
+    torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4, check_dtype=False)
+
+
+def test_squashed_density_is_finite_far_out() -> None:
+    # tanh(40) is exactly 1 in float32; log(1 - tanh(40)^2) is 2 log 2 - 80.
+    distribution = ActionDistribution(SPECS["box"], squash=True)
+    params = torch.zeros(1, 6)
+    action = torch.full((1, 3), 40.0)
+    expected = 3 * (-0.5 * 40.0**2 - 0.5 * math.log(2 * math.pi) - (2 * math.log(2) - 80.0))
+    assert distribution.log_prob(params, None, action).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_squashing_needs_bounds() -> None:
+    head = BoxHead(low=(-math.inf,), high=(1.0,), shape=(1,))
+    spec = ActionSpec(heads=(CategoricalHead(n=2), head), structure="tuple")
+    with pytest.raises(ValueError, match=r"finite bounds, but action head 1 has low=\(-inf,\).*squash_actions=False"):
+        ActionDistribution(spec, squash=True)
+
+
+def test_bfloat16_parameters_are_computed_in_float32() -> None:
+    distribution = ActionDistribution(SPECS["hybrid"])
+    params = random_params(distribution, 6).bfloat16()
+    discrete, continuous = distribution.sample(params, None, torch.Generator().manual_seed(0))
+    low = distribution.evaluate(params, discrete, continuous)
+    high = distribution.evaluate(params.float(), discrete, continuous)
+    assert low.log_prob.dtype == low.entropy.dtype == torch.float32
+    assert torch.equal(low.log_prob, high.log_prob)
+    assert torch.equal(low.entropy, high.entropy)
+
+
+def test_samples_are_differentiable_in_mean_and_deviation() -> None:
+    distribution = ActionDistribution(SPECS["box"])
+    params = random_params(distribution, 2).requires_grad_()
+    _, action = distribution.sample(params, None, torch.Generator().manual_seed(0))
+    assert action is not None
+    action.sum().backward()
+    assert params.grad is not None
+    assert (params.grad[:, :3] == 1.0).all()
+    torch.testing.assert_close(params.grad[:, 3:], (action - params[:, :3]).detach())

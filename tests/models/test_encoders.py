@@ -1,0 +1,284 @@
+"""Encoders: published sizes, layouts of images, and which encoder an entry gets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.encoders import ConvEncoder, DenseEncoder, channels_first, is_grid, is_large_image
+from rollmill.models.impala import ImpalaEncoder
+from rollmill.models.observation import ObservationEncoder, entry_encoder
+from rollmill.specs import ArraySpec
+
+ATARI = ArraySpec(shape=(4, 84, 84), dtype="uint8", low=0, high=255)
+DOOM = ArraySpec(shape=(72, 128, 3), dtype="uint8", low=0, high=255)
+NARROW = ModelConfig(dense_size=32)
+
+
+def pixels(spec: ArraySpec, n: int, seed: int = 0) -> Tensor:
+    g = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 256, (n, *spec.shape), dtype=torch.uint8, generator=g)
+
+
+def parameters(module: nn.Module) -> int:
+    return sum(p.numel() for p in module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("shape", "first", "grid", "large"),
+    [
+        ((4, 84, 84), True, True, True),
+        ((84, 84, 4), False, True, True),
+        ((3, 72, 128), True, True, True),
+        ((36, 36, 3), False, True, True),
+        ((35, 64, 3), False, True, False),
+        ((7, 7, 3), False, True, False),
+        ((3, 2, 9), True, False, False),
+        ((16,), False, False, False),
+    ],
+)
+def test_layout_is_read_off_the_shape(shape: tuple[int, ...], first: bool, grid: bool, large: bool) -> None:
+    spec = ArraySpec(shape=shape, dtype="uint8")
+    assert channels_first(spec) is first
+    assert is_grid(spec) is grid
+    assert is_large_image(spec) is large
+
+
+def test_nature_equals_a_literal_network_on_scaled_pixels() -> None:
+    encoder = entry_encoder("nature", "obs", ATARI, ModelConfig())
+    assert isinstance(encoder, ConvEncoder)
+    assert parameters(encoder) == 32 * (4 * 8 * 8 + 1) + 64 * (32 * 4 * 4 + 1) + 64 * (64 * 3 * 3 + 1) + 512 * (
+        3136 + 1
+    )
+    first, second, third = (encoder.convolutions[i] for i in (0, 2, 4))
+    x = pixels(ATARI, 5)
+    maps = x.double() / 255.0
+    for layer, stride in ((first, 4), (second, 2), (third, 1)):
+        assert isinstance(layer, nn.Conv2d)
+        assert layer.bias is not None
+        maps = functional.conv2d(maps, layer.weight.double(), layer.bias.double(), stride).relu()
+    assert maps.shape == (5, 64, 7, 7)
+    flat = maps.permute(0, 2, 3, 1).flatten(1)
+    expected = functional.linear(flat, encoder.dense.weight.double(), encoder.dense.bias.double()).relu()
+    torch.testing.assert_close(encoder(x), expected, rtol=1e-4, atol=1e-5, check_dtype=False)
+
+
+@pytest.mark.parametrize("spec", [ATARI, DOOM], ids=["CHW", "HWC"])
+@pytest.mark.parametrize("kind", ["nature", "impala"])
+def test_every_way_to_deliver_pixels_gives_the_same(spec: ArraySpec, kind: str) -> None:
+    encoder = entry_encoder(kind, "obs", spec, NARROW)
+    x = pixels(spec, 3)
+    expected = encoder(x)
+    first = next(m for m in encoder.modules() if hasattr(m, "channels_last"))
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    planes = x if channels_first(spec) else x.permute(0, 3, 1, 2)
+    scaled = planes.float() / 255.0
+    torch.testing.assert_close(encoder(scaled.contiguous()), expected, **close)
+    torch.testing.assert_close(encoder(scaled.contiguous(memory_format=torch.channels_last)), expected, **close)
+    assert torch.equal(encoder(x.flip(0).flip(0)), expected)
+    noncontiguous = torch.cat([x, x])[::2]
+    torch.testing.assert_close(encoder(noncontiguous), encoder(noncontiguous.contiguous()))
+    first.channels_last = False
+    torch.testing.assert_close(encoder(x), expected, **close)
+
+
+def test_bfloat16_weights_and_autocast_see_exact_pixels() -> None:
+    encoder = entry_encoder("nature", "obs", ATARI, NARROW)
+    x = pixels(ATARI, 4)
+    expected = encoder(x)
+    with torch.autocast("cpu", torch.bfloat16):
+        casted = encoder(x)
+        prepared = encoder((x.float() / 255.0).contiguous(memory_format=torch.channels_last))
+    weights = encoder.to(torch.bfloat16)(x)
+    for result in (casted, prepared, weights):
+        assert result.dtype == torch.bfloat16
+        torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)
+
+
+def test_all_byte_values_survive_the_cast() -> None:
+    # The first convolution reads out one pixel: weight 1 in one place.
+    spec = ArraySpec(shape=(2, 36, 36), dtype="uint8")
+    encoder = entry_encoder("nature", "obs", spec, ModelConfig())
+    assert isinstance(encoder, ConvEncoder)
+    first = encoder.convolutions[0]
+    assert isinstance(first, nn.Conv2d)
+    with torch.no_grad():
+        first.weight.zero_()
+        first.weight[0, 1, 0, 0] = 255.0
+    x = torch.zeros(256, 2, 36, 36, dtype=torch.uint8)
+    x[:, 1, 0, 0] = torch.arange(256, dtype=torch.uint8)
+    torch.testing.assert_close(first(x)[:, 0, 0, 0], torch.arange(256).float(), rtol=1e-6, atol=1e-5)
+
+
+def test_impala_has_the_published_size_and_same_padding() -> None:
+    encoder = entry_encoder("impala", "obs", ATARI, ModelConfig())
+    assert isinstance(encoder, ImpalaEncoder)
+    assert encoder.dense.in_features == 11 * 11 * 32
+    assert parameters(encoder) + 257 * 19 == 1_094_115
+
+
+def test_impala_equals_a_literal_network() -> None:
+    encoder = entry_encoder("impala", "obs", ATARI, NARROW)
+    assert isinstance(encoder, ImpalaEncoder)
+    x = pixels(ATARI, 2)
+
+    def conv(maps: Tensor, layer: nn.Module) -> Tensor:
+        assert isinstance(layer, nn.Conv2d)
+        return functional.conv2d(maps, layer.weight, layer.bias, padding=1)
+
+    maps = x.float() / 255.0
+    for stage in encoder.stages:
+        maps = conv(maps, stage.conv)
+        # TensorFlow's SAME: (0, 1) where the side is even, (1, 1) where it is odd.
+        even = maps.shape[-1] % 2 == 0
+        maps = functional.pad(maps, (0, 1, 0, 1) if even else (1, 1, 1, 1), value=float("-inf"))
+        maps = functional.max_pool2d(maps, 3, 2)
+        for block in stage.residuals:
+            maps = maps + conv(conv(maps.relu(), block.first).relu(), block.second)
+    flat = maps.relu().permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(encoder(x), encoder.dense(flat).relu(), rtol=1e-4, atol=1e-5)
+
+
+def test_impala_learns_through_its_skip_connections() -> None:
+    encoder = entry_encoder("impala", "obs", ArraySpec(shape=(36, 36, 3), dtype="uint8"), NARROW).double()
+    x = torch.rand(1, 3, 36, 36, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda v: encoder(v)[:, :4].sum(), (x,), fast_mode=True)
+
+
+@pytest.mark.parametrize(("kind", "activation"), [("nature", nn.ReLU), ("sf_simplified", nn.ELU), ("impala", nn.ReLU)])
+def test_published_activations(kind: str, activation: type[nn.Module]) -> None:
+    encoder = entry_encoder(kind, "obs", DOOM, NARROW)
+    assert isinstance(encoder.activation, activation)
+    changed = entry_encoder(kind, "obs", DOOM, ModelConfig(activation="gelu", dense_size=32))
+    assert isinstance(changed.activation, nn.GELU)
+    assert torch.isfinite(changed(pixels(DOOM, 2))).all()
+
+
+def test_sample_factory_convolutions() -> None:
+    encoder = entry_encoder("sf_simplified", "obs", DOOM, NARROW)
+    assert isinstance(encoder, ConvEncoder)
+    convolutions = [m for m in encoder.convolutions if isinstance(m, nn.Conv2d)]
+    assert [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convolutions] == [
+        (32, 8, 4),
+        (64, 4, 2),
+        (128, 3, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind"),
+    [
+        (ATARI, ConvEncoder),
+        (ArraySpec(shape=(7, 7, 3), dtype="uint8"), ConvEncoder),
+        (ArraySpec(shape=(3, 3, 2), dtype="uint8"), ConvEncoder),
+        (ArraySpec(shape=(11,), dtype="float32"), DenseEncoder),
+        (ArraySpec(shape=(2, 5), dtype="float64"), DenseEncoder),
+        (ArraySpec(shape=(), dtype="int64", low=0, high=15), DenseEncoder),
+        (ArraySpec(shape=(3, 40, 40), dtype="float32"), ConvEncoder),
+    ],
+)
+def test_automatic_choice(spec: ArraySpec, kind: type[nn.Module]) -> None:
+    encoder = entry_encoder("auto", "obs", spec, NARROW)
+    assert isinstance(encoder, kind)
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.integers(0, 10, (4, *spec.shape)).astype(spec.dtype))
+    features = encoder(x)
+    assert features.shape == (4, encoder.output_size)
+    assert features.dtype == torch.float32
+    assert features.isfinite().all()
+
+
+def test_float_images_are_not_scaled() -> None:
+    spec = ArraySpec(shape=(40, 40, 3), dtype="float32")
+    encoder = entry_encoder("nature", "obs", spec, ModelConfig())
+    assert isinstance(encoder, ConvEncoder)
+    first = encoder.convolutions[0]
+    assert isinstance(first, nn.Conv2d)
+    x = torch.rand(2, 40, 40, 3)
+    expected = functional.conv2d(x.permute(0, 3, 1, 2), first.weight, first.bias, 4)
+    torch.testing.assert_close(first(x), expected)
+
+
+def test_discrete_observations_become_one_hot() -> None:
+    spec = ArraySpec(shape=(), dtype="int64", low=-2, high=3)
+    encoder = DenseEncoder(spec, (8,), ModelConfig())
+    first = encoder.layers[0]
+    assert isinstance(first, nn.Linear)
+    assert first.in_features == 6
+    x = torch.tensor([-2, 0, 3])
+    expected = (first.weight.T[torch.tensor([0, 2, 5])] + first.bias).tanh()
+    torch.testing.assert_close(encoder(x), expected)
+
+
+def test_byte_vectors_are_scaled() -> None:
+    spec = ArraySpec(shape=(128,), dtype="uint8", low=0, high=255)
+    encoder = DenseEncoder(spec, (), ModelConfig())
+    assert encoder.output_size == 128
+    x = torch.full((1, 128), 255, dtype=torch.uint8)
+    torch.testing.assert_close(encoder(x), torch.ones(1, 128))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "message"),
+    [
+        ("cnn", ATARI, "encoder of entry 'obs' is 'cnn'; allowed: auto, nature"),
+        ("nature", ArraySpec(shape=(8,), dtype="float32"), "needs an image, but observation entry 'obs' has shape"),
+        ("nature", ArraySpec(shape=(20, 20, 3), dtype="uint8"), "too small for the convolutions.*encoder='small'"),
+    ],
+)
+def test_encoders_that_do_not_fit(kind: str, spec: ArraySpec, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        entry_encoder(kind, "obs", spec, ModelConfig())
+
+
+MIXED = {
+    "image": DOOM,
+    "game/health.x": ArraySpec(shape=(5,), dtype="float32"),
+    "direction": ArraySpec(shape=(), dtype="int64", low=0, high=3),
+}
+
+
+@pytest.mark.parametrize(("encoder", "widths"), [("auto", (32, 64, 64)), ("sf_full", (32, 128, 128))])
+def test_several_entries_are_concatenated(encoder: str, widths: tuple[int, ...]) -> None:
+    module = ObservationEncoder(MIXED, ModelConfig(encoder=encoder, dense_size=32))
+    x = {
+        "direction": torch.tensor([0, 3]),
+        "image": pixels(DOOM, 2),
+        "game/health.x": torch.randn(2, 5),
+    }
+    features = module(x)
+    assert module.output_size == sum(widths)
+    parts = features.split(list(widths), -1)
+    for part, own, name in zip(parts, module.encoders, MIXED, strict=True):
+        assert torch.equal(part, own(x[name]))
+
+
+def test_single_entries_can_be_given_another_encoder() -> None:
+    config = ModelConfig(entry_encoders={"image": "impala"}, dense_size=32)
+    module = ObservationEncoder(MIXED, config)
+    assert isinstance(module.encoders[0], ImpalaEncoder)
+    with pytest.raises(ValueError, match=r"names \['picture'\], but the observation has \['direction', .*'image'\]"):
+        ObservationEncoder(MIXED, ModelConfig(entry_encoders={"picture": "mlp"}))
+
+
+def test_initialisations() -> None:
+    config = NARROW
+    nature = entry_encoder("nature", "obs", ATARI, config)
+    assert isinstance(nature, ConvEncoder)
+    gram = nature.dense.weight @ nature.dense.weight.T
+    torch.testing.assert_close(gram, 2.0 * torch.eye(32), rtol=0, atol=1e-4)
+    assert (nature.dense.bias == 0).all()
+    impala = entry_encoder("impala", "obs", ATARI, config)
+    assert isinstance(impala, ImpalaEncoder)
+    weight = impala.stages[2].residuals[0].first.weight
+    fan_in = 32 * 9
+    assert weight.abs().max() <= 2.0 / 0.8796 * fan_in**-0.5 + 1e-6
+    assert weight.std().item() * fan_in**0.5 == pytest.approx(1.0, abs=4.5 / (2 * weight.numel()) ** 0.5)
+    torch.manual_seed(0)
+    plain = entry_encoder("nature", "obs", ATARI, ModelConfig(init="torch", dense_size=32))
+    assert isinstance(plain, ConvEncoder)
+    assert (plain.dense.bias != 0).any()

@@ -1,0 +1,102 @@
+"""Running statistics against NumPy over all samples at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
+from rollmill.specs import ArraySpec
+
+
+def test_merged_batches_equal_all_samples_at_once() -> None:
+    rng = np.random.default_rng(0)
+    statistics = RunningMeanStd((3,))
+    kept = []
+    for size in (1, 7, 500, 2):
+        x = rng.normal(1e4, [0.01, 1.0, 100.0], size=(size, 4, 3)).astype(np.float32)
+        valid = rng.random((size, 4)) > 0.3
+        x[~valid] = np.nan
+        statistics.update(torch.from_numpy(x), torch.from_numpy(valid))
+        kept.append(x[valid])
+    samples = np.concatenate(kept).astype(np.float64)
+    assert statistics.count.item() == len(samples)
+    np.testing.assert_allclose(statistics.mean.numpy(), samples.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(statistics.var.numpy(), samples.var(0), rtol=1e-8)
+    np.testing.assert_allclose(statistics.scale.numpy(), (samples.var(0) + 1e-8) ** -0.5, rtol=1e-6)
+
+
+def test_without_a_mask_all_samples_count() -> None:
+    x = torch.randn(5, 2)
+    with_mask, without = RunningMeanStd((2,)), RunningMeanStd((2,))
+    with_mask.update(x, torch.ones(5, dtype=torch.bool))
+    without.update(x)
+    for mine, theirs in zip(with_mask.buffers(), without.buffers(), strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_before_any_sample_it_changes_nothing() -> None:
+    statistics = RunningMeanStd((2,))
+    statistics.update(torch.full((3, 2), torch.nan), torch.zeros(3, dtype=torch.bool))
+    x = torch.randn(4, 2)
+    assert torch.equal(statistics.normalise(x), x)
+    assert torch.equal(statistics.denormalise(x), x)
+
+
+def test_a_small_batch_counts_beside_a_large_history() -> None:
+    statistics = RunningMeanStd(())
+    statistics.update(torch.zeros(()).expand(1))
+    statistics.count.fill_(2.0**40)
+    statistics.update(torch.ones(1))
+    assert statistics.count.item() == 2**40 + 1
+    assert statistics.mean.item() == 1.0 / (2**40 + 1)
+
+
+def test_denormalise_is_the_inverse() -> None:
+    statistics = RunningMeanStd(())
+    statistics.update(torch.randn(100) * 5 + 30)
+    x = torch.randn(50) * 5 + 30
+    torch.testing.assert_close(statistics.denormalise(statistics.normalise(x)), x, rtol=1e-5, atol=1e-4)
+    assert abs(float(statistics.normalise(x).mean())) < 1.0
+
+
+def test_statistics_travel_in_the_state_dict() -> None:
+    one, two = RunningMeanStd((2,)), RunningMeanStd((2,))
+    one.update(torch.randn(10, 2))
+    two.load_state_dict(one.state_dict())
+    x = torch.randn(3, 2)
+    assert torch.equal(one.normalise(x), two.normalise(x))
+    one.update(torch.ones(4, 2))
+    two.update(torch.ones(4, 2))
+    assert torch.equal(one.var, two.var)
+
+
+OBSERVATION = {
+    "image": ArraySpec(shape=(4, 36, 36), dtype="uint8"),
+    "speed": ArraySpec(shape=(2,), dtype="float32"),
+}
+
+
+def test_images_pass_unchanged_and_the_rest_is_clipped() -> None:
+    normaliser = ObservationNormaliser(OBSERVATION, images=False, clip=3.0)
+    image = torch.zeros(50, 4, 36, 36, dtype=torch.uint8)
+    speed = torch.randn(50, 2)
+    normaliser.update({"image": image, "speed": speed})
+    speed[0] = 1e6
+    before = speed.clone()
+    result = normaliser({"image": image, "speed": speed})
+    assert result["image"] is image
+    assert result["speed"][0].tolist() == [3.0, 3.0]
+    assert float(result["speed"][1:].mean()) < 0.5
+    assert torch.equal(speed, before)
+
+
+def test_images_are_normalised_if_asked() -> None:
+    normaliser = ObservationNormaliser(OBSERVATION, images=True, clip=10.0)
+    image = torch.randint(0, 256, (64, 4, 36, 36), dtype=torch.uint8)
+    observation = {"image": image, "speed": torch.randn(64, 2)}
+    normaliser.update(observation)
+    result = normaliser(observation)["image"]
+    assert result.dtype == torch.float32
+    torch.testing.assert_close(result.mean(0), torch.zeros(4, 36, 36), rtol=0, atol=1e-4)
+    torch.testing.assert_close(result.std(0, correction=0), torch.ones(4, 36, 36), rtol=0, atol=1e-4)
