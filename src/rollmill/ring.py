@@ -20,7 +20,7 @@ import fcntl
 import mmap
 import os
 from multiprocessing import context, reduction
-from typing import Protocol
+from typing import Protocol, SupportsIndex
 
 from rollmill.native import MessageLanes
 
@@ -87,7 +87,7 @@ class Queue(MessageLanes):
         if descriptor is not None:
             os.close(descriptor)
 
-    def put_nowait(self, obj: int | bytes) -> None:
+    def put_nowait(self, obj: SupportsIndex | bytes) -> None:
         """``put(obj, block=False)``."""
         self.put(obj, False)
 

@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from typing import Any, TypeAlias
+from typing import Any, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -120,18 +120,20 @@ class MessageLanes:
     def nbytes(num_lanes: int, capacity: int) -> int:
         """Bytes of memory; see ``LaneRing.nbytes``."""
 
-    def put(self, obj: int | bytes, block: bool = True, timeout: float | None = None) -> None:
+    def put(self, obj: SupportsIndex | bytes, block: bool = True, timeout: float | None = None) -> None:
         """Put one message, waiting for space in this producer's lane if ``block``.
 
         Raises:
             queue.Full: There was no space within ``timeout`` seconds (None: for ever).
-            TypeError: ``obj`` is neither an integer nor bytes.
+            TypeError: ``obj`` is neither an integer (Python's or NumPy's) nor bytes.
             OverflowError: The integer has more than 64 bits.
             ValueError: The message can never fit a lane, the timeout is NaN, or the queue is closed here.
             RuntimeError: Every lane belongs to a living producer.
         """
 
-    def put_many(self, values: _Int64 | Iterable[int | bytes], block: bool = True, timeout: float | None = None) -> int:
+    def put_many(
+        self, values: _Int64 | Iterable[SupportsIndex | bytes], block: bool = True, timeout: float | None = None
+    ) -> int:
         """Put messages in order; returns how many: fewer than given only after the timeout. Raises as ``put``."""
 
     def get(self, block: bool = True, timeout: float | None = None) -> int | bytes:

@@ -1,0 +1,150 @@
+"""``rollmill bench ring``: messages a second through ``rollmill.ring.Queue`` and what one would use instead.
+
+Every producer is a process that calls ``put`` once for each message, as a rollout worker does; one consumer, this
+process, takes them in batches where the queue can. The queues take turns, and each figure is the median of its rounds:
+the machine may be slower in one minute than in the next, and is then slower for all of them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import multiprocessing
+import queue
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rollmill.ring import Queue
+
+__all__ = ["run"]
+
+_ROUNDS = 3
+_WARM_UP_S = 0.1
+_CHUNK = 200
+_BATCH = 65_536
+_STOP_CHECK_S = 0.05
+
+Put = Callable[[int], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Contender:
+    """One queue: how to make it, and how to take messages from it.
+
+    Attributes:
+        make: Makes the queue.
+        drain: Takes what is there, waiting a little for the first message; returns how many there were.
+    """
+
+    make: Callable[[], Any]
+    drain: Callable[[Any], int]
+
+
+def _rollmill() -> _Contender:
+    out = np.empty(_BATCH, np.int64)
+
+    def drain(messages: Queue) -> int:
+        return messages.get_many_into(out, True, _STOP_CHECK_S)
+
+    return _Contender(make=Queue, drain=drain)
+
+
+def _multiprocessing() -> _Contender:
+    def drain(messages: Any) -> int:
+        # Emptying it without asking the clock: this queue has no batched get.
+        count = 0
+        try:
+            for count in range(1, 1001):  # noqa: B007
+                messages.get(timeout=_STOP_CHECK_S)
+        except queue.Empty:
+            count -= 1
+        return count
+
+    return _Contender(make=multiprocessing.get_context("fork").Queue, drain=drain)
+
+
+def _faster_fifo() -> _Contender | None:
+    try:
+        module = importlib.import_module("faster_fifo")
+    except ImportError:
+        return None
+
+    def drain(messages: Any) -> int:
+        try:
+            return len(messages.get_many(block=True, timeout=_STOP_CHECK_S, max_messages_to_get=_BATCH))
+        except queue.Empty:
+            return 0
+
+    return _Contender(make=module.Queue, drain=drain)
+
+
+def _produce(messages: Any, stop: mmap.mmap) -> None:
+    """Puts integers, one call for each, until told to stop."""
+    put: Put = messages.put
+    while stop[0] == 0:
+        for value in range(_CHUNK):
+            put(value)
+
+
+def _measure(contender: _Contender, producers: int, seconds: float) -> float:
+    """Messages a second that arrive during ``seconds``."""
+    context = multiprocessing.get_context("fork")  # what faster-fifo's locks are made for
+    messages = contender.make()
+    stop = mmap.mmap(-1, 1)
+    children = [context.Process(target=_produce, args=(messages, stop), daemon=True) for _ in range(producers)]
+    for child in children:
+        child.start()
+    warm = time.perf_counter() + _WARM_UP_S
+    while time.perf_counter() < warm:
+        contender.drain(messages)
+    count = 0
+    start = time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        count += contender.drain(messages)
+    stop[0] = 1
+    # A producer that is blocked by a full queue only sees the flag when there is space again.
+    while any(child.is_alive() for child in children):
+        contender.drain(messages)
+    for child in children:
+        child.join()
+        child.close()
+    if hasattr(messages, "close"):
+        messages.close()
+    return count / elapsed
+
+
+def run(seconds: float, producers: Sequence[int] = (1, 4, 20)) -> dict[str, dict[str, dict[str, float]]]:
+    """Measures every queue that is installed with every number of producers.
+
+    Args:
+        seconds: What all measurements together may take, without the starting of processes.
+        producers: Numbers of producer processes.
+
+    Returns:
+        ``{"producers": {"4": {"rollmill": messages_per_second, "multiprocessing": ..., "faster_fifo": ...}, ...}}``;
+        ``faster_fifo`` only where it can be imported.
+
+    Raises:
+        ValueError: ``seconds`` is not positive, or ``producers`` is empty or names less than one.
+    """
+    if not seconds > 0:
+        raise ValueError(f"seconds is {seconds}; give a positive number of seconds")
+    if not producers or min(producers) < 1:
+        raise ValueError(f"producers is {tuple(producers)}; give numbers of processes, each at least 1")
+    found = {"rollmill": _rollmill(), "multiprocessing": _multiprocessing(), "faster_fifo": _faster_fifo()}
+    contenders = {name: contender for name, contender in found.items() if contender is not None}
+    window = seconds / (_ROUNDS * len(contenders) * len(producers))
+    rates: dict[tuple[int, str], list[float]] = {(n, name): [] for n in producers for name in contenders}
+    for _ in range(_ROUNDS):
+        for n, name in rates:
+            rates[n, name].append(_measure(contenders[name], n, window))
+    return {
+        "producers": {
+            str(n): {name: statistics.median(rates[n, name]) for name in contenders} for n in dict.fromkeys(producers)
+        }
+    }
