@@ -70,8 +70,8 @@ def _is_usage(error: Exception) -> bool:
     """Whether the command, a setting or a name was wrong, as against a run that failed."""
     from rollmill.envs import errors
 
-    usage = (errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace)
-    return isinstance(error, ValueError | LookupError | ImportError | usage)
+    kinds = (ValueError, LookupError, ImportError)
+    return isinstance(error, (*kinds, errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace))
 
 
 def _print_environment_traceback(error: Exception) -> None:

@@ -249,7 +249,7 @@ def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
             return tuple(matches[0].split("."))
         if matches:
             raise OptionError(f"{given!r} is ambiguous: give one of {', '.join(matches)}")
-    close = difflib.get_close_matches(key, known, n=3, cutoff=0.6)
+    close = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
     if not close:
         by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
         close = [by_last[name] for name in difflib.get_close_matches(path[-1], by_last, n=3, cutoff=0.6)]

@@ -160,11 +160,11 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     if config.name.startswith("atari/"):
         twin = _Twin(config, seed)
         return Stage(make_group(config, 1, [seed], squash=squash), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
-    if maker.env is None:
-        return Stage(make_group(config, 1, [seed], squash=squash), _observed_picture, 30.0 / skip)
     if not has_display():
         # Gymnasium tries a windowed OpenGL first, which fails late and unhelpfully where there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
+    if maker.env is None:
+        return _vector_stage(config, seed, squash=squash, fps=30.0 / skip)
     rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
     built: list[Any] = []
 
@@ -185,6 +185,30 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     def picture(view: ObservationView) -> Any:
         rendered = built[-1].render()
         return _observed_picture(view) if rendered is None else rendered
+
+    return Stage(group, picture, fps)
+
+
+def _vector_stage(config: EnvConfig, seed: int, *, squash: bool, fps: float) -> Stage:
+    """A native vector of one row: drawn by itself if it can (EnvPool), else its observation is the picture."""
+    maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
+    assert maker.vector is not None
+    try:
+        vector = maker.vector(1, 1, [seed])
+    except Exception:
+        return Stage(make_group(config, 1, [seed], squash=squash), _observed_picture, fps)
+    group = VectorGroup(
+        lambda _: vector,
+        seeds=[seed],
+        name=config.name,
+        reset_seed=maker.reset_seed,
+        squash=squash,
+        life_key=maker.life_key,
+    )
+
+    def picture(view: ObservationView) -> Any:
+        rendered = vector.render()
+        return _observed_picture(view) if rendered is None else rendered[0]
 
     return Stage(group, picture, fps)
 

@@ -54,8 +54,10 @@ class Display:
         self.close()
 
     def note(self, text: str) -> None:
-        """Print one line above the panel: what is being started, what was chosen, a warning."""
-        self.console.print(text, markup=False, highlight=False)
+        """Print text above the panel, or below all lines so far: what was chosen, a warning, the final report."""
+        if not self.console.is_terminal and self._pending is not None:
+            self._show(self._pending)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, status: Status) -> None:
         """Take a new status, and show it if the last one was shown long enough ago."""

@@ -144,11 +144,13 @@ def waiting_sentence(measured: Mapping[str, Stage]) -> str:
 def format_ledger(accounts: Mapping[str, ProcessAccount]) -> str:
     """Text table: for each role its processes, their time, the share of each phase, and their counters.
 
-    Phases in which a role never was are left out. The last line names the bottleneck.
+    Left out are phases in which a role never was, and processes that did nothing but start. The last line names the
+    bottleneck.
     """
     roles: dict[str, list[ProcessAccount]] = {}
     for account in accounts.values():
-        roles.setdefault(account.role, []).append(account)
+        if set(account.phases) - set(_START_UP):
+            roles.setdefault(account.role, []).append(account)
     blocks = [_format_role(role, members) for role, members in roles.items()]
     return "\n\n".join([*blocks, find_bottleneck(phase_shares(accounts)).sentence])
 
