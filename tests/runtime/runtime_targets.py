@@ -123,7 +123,7 @@ def ignore_everything(context: ChildContext) -> None:
 def start_engines(context: ChildContext, end: str) -> None:
     """Grandchildren like a simulator's engines: in the worker's group, in a session of their own, in nobody's care."""
     engines = [
-        subprocess.Popen(["sleep", "600"]),
+        subprocess.Popen(["sleep", "600"], close_fds=False),  # as simulators written in C++ do it
         subprocess.Popen(["sleep", "600"], start_new_session=True),
         subprocess.Popen(["sleep", "600"], env={}),
         subprocess.Popen(["sh", "-c", "sleep 600 & echo $!"], start_new_session=True, stdout=subprocess.PIPE),

@@ -190,6 +190,8 @@ def test_a_dead_workers_engines_end_before_its_death_is_reported(supervisor: Sup
             if isinstance(event, Message) and isinstance(event.content, list):
                 engines[event.handle] = event.content
     assert all(_alive(pid) for pids in engines.values() for pid in pids)
+    # An engine that held the worker's pipes or the shared memory would keep them from ending with the worker.
+    assert set(os.listdir(f"/proc/{engines[other][0]}/fd")) == {"0", "1", "2"}
     os.kill(handle.pid, signal.SIGKILL)
     assert _failure(supervisor).handle == handle
     assert not any(_alive(pid) for pid in engines[handle])
