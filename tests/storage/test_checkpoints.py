@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 import warnings
 from collections import OrderedDict
 from pathlib import Path
@@ -110,18 +109,29 @@ def test_what_weights_only_would_refuse_is_refused_before_writing(tmp_path: Path
 
 def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=2)
-    for step, metric in enumerate([None, 1.0, 3.0, float("nan"), 2.0, 3.0]):
+    for step, metric in enumerate([None, 1.0, 3.0, float("nan"), 2.0, 3.0], start=1):
         store.save({"step": step}, step, metric)
-    assert [load_checkpoint(p)["step"] for p in store.paths()] == [5, 4]
-    assert store.load_best().state == {"step": 2}, "an equal metric does not replace the first"
+    assert [load_checkpoint(p)["step"] for p in store.paths()] == [6, 5]
+    assert store.load_best().state == {"step": 3}, "an equal metric does not replace the first"
     assert read_header(store.best_path).metric == 3.0
     assert {p.name for p in store.folder.iterdir()} == {"best.pt", *(p.name for p in store.paths())}
     # Another process, as after a resume, knows what the best was.
     again = make_store(tmp_path, keep=2)
-    again.save({"step": 6}, 6, 2.9)
-    assert again.load_best().state == {"step": 2}
-    again.save({"step": 7}, 7, 3.1)
-    assert again.load_best().state == {"step": 7}
+    again.save({"step": 7}, 7, 2.9)
+    assert again.load_best().state == {"step": 3}
+    again.save({"step": 8}, 8, 3.1)
+    assert again.load_best().state == {"step": 8}
+
+
+def test_keeps_the_untrained_one(tmp_path: Path) -> None:
+    store = make_store(tmp_path, keep=1)
+    store.save({"step": 0}, 0)
+    store.save({"step": 1}, 1)
+    assert load_checkpoint(store.initial_path) == {"step": 0}
+    assert [load_checkpoint(p) for p in store.paths()] == [{"step": 1}]
+    without = make_store(tmp_path / "without", keep_initial=False)
+    without.save({"step": 0}, 0)
+    assert not without.initial_path.exists()
 
 
 def test_without_keep_best_there_is_none(tmp_path: Path) -> None:
@@ -292,49 +302,65 @@ def test_importing_the_module_imports_no_torch() -> None:
 
 
 _SAVER = """
-import sys, torch
-from pathlib import Path
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
+import os, signal, sys, time, torch
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 torch.set_num_threads(1)
-store = CheckpointStore(Path(sys.argv[1]), CheckpointConfig(keep=2))
-try:
-    step = store.load_latest().state["step"]
-except CheckpointError:
-    step = 0
-print("ready", flush=True)
-while True:
-    step += 1
-    store.save({"step": step, "x": torch.full((200_000,), float(step))}, step, float(step))
-    print(step, flush=True)
+
+def save_for_ever(tell):
+    store = CheckpointStore(sys.argv[1], CheckpointConfig(keep=2))
+    step = store.load_latest().state["step"] if store.paths() else 0
+    os.write(tell, b"0\\n")
+    while True:
+        step += 1
+        store.save({"step": step, "x": torch.full((200_000,), float(step))}, step, float(step))
+        os.write(tell, b"%d\\n" % step)
+
+if len(sys.argv) == 2:
+    save_for_ever(1)
+for saves, delay_s in (arg.split(":") for arg in sys.argv[2:]):  # a child for each, killed so long after so many saves
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        save_for_ever(write)
+    os.close(write)
+    with open(read) as lines:
+        finished = [lines.readline() for _ in range(1 + int(saves))]
+        time.sleep(float(delay_s))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        print(max(map(int, [*finished, *lines])), flush=True)
+    sys.stdin.readline()
 """
 
 
 def test_kill_at_any_moment_leaves_the_last_finished_save(tmp_path: Path) -> None:
-    rng = np.random.default_rng(3)
     folder = tmp_path / "checkpoints"
-    finished = 0
-    for _ in range(5):
-        process = subprocess.Popen(
-            [sys.executable, "-c", _SAVER, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.stdout.readline()
-        time.sleep(rng.uniform(0, 0.05))
-        process.send_signal(signal.SIGKILL)
-        output, errors = process.communicate(timeout=30)
-        assert errors == ""
-        finished = max([finished + 1, *map(int, output.split())])
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # the newest itself is whole, not only one before it
-            loaded = CheckpointStore(folder, CheckpointConfig(keep=2)).load_latest()
-        # The kill may fall between the rename and the line that tells of it.
-        assert loaded.state["step"] in (finished, finished + 1)
-        assert torch.equal(loaded.state["x"], torch.full((200_000,), float(loaded.state["step"])))
-        finished = loaded.state["step"]
     store = CheckpointStore(folder, CheckpointConfig(keep=2))
-    assert store.load_best().state["step"] in (finished - 1, finished)
-    store.save({"step": 0}, 0)
+    rng = np.random.default_rng(3)
+    kills = [f"{i % 3}:{rng.uniform(0, 0.01):.4f}" for i in range(1, 31)]
+    newest = interrupted = 0
+    with subprocess.Popen(
+        [sys.executable, "-c", _SAVER, str(folder), *kills], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in kills:
+            finished = max(newest, int(process.stdout.readline()))
+            interrupted += any(p.name.startswith(".writing") for p in folder.glob("*"))
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # the newest itself is whole, not only one before it
+                state, best = store.load_latest().state, store.load_best().state
+            newest = state["step"]
+            # The kill may fall between the rename and the word of it.
+            assert newest in (finished, finished + 1)
+            assert 1 <= best["step"] <= newest
+            for loaded in (state, best):
+                assert torch.equal(loaded["x"], torch.full((200_000,), float(loaded["step"])))
+            process.stdin.write("\n")
+            process.stdin.flush()
+    assert process.returncode == 0
+    assert interrupted > 0, "no kill fell into a write: this test has tested nothing"
+    store.save({"step": 1}, 1)
     assert len(list(folder.iterdir())) == 3, "what a killed writer left half-written is gone"
 
 
@@ -345,7 +371,7 @@ def test_a_reader_beside_a_writer_always_gets_a_whole_one(tmp_path: Path) -> Non
     try:
         for _ in range(2):
             process.stdout.readline()
-        seen = [CheckpointStore(folder, CheckpointConfig()).load_latest().state["step"] for _ in range(60)]
+        seen = [CheckpointStore(folder, CheckpointConfig()).load_latest().state["step"] for _ in range(30)]
     finally:
         process.kill()
         process.communicate()
