@@ -45,6 +45,7 @@ class Config:
         max_seconds: Wall-clock seconds after which the run ends, if that comes first.
         seed: Keys every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display.
+        wandb_project: Also report to this Weights & Biases project (needs the package wandb).
         debug_poison: Fill fresh shared memory with NaN and impossible values, so that data nobody wrote is noticed.
     """
 
@@ -64,6 +65,7 @@ class Config:
     max_seconds: float | None = None
     seed: int = 1
     report_every_s: float = 2.0
+    wandb_project: str | None = None
     debug_poison: bool = False
 
     def __post_init__(self) -> None:

@@ -22,6 +22,7 @@ from rollmill.regimes.topology import plan_topology
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import format_ledger
 from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.plots import plot_runs
 from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -30,6 +31,7 @@ from rollmill.runtime.logs import run_log
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage import weights
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, read_header
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 __all__ = ["Outcome", "run"]
@@ -86,7 +88,9 @@ def run(
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
         probed = probe(supervisor, config)
         run_setup = prepare(config, probed, run_dir, resume=resume)
-        writer = MetricsWriter(run_dir)
+        writer = MetricsWriter(
+            run_dir, resume_at_steps=_saved_steps(run_dir) if resume else None, wandb_project=config.wandb_project
+        )
         with Monitor(config, probed, writer=writer, display=display, on_report=on_report) as monitor:
             monitor.note(describe(run_setup))
             start_processes(supervisor, run_setup)
@@ -97,6 +101,7 @@ def run(
             supervisor.stop(grace_s=_STOP_GRACE_S)
             summary = format_ledger(accounts)
             (run_dir / "ledger.txt").write_text(summary + "\n")
+            plot_runs([run_dir], run_dir / "learning_curve.png", title=config.preset or config.env.name)
             monitor.note(summary)
             return Outcome(
                 finished.report.agent_steps if finished else 0,
@@ -105,6 +110,16 @@ def run(
                 interrupted,
                 probed,
             )
+
+
+def _saved_steps(run_dir: Path) -> int | None:
+    """Agent steps of the newest checkpoint: metrics written after it belong to what will be done again."""
+    for path in CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).paths():
+        try:
+            return read_header(path).agent_steps
+        except CheckpointError:
+            continue  # The learner will pass it over too, and say so.
+    return None
 
 
 def probe(supervisor: Supervisor, config: Config) -> Probed:

@@ -177,6 +177,12 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
         log = logging.getLogger(f"rollmill.{launch.name}")
         target(ChildContext(name=launch.name, stop=stop, send=sender.send, ledger=ledger, log=log), *args)
         ledger.write_cpu_time()
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # What the target had to close is closed. Taking a torch process apart in order takes seconds on a busy machine,
+        # and a run that was told to end is waited for.
+        os._exit(0)
     except SystemExit:
         raise
     except BaseException as error:
