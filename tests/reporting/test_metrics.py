@@ -1,0 +1,106 @@
+"""Metrics: what is written is what is read, whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollmill.reporting.metrics import METRICS_FILE, MetricsWriter, TrackerNotInstalledError, read_metrics
+
+
+def write(run_dir: Path, *steps: int, resume_at_steps: int | None = None) -> None:
+    with MetricsWriter(run_dir, tensorboard=False, resume_at_steps=resume_at_steps) as writer:
+        for step in steps:
+            writer.write({"agent_steps": step, "time_s": step / 10})
+
+
+def steps_of(run_dir: Path) -> list[int]:
+    return [record["agent_steps"] for record in read_metrics(run_dir)]
+
+
+def test_records_are_on_disk_at_once(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path / "run", tensorboard=False) as writer:
+        writer.write({"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x"})
+        assert read_metrics(tmp_path / "run") == [
+            {"agent_steps": 1, "episode_return": None, "loss/policy": 0.25, "note": "x"}
+        ]
+    writer.close()
+
+
+def test_numpy_numbers_become_numbers_and_what_is_not_finite_becomes_null(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write({"agent_steps": np.int64(3), "a": np.float32(0.5), "b": float("nan"), "c": np.float64("inf")})
+    text = (tmp_path / METRICS_FILE).read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"agent_steps": 3, "a": 0.5, "b": None, "c": None}
+
+
+def test_a_record_without_steps_is_refused(tmp_path: Path) -> None:
+    with MetricsWriter(tmp_path, tensorboard=False) as writer, pytest.raises(ValueError, match="needs agent_steps"):
+        writer.write({"loss": 1.0})
+
+
+@pytest.mark.parametrize("torn", [b'{"agent_steps": 3, "ti', b'{"agent_steps": 3}', b"\n", b"[1]\n", b"\xff\xfe\n"])
+def test_a_torn_end_is_left_out_when_reading_and_dropped_when_writing_on(tmp_path: Path, torn: bytes) -> None:
+    write(tmp_path, 1, 2)
+    with (tmp_path / METRICS_FILE).open("ab") as file:
+        file.write(torn)
+    assert steps_of(tmp_path) == [1, 2]
+    write(tmp_path, 4)
+    assert steps_of(tmp_path) == [1, 2, 4]
+
+
+def test_every_cut_of_the_file_leaves_whole_records(tmp_path: Path) -> None:
+    write(tmp_path, 1, 2, 3)
+    whole = (tmp_path / METRICS_FILE).read_bytes()
+    for cut in range(len(whole) + 1):
+        (tmp_path / METRICS_FILE).write_bytes(whole[:cut])
+        assert steps_of(tmp_path) == [1, 2, 3][: whole[:cut].count(b"\n")]
+
+
+def test_resuming_drops_what_will_be_written_again(tmp_path: Path) -> None:
+    write(tmp_path, 10, 20, 30)
+    write(tmp_path, 21, 31, resume_at_steps=20)
+    assert steps_of(tmp_path) == [10, 20, 21, 31]
+    assert [path.name for path in tmp_path.iterdir()] == [METRICS_FILE]
+
+
+def test_a_metrics_file_may_be_named_itself(tmp_path: Path) -> None:
+    write(tmp_path, 1)
+    assert read_metrics(tmp_path / METRICS_FILE) == read_metrics(tmp_path)
+
+
+def test_reading_what_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="directory of a run"):
+        read_metrics(tmp_path)
+
+
+def test_tensorboard_reads_the_events_and_a_resumed_run_hides_the_old_end(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for resume, records in ((None, [(10, 1.0), (20, 2.0), (30, 3.0)]), (20, [(25, 9.0)])):
+        with MetricsWriter(tmp_path, resume_at_steps=resume) as writer:
+            for step, value in records:
+                writer.write({"agent_steps": step, "episode_return": value, "loss/policy": value, "nothing": None})
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(e.step, e.value) for e in events.Scalars("loss/policy")] == [(10, 1.0), (20, 2.0), (25, 9.0)]
+    assert set(events.Tags()["scalars"]) == {"run/agent_steps", "run/episode_return", "loss/policy"}
+
+
+def test_writing_events_imports_no_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rollmill.reporting.metrics import MetricsWriter\n"
+        f"with MetricsWriter({str(tmp_path)!r}) as w: w.write({{'agent_steps': 1}})\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_missing_tracker_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed, also where it is
+    with pytest.raises(TrackerNotInstalledError, match=r"'mill' needs the package wandb: pip install wandb"):
+        MetricsWriter(tmp_path, wandb_project="mill")

@@ -1,0 +1,91 @@
+"""Learning curves: the numbers behind the picture, and the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.plots import Curve, NothingToPlotError, curve_of, overlay, plot_runs
+
+
+def make_run(run_dir: Path, offset: float, last: int = 20) -> Path:
+    with MetricsWriter(run_dir, tensorboard=False) as writer:
+        for i in range(last):
+            writer.write(
+                {
+                    "agent_steps": i * 1000,
+                    "time_s": float(i),
+                    "episode_return": None if i == 0 else i + offset,
+                    "episode_return_std": 1.0,
+                    "frames_per_second": 4000.0,
+                    "policy_lag_mean": 1.0,
+                    "policy_lag_max": 2,
+                }
+            )
+    return run_dir
+
+
+def test_a_curve_has_the_records_with_both_numbers_in_order() -> None:
+    records = [{"x": 3, "y": 1.0}, {"x": 1, "y": 2}, {"x": 2, "y": None}, {"y": 3}, {"x": 4, "y": "text"}]
+    curve = curve_of(records, "x", "y")
+    assert curve.x.tolist() == [1.0, 3.0]
+    assert curve.y.tolist() == [2.0, 1.0]
+    assert len(curve_of([], "x", "y").x) == 0
+
+
+def test_an_overlay_is_mean_and_range_where_all_runs_are() -> None:
+    first = Curve(np.array([0.0, 10.0]), np.array([0.0, 10.0]))
+    second = Curve(np.array([5.0, 20.0]), np.array([8.0, 23.0]))
+    band = overlay([first, second, Curve(np.array([]), np.array([]))])
+    assert (band.x[0], band.x[-1]) == (5.0, 10.0)
+    np.testing.assert_allclose(band.low, band.x)
+    np.testing.assert_allclose(band.high, band.x + 3)
+    np.testing.assert_allclose(band.mean, band.x + 1.5)
+
+
+def test_one_curve_is_its_own_band() -> None:
+    only = Curve(np.array([0.0, 1.0, 5.0]), np.array([1.0, 7.0, 2.0]))
+    band = overlay([only])
+    assert band.x.tolist() == only.x.tolist()
+    assert band.mean.tolist() == band.low.tolist() == band.high.tolist() == only.y.tolist()
+
+
+def test_curves_without_common_ground_are_refused() -> None:
+    with pytest.raises(NothingToPlotError, match="no record"):
+        overlay([])
+    with pytest.raises(NothingToPlotError, match="in common"):
+        overlay([Curve(np.array([0.0]), np.array([1.0])), Curve(np.array([2.0]), np.array([1.0]))])
+
+
+def is_mostly_coloured(path: Path, colour: tuple[int, int, int]) -> int:
+    from PIL import Image
+
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    return int((np.abs(pixels - colour).sum(-1) < 30).sum())
+
+
+def test_the_picture_shows_the_curves(tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / "a", 0.0), make_run(tmp_path / "b", 5.0)]
+    one = plot_runs(runs[:1], tmp_path / "plots" / "one.png", goal=15)
+    two = plot_runs(runs, tmp_path / "two.png", title="both")
+    blue, orange, green = (0, 114, 178), (213, 94, 0), (0, 158, 115)
+    assert is_mostly_coloured(one, blue) > 1000
+    assert is_mostly_coloured(one, orange) > 300
+    assert is_mostly_coloured(one, green) > 300
+    assert is_mostly_coloured(two, green) == 0
+    assert is_mostly_coloured(two, blue) > 1000
+
+
+def test_a_run_without_an_episode_is_still_drawn(tmp_path: Path) -> None:
+    assert plot_runs([make_run(tmp_path / "a", 0.0, last=1)], tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_a_run_without_records_is_refused(tmp_path: Path) -> None:
+    make_run(tmp_path / "a", 0.0, last=0)
+    with pytest.raises(NothingToPlotError, match="no metrics"):
+        plot_runs([tmp_path / "a"], tmp_path / "x.png")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        plot_runs([tmp_path / "b"], tmp_path / "x.png")
