@@ -317,15 +317,21 @@ def save_for_ever(tell):
 
 if len(sys.argv) == 2:
     save_for_ever(1)
-for saves, delay_s in (arg.split(":") for arg in sys.argv[2:]):  # a child for each, killed so long after so many saves
+one_save_s = 0.01
+# A child for each argument, killed that part of a save's time after so many saves.
+for saves, part in (arg.split(":") for arg in sys.argv[2:]):
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
         save_for_ever(write)
     os.close(write)
     with open(read) as lines:
-        finished = [lines.readline() for _ in range(1 + int(saves))]
-        time.sleep(float(delay_s))
+        finished = [lines.readline()]
+        for _ in range(int(saves)):
+            began = time.perf_counter()
+            finished.append(lines.readline())
+            one_save_s = time.perf_counter() - began
+        time.sleep(float(part) * one_save_s)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         print(max(map(int, [*finished, *lines])), flush=True)
@@ -337,7 +343,7 @@ def test_kill_at_any_moment_leaves_the_last_finished_save(tmp_path: Path) -> Non
     folder = tmp_path / "checkpoints"
     store = CheckpointStore(folder, CheckpointConfig(keep=2))
     rng = np.random.default_rng(3)
-    kills = [f"{i % 3}:{rng.uniform(0, 0.01):.4f}" for i in range(1, 31)]
+    kills = [f"{i % 3}:{rng.uniform(0, 1.2):.3f}" for i in range(1, 25)]
     newest = interrupted = 0
     with subprocess.Popen(
         [sys.executable, "-c", _SAVER, str(folder), *kills], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
