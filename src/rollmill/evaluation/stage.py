@@ -100,7 +100,7 @@ class Stage:
                 f"the environment's render() gave {type(picture).__name__} of shape {picture.shape}; an RGB picture "
                 '[height, width, 3] is needed: support render_mode="rgb_array"'
             )
-        return picture.astype(np.uint8, copy=False)
+        return picture.astype(np.uint8)  # a copy: the next step overwrites what was observed
 
     def close(self) -> None:
         """Close the environments."""
@@ -183,7 +183,10 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     fps = float(built[-1].metadata.get("render_fps") or 30.0)
 
     def picture(view: ObservationView) -> Any:
-        rendered = built[-1].render()
+        try:
+            rendered = built[-1].render()
+        except NotImplementedError:  # what gymnasium.Env does by itself
+            rendered = None
         return _observed_picture(view) if rendered is None else rendered
 
     return Stage(group, picture, fps)

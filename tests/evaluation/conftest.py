@@ -1,0 +1,169 @@
+"""Runs that hold a network as it was initialised: all that evaluation reads of one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import probe
+from rollmill.envs.registry import register_env
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.options import to_json
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+MakeRun = Callable[..., Path]
+
+
+class Lengths(gym.Env[Any, Any]):
+    """The episode's length depends on the environment's first seed: 2 or 20 steps; each step gives 1."""
+
+    observation_space = spaces.Box(0, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.left = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.length = 2 if self.np_random.random() < 0.5 else 20
+        self.left = self.length
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
+
+
+class Mixed(gym.Env[Any, Any]):
+    """A dict observation with a mask that allows one choice only, and a tuple of actions; draws no pictures."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+    observation_space = spaces.Dict(
+        {
+            "where": spaces.Discrete(3, start=1),
+            "deep": spaces.Dict({"vector": spaces.Box(-1, 1, (2,), np.float64)}),
+            "action_mask": spaces.MultiBinary(3),
+        }
+    )
+    action_space = spaces.Tuple([spaces.Discrete(3, start=5), spaces.Box(-2.0, 2.0, (2,), np.float32)])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self.look(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains((np.int64(action[0]), action[1]))
+        assert action[0] == 6, "the mask was not obeyed"
+        self.steps += 1
+        return self.look(), 0.5, False, self.steps == 4, {}
+
+    def look(self) -> dict[str, Any]:
+        return {
+            "where": np.int64(2),
+            "deep": {"vector": np.array([0.25, -0.5])},
+            "action_mask": np.array([0, 1, 0], np.int8),
+        }
+
+
+class Striped(gym.Env[Any, Any]):
+    """Draws its step count as a grey value; observes an image whose first channel says the same."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    observation_space = spaces.Box(0, 255, (3, 12, 16), np.uint8)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None, limit: int = 5) -> None:
+        self.render_mode = render_mode
+        self.limit = limit
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros((3, 12, 16), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.full((3, 12, 16), self.steps, np.uint8), 2.0, self.steps == self.limit, False, {}
+
+    def render(self) -> Any:
+        return np.full((45, 61, 3), 40 * self.steps, np.uint8)
+
+
+class Blind(Striped):
+    """Takes no ``render_mode`` and draws nothing: the observation is all there is to see."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def render(self) -> Any:
+        return None
+
+
+class Broken(Striped):
+    """Draws something that is no picture."""
+
+    def render(self) -> Any:
+        return np.zeros((4, 4))
+
+
+class Remembers(Lengths):
+    """Long enough to have something to remember."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        self.left = 10
+        return observation, info
+
+
+REGISTERED = {
+    "test/lengths": Lengths,
+    "test/mixed": Mixed,
+    "test/striped": Striped,
+    "test/blind": Blind,
+    "test/broken": Broken,
+    "test/remembers": Remembers,
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _registered() -> None:
+    torch.set_num_threads(1)
+    for name, factory in REGISTERED.items():
+        register_env(name, factory)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> MakeRun:
+    def make(name: str, *, model: ModelConfig | None = None, agent_steps: int = 123, seed: int = 0, **env: Any) -> Path:
+        run_dir = tmp_path / name.replace("/", "_")
+        run_dir.mkdir(exist_ok=True)
+        model = model or ModelConfig()
+        config = EnvConfig(name=name, **env)
+        (run_dir / "config.json").write_text(json.dumps({"env": to_json(config), "model": to_json(model)}))
+        spec = probe(config)
+        torch.manual_seed(seed)
+        network = make_model(spec.observation, spec.action, model)
+        store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+        store.save(
+            {"model": network.state_dict(), "counters": {"agent_steps": agent_steps}},
+            agent_steps=agent_steps,
+            metric=float(agent_steps),
+        )
+        return run_dir
+
+    return make

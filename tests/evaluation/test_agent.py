@@ -1,0 +1,214 @@
+"""Agents: what they answer, what they remember, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from rollmill.envs.factory import probe
+from rollmill.evaluation.agent import Agent, AgentError, load
+from rollmill.evaluation.snapshot import NoRunError, newest_checkpoint, read_snapshot
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.storage.checkpoints import CheckpointError
+
+from .conftest import MakeRun, Mixed
+
+CARTPOLE = "gym/CartPole-v1"
+GRU = ModelConfig(core="gru", core_size=8)
+
+
+def observations(count: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+
+
+def test_the_loaded_network_is_the_saved_one(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE, model=ModelConfig(mlp_sizes=(8,)))
+    agent = load(run_dir)
+    spec = probe(agent.snapshot.env)
+    saved = make_model(spec.observation, spec.action, ModelConfig(mlp_sizes=(8,)))
+    saved.load_state_dict(read_snapshot(run_dir).weights)
+    batch = observations(50)
+    with torch.no_grad():
+        logits = saved({"obs": torch.from_numpy(batch)}).params
+    assert agent.act(batch, deterministic=True).tolist() == logits.argmax(-1).tolist()
+
+
+def test_one_observation_gives_what_the_environment_takes(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE))
+    env = gym.make("CartPole-v1")
+    observation, _ = env.reset(seed=0)
+    action = agent.act(observation)
+    assert env.action_space.contains(action)
+    env.step(action)
+    env.close()
+
+
+def test_a_batch_is_answered_like_its_rows(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE))
+    batch = observations(20)
+    together = agent.act(batch, deterministic=True)
+    assert together.shape == (20,)
+    assert together.tolist() == [agent.act(row, deterministic=True) for row in batch]
+
+
+def test_sampled_actions_follow_the_policy_and_the_seed(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE)
+    many = np.repeat(observations(1), 4000, axis=0)
+    actions = load(run_dir, seed=1).act(many)
+    assert actions.tolist() == load(run_dir, seed=1).act(many).tolist()
+    assert actions.tolist() != load(run_dir, seed=2).act(many).tolist()
+    agent = load(run_dir)
+    with torch.no_grad():
+        probability = agent._model({"obs": torch.from_numpy(many[:1])}).params.softmax(-1)[0, 1].item()
+    assert actions.mean() == pytest.approx(probability, abs=4 * np.sqrt(0.25 / 4000))
+
+
+def probabilities(agent: Agent) -> Any:
+    """The recurrent state, which is what tells one history from another."""
+    assert agent._state is not None
+    return agent._state.numpy().copy()
+
+
+def test_a_recurrent_policy_remembers_until_it_is_reset(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE, model=GRU))
+    first, second = observations(2)
+    agent.act(second)
+    fresh = probabilities(agent)
+    agent.act(first)
+    agent.act(second)
+    assert not np.allclose(probabilities(agent), fresh)
+    agent.reset()
+    agent.act(second)
+    np.testing.assert_allclose(probabilities(agent), fresh)
+
+
+@pytest.mark.parametrize("rows", [np.array([False, True, False]), [1]])
+def test_rows_are_reset_one_by_one(make_run: MakeRun, rows: Any) -> None:
+    agent = load(make_run(CARTPOLE, model=GRU))
+    batch = observations(3)
+    agent.act(batch)
+    fresh = probabilities(agent)
+    agent.reset(rows)
+    kept = probabilities(agent)
+    assert (kept[1] == 0).all()
+    np.testing.assert_array_equal(kept[[0, 2]], fresh[[0, 2]])
+    agent.act(batch)
+    after = probabilities(agent)
+    np.testing.assert_allclose(after[1], fresh[1], atol=1e-6)
+    assert not np.allclose(after[0], fresh[0])
+
+
+def test_resetting_before_anything_was_seen_does_nothing(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE, model=GRU))
+    agent.reset([0])
+    assert agent.act(observations(1)[0]) in (0, 1)
+
+
+def test_the_number_of_rows_may_change_only_with_a_reset(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE, model=GRU))
+    agent.act(observations(3))
+    with pytest.raises(AgentError, match=r"2 observations were given.*3 rows; call reset\(\)"):
+        agent.act(observations(2))
+    agent.reset()
+    assert len(agent.act(observations(2))) == 2
+
+
+def test_dict_observations_masks_and_tuples_of_actions(make_run: MakeRun) -> None:
+    agent = load(make_run("test/mixed"))
+    env = Mixed()
+    observation, _ = env.reset(seed=0)
+    for _ in range(4):
+        observation, *_ = env.step(agent.act(observation))  # asserts the mask and the bounds
+    batch = {
+        "where": np.array([1, 3]),
+        "deep": {"vector": np.zeros((2, 2))},
+        "action_mask": np.array([[1, 0, 0], [0, 0, 1]]),
+    }
+    discrete, continuous = agent.act(batch)
+    assert discrete.tolist() == [5, 7]
+    assert continuous.shape == (2, 2)
+
+
+def test_a_mask_may_be_given_beside_the_observation(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE))
+    batch = observations(40)
+    assert set(agent.act(batch, action_mask=np.tile([False, True], (40, 1)))) == {1}
+    assert agent.act(batch[0], action_mask=np.array([1, 0])) == 0
+    with pytest.raises(AgentError, match="3 entries a row; 2 are needed"):
+        agent.act(batch[0], action_mask=np.ones(3))
+
+
+@pytest.mark.parametrize("wrong", [np.zeros((2, 3, 4), np.float32), 1.0, "text", None])
+def test_what_is_no_observation_is_refused(make_run: MakeRun, wrong: Any) -> None:
+    with pytest.raises(AgentError, match=r"neither one observation of 'gym/CartPole-v1'.*nor a batch"):
+        load(make_run(CARTPOLE)).act(wrong)
+
+
+def test_an_observation_of_another_shape_is_refused(make_run: MakeRun) -> None:
+    with pytest.raises(AgentError, match="does not fit the environment"):
+        load(make_run(CARTPOLE)).act(np.zeros(3, np.float32))
+
+
+def test_observations_may_be_read_only(make_run: MakeRun) -> None:
+    batch = observations(2)
+    batch.flags.writeable = False
+    assert len(load(make_run(CARTPOLE)).act(batch)) == 2
+
+
+def test_latest_best_and_a_path(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE, agent_steps=300)
+    make_run(CARTPOLE, agent_steps=100, seed=1)
+    assert load(run_dir).snapshot.agent_steps == 100
+    assert load(run_dir, checkpoint="best").snapshot.agent_steps == 300
+    oldest = sorted((run_dir / "checkpoints").glob("checkpoint_*"))[0]
+    assert load(run_dir, checkpoint=oldest).snapshot.agent_steps == 300
+    newest = newest_checkpoint(run_dir)
+    assert newest is not None
+    assert newest == load(run_dir).snapshot.checkpoint
+
+
+def test_a_torn_checkpoint_is_passed_over_with_a_warning(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE, agent_steps=100)
+    newest = make_run(CARTPOLE, agent_steps=200) and newest_checkpoint(run_dir)
+    assert newest is not None
+    newest.write_bytes(newest.read_bytes()[:-100])
+    with pytest.warns(UserWarning, match=newest.name):
+        assert load(run_dir).snapshot.agent_steps == 100
+
+
+def test_where_there_is_no_run(tmp_path: Path, make_run: MakeRun) -> None:
+    with pytest.raises(NoRunError, match=r"no config.json in it"):
+        load(tmp_path / "nothing")
+    run_dir = make_run(CARTPOLE)
+    with pytest.raises(NoRunError, match="there is no checkpoint"):
+        load(run_dir, checkpoint="oldest")
+    for damaged in ("{", "[]", "{}"):
+        (run_dir / "config.json").write_text(damaged)
+        with pytest.raises(NoRunError, match="is not the configuration of a run"):
+            load(run_dir)
+
+
+def test_a_run_without_a_checkpoint(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE)
+    for path in (run_dir / "checkpoints").iterdir():
+        path.unlink()
+    assert newest_checkpoint(run_dir) is None
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        load(run_dir)
+
+
+def test_weights_of_another_network_are_refused(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE)
+    config = json.loads((run_dir / "config.json").read_text())
+    config["model"]["mlp_sizes"] = [7]
+    (run_dir / "config.json").write_text(json.dumps(config))
+    with pytest.raises(AgentError, match=r"does not fit 'gym/CartPole-v1'"):
+        load(run_dir)

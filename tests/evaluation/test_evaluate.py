@@ -1,0 +1,97 @@
+"""Evaluation: the right episodes, exactly as many as asked for, always the same."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from rollmill.envs.errors import EnvironmentFailure
+from rollmill.evaluation.agent import load
+from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
+from rollmill.evaluation.snapshot import read_snapshot
+from rollmill.models.config import ModelConfig
+from rollmill.runtime.seeds import int_seed
+
+from .conftest import MakeRun
+
+
+@pytest.mark.parametrize(
+    ("episodes", "num_envs", "expected"), [(10, 4, (3, 3, 2, 2)), (8, 4, (2, 2, 2, 2)), (3, 8, (1, 1, 1)), (1, 1, (1,))]
+)
+def test_quotas_are_even_and_add_up(episodes: int, num_envs: int, expected: tuple[int, ...]) -> None:
+    assert quotas(episodes, num_envs) == expected
+
+
+@pytest.mark.parametrize(("episodes", "num_envs"), [(0, 4), (4, 0)])
+def test_quotas_refuse_nothing_to_do(episodes: int, num_envs: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        quotas(episodes, num_envs)
+
+
+def test_short_episodes_are_not_preferred(make_run: MakeRun) -> None:
+    snapshot = read_snapshot(make_run("test/lengths"))
+    result = evaluate_snapshot(snapshot, episodes=40, num_envs=8, seed=3)
+    assert len(result.returns) == 40
+    assert result.returns == tuple(float(length) for length in result.lengths)
+    # Every environment has five episodes, all of its own length.
+    by_env = np.reshape(result.lengths, (8, 5))
+    assert (by_env == by_env[:, :1]).all()
+    assert {2, 20} == set(by_env[:, 0]), "the seed of this test should give both lengths"
+    assert result.mean == np.mean(by_env[:, 0])
+
+
+def test_an_evaluation_can_be_repeated(make_run: MakeRun) -> None:
+    run_dir = make_run("gym/CartPole-v1", model=ModelConfig(core="gru", core_size=8))
+    first = evaluate(run_dir, episodes=6, num_envs=3, seed=1)
+    again = evaluate(run_dir, episodes=6, num_envs=3, seed=1)
+    other = evaluate(run_dir, episodes=6, num_envs=3, seed=2)
+    assert first.returns == again.returns
+    assert first.interval == again.interval
+    assert first.returns != other.returns
+
+
+def test_returns_are_those_of_playing_by_hand(make_run: MakeRun) -> None:
+    run_dir = make_run("gym/CartPole-v1", model=ModelConfig(core="gru", core_size=8))
+    result = evaluate(run_dir, episodes=3, num_envs=1, seed=1, deterministic=True)
+    agent = load(run_dir)
+    env = gym.make("CartPole-v1")
+    returns: list[float] = []
+    for episode in range(3):
+        observation, _ = env.reset(seed=int_seed(1, "evaluation environment", 0) if episode == 0 else None)
+        agent.reset()
+        total, over = 0.0, False
+        while not over:
+            observation, reward, terminated, truncated, _ = env.step(agent.act(observation, deterministic=True))
+            total += float(reward)
+            over = terminated or truncated
+        returns.append(total)
+    env.close()
+    assert list(result.returns) == returns
+
+
+def test_the_result_can_be_printed_and_saved(make_run: MakeRun) -> None:
+    result = evaluate(make_run("test/lengths", frameskip=4), episodes=5, num_envs=2)
+    data = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert data["episodes"] == 5
+    assert data["agent_steps"] == 123
+    assert data["frames"] == 4 * sum(data["lengths"])
+    assert data["interval_95"][0] <= data["mean_return"] <= data["interval_95"][1]
+    text = result.describe()
+    assert "test/lengths: 5 episodes after 123 agent steps" in text
+    assert "sampled actions" in text
+    assert "video" not in text
+    assert "video   x.mp4" in replace(result, video="x.mp4").describe()
+
+
+def test_a_failing_environment_stops_the_evaluation(make_run: MakeRun) -> None:
+    snapshot = read_snapshot(make_run("test/striped", on_failure="restart"))
+    broken = snapshot._replace(env=replace(snapshot.env, kwargs={"limit": "never"}))
+    result = evaluate_snapshot(snapshot, episodes=1)
+    assert result.returns == (10.0,)
+    unknown = broken._replace(env=replace(broken.env, kwargs={"unknown": 1}))
+    with pytest.raises(EnvironmentFailure, match="test/striped"):
+        evaluate_snapshot(unknown, episodes=1)

@@ -1,0 +1,196 @@
+"""Films and what is filmed."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rollmill.envs.config import EnvConfig
+from rollmill.evaluation.agent import load
+from rollmill.evaluation.stage import NotRenderableError, open_stage
+from rollmill.evaluation.video import Frame, enlarge, film_episode, play_episode, write_mp4
+from rollmill.evaluation.watch import watch
+from rollmill.evaluation.window import Window
+
+from .conftest import MakeRun
+
+
+def read_mp4(path: Path) -> NDArray[np.uint8]:
+    """All pictures of a film, uint8 ``[N, H, W, 3]``, as ffmpeg decodes them."""
+    command = [imageio_ffmpeg.get_ffmpeg_exe(), "-v", "error", "-i", path, "-f", "image2pipe", "-c:v", "ppm", "-"]
+    data = subprocess.run(command, check=True, capture_output=True).stdout
+    header = data[: data.index(b"\n255\n") + 5]
+    width, height = (int(word) for word in header.split()[1:3])
+    frames = np.frombuffer(data, np.uint8).reshape(-1, len(header) + width * height * 3)
+    return frames[:, len(header) :].reshape(-1, height, width, 3)
+
+
+def test_enlarging_repeats_pixels_and_gives_even_sizes() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (45, 61, 3), np.uint8)
+    large = enlarge(picture, 480)
+    assert large.shape == (496, 672, 3)
+    np.testing.assert_array_equal(large[:495:11, :671:11], picture)
+    assert enlarge(np.zeros((500, 333, 3), np.uint8)).shape == (500, 334, 3)
+
+
+def test_an_episode_is_filmed_to_its_end(make_run: MakeRun, tmp_path: Path) -> None:
+    agent = load(make_run("test/striped"))
+    path = tmp_path / "films" / "a.mp4"
+    film = film_episode(agent, agent.snapshot.env, path, 0, caption=False)
+    assert film == (path, 10.0, 5, True)
+    video = read_mp4(path)
+    assert video.shape == (5, 496, 672, 3)
+    # The picture of each step is the one after it; H.264 keeps grey values within a few steps.
+    np.testing.assert_allclose(
+        video.mean((1, 2, 3)), [40 * step * 495 * 671 / (496 * 672) for step in range(1, 6)], atol=6
+    )
+    assert [p.name for p in path.parent.iterdir()] == ["a.mp4"]
+
+
+def test_a_caption_is_below_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
+    agent = load(make_run("test/striped"))
+    film = film_episode(agent, agent.snapshot.env, tmp_path / "a.mp4", 0)
+    video = read_mp4(film.path)
+    assert video.shape == (5, 496 + 32, 672, 3)
+    assert video[0, 496:].max() > 200, "text is bright"
+    assert not np.array_equal(video[0, 496:], video[4, 496:])
+
+
+@pytest.mark.parametrize("limit", [{"longest_s": 0.1}, {"budget_s": 0.0}])
+def test_a_long_film_is_cut(make_run: MakeRun, tmp_path: Path, limit: dict[str, float]) -> None:
+    agent = load(make_run("test/striped", kwargs={"limit": 100}))
+    film = film_episode(agent, agent.snapshot.env, tmp_path / "a.mp4", 0, **limit)
+    assert not film.complete
+    assert film.frames < 5
+
+
+def test_a_failure_leaves_no_half_film(make_run: MakeRun, tmp_path: Path) -> None:
+    agent = load(make_run("test/striped"))
+
+    def frames() -> Any:
+        yield from play_episode(agent, agent.snapshot.env, 0)
+        raise RuntimeError("the simulator died")
+
+    (tmp_path / "films").mkdir()
+    (tmp_path / "films" / "a.mp4").write_bytes(b"the old one")
+    with pytest.raises(RuntimeError, match="died"):
+        write_mp4(tmp_path / "films" / "a.mp4", frames())
+    assert [p.name for p in (tmp_path / "films").iterdir()] == ["a.mp4"]
+    assert (tmp_path / "films" / "a.mp4").read_bytes() == b"the old one"
+
+
+def test_no_frames_no_film(tmp_path: Path) -> None:
+    def none() -> Any:
+        yield from ()
+
+    with pytest.raises(ValueError, match="no frames"):
+        write_mp4(tmp_path / "a.mp4", none())
+
+
+def test_frames_tell_the_episode_so_far(make_run: MakeRun) -> None:
+    agent = load(make_run("test/striped"))
+    frames = list(play_episode(agent, agent.snapshot.env, 0))
+    assert [(f.reward_sum, f.length, f.ended, f.fps) for f in frames] == [
+        (2.0 * n, n, n == 5, 20.0) for n in range(1, 6)
+    ]
+    assert [int(f.picture[0, 0, 0]) for f in frames] == [40, 80, 120, 160, 200]
+
+
+def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run: MakeRun) -> None:
+    agent = load(make_run("test/blind"))
+    pictures = [frame.picture for frame in play_episode(agent, agent.snapshot.env, 0)]
+    assert pictures[0].shape == (12, 16, 3)
+    assert [int(picture.mean()) for picture in pictures] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("test/mixed", "neither renders nor observes"), ("test/broken", "an RGB picture")]
+)
+def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, message: str) -> None:
+    agent = load(make_run(name))
+    with pytest.raises(NotRenderableError, match=message):
+        next(play_episode(agent, agent.snapshot.env, 0))
+
+
+def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_run: MakeRun) -> None:
+    pytest.importorskip("ale_py")
+    agent = load(make_run("atari/breakout"))
+    frames: list[Frame] = []
+    for frame in play_episode(agent, agent.snapshot.env, 3):
+        frames.append(frame)
+        if len(frames) == 40:
+            break
+    assert frames[0].picture.shape == (210, 160, 3)
+    assert frames[0].fps == 15.0
+    assert np.ptp(frames[-1].picture.astype(int), axis=2).max() > 100, "not grey"
+
+    # The agent's own view, of the same seed and actions, shows the ball and the paddle at the same place.
+    with open_stage(EnvConfig(name="atari/breakout"), 3, squash=False) as stage:
+        from rollmill.envs.factory import probe
+        from rollmill.evaluation.rows import play
+
+        steps = play(load_again(agent), stage, probe(EnvConfig(name="atari/breakout")), deterministic=False)
+        for _ in range(40):
+            step = next(steps)
+        seen = step.observation.observation["obs"][0, -1].astype(float)
+        shown = stage.picture() @ np.array([0.299, 0.587, 0.114])
+    rows, columns = np.arange(84) * 210 // 84, np.arange(84) * 160 // 84
+    assert np.corrcoef(seen.ravel(), shown[np.ix_(rows, columns)].ravel())[0, 1] > 0.8
+
+
+def load_again(agent: Any) -> Any:
+    return load(agent.snapshot.checkpoint.parent.parent)
+
+
+def test_envpool_draws_itself(make_run: MakeRun) -> None:
+    pytest.importorskip("envpool")
+    agent = load(make_run("envpool/CartPole-v1"))
+    frame = next(play_episode(agent, agent.snapshot.env, 0))
+    assert frame.picture.shape == (400, 600, 3)
+    assert frame.picture.std() > 5
+
+
+# ---------------------------------------------------------------------------------------------------------- watching
+
+
+@pytest.fixture
+def _headless(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("_headless")
+def test_watching_without_a_display_writes_a_video(make_run: MakeRun, tmp_path: Path) -> None:
+    run_dir = make_run("test/striped")
+    said: list[str] = []
+    assert watch(run_dir, say=said.append) == [10.0]
+    assert len(read_mp4(run_dir / "watch.mp4")) == 5
+    assert said == [f"123 agent steps   return 10.0   {run_dir / 'watch.mp4'}"]
+    assert watch(run_dir, episodes=2, video=tmp_path / "b.mp4", say=said.append) == [10.0, 10.0]
+    assert (tmp_path / "b.mp4").exists()
+
+
+@pytest.mark.usefixtures("_headless")
+def test_following_films_each_new_checkpoint(make_run: MakeRun) -> None:
+    run_dir = make_run("test/striped")
+    said: list[str] = []
+
+    def say(text: str) -> None:
+        said.append(text)
+        if len(said) < 3:
+            make_run("test/striped", agent_steps=1000 * len(said))
+
+    watch(run_dir, episodes=3, follow=True, say=say)
+    assert [line.split()[0] for line in said] == ["123", "1,000", "2,000"]
+
+
+@pytest.mark.usefixtures("_headless")
+def test_a_window_needs_a_display() -> None:
+    with pytest.raises(NotRenderableError, match=r"use --video FILE.mp4"):
+        Window("rollmill")
