@@ -70,7 +70,7 @@ def _is_usage(error: Exception) -> bool:
     """Whether the command, a setting or a name was wrong, as against a run that failed."""
     from rollmill.envs import errors
 
-    kinds = (ValueError, LookupError, ImportError)
+    kinds = (ValueError, LookupError, ImportError, FileNotFoundError)
     return isinstance(error, (*kinds, errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace))
 
 

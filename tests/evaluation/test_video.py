@@ -63,7 +63,7 @@ def test_a_caption_is_below_the_picture(make_run: MakeRun, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("limit", [{"longest_s": 0.1}, {"budget_s": 0.0}])
-def test_a_long_film_is_cut(make_run: MakeRun, tmp_path: Path, limit: dict[str, float]) -> None:
+def test_a_long_film_is_cut(make_run: MakeRun, tmp_path: Path, limit: dict[str, Any]) -> None:
     agent = load(make_run("test/striped", kwargs={"limit": 100}))
     film = film_episode(agent, agent.snapshot.env, tmp_path / "a.mp4", 0, **limit)
     assert not film.complete

@@ -10,7 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollmill.reporting.metrics import METRICS_FILE, MetricsWriter, TrackerNotInstalledError, read_metrics
+from rollmill.reporting.metrics import (
+    METRICS_FILE,
+    MetricsWriter,
+    NoMetricsError,
+    TrackerNotInstalledError,
+    read_metrics,
+)
 
 
 def write(run_dir: Path, *steps: int, resume_at_steps: int | None = None) -> None:
@@ -75,7 +81,7 @@ def test_a_metrics_file_may_be_named_itself(tmp_path: Path) -> None:
 
 
 def test_reading_what_is_not_there_says_so(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="directory of a run"):
+    with pytest.raises(NoMetricsError, match="directory of a run"):
         read_metrics(tmp_path)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
 from rollmill.reporting.plots import Curve, NothingToPlotError, curve_of, overlay, plot_runs
 
 
@@ -29,7 +30,13 @@ def make_run(run_dir: Path, offset: float, last: int = 20) -> Path:
 
 
 def test_a_curve_has_the_records_with_both_numbers_in_order() -> None:
-    records = [{"x": 3, "y": 1.0}, {"x": 1, "y": 2}, {"x": 2, "y": None}, {"y": 3}, {"x": 4, "y": "text"}]
+    records: list[dict[str, Any]] = [
+        {"x": 3, "y": 1.0},
+        {"x": 1, "y": 2},
+        {"x": 2, "y": None},
+        {"y": 3},
+        {"x": 4, "y": "text"},
+    ]
     curve = curve_of(records, "x", "y")
     assert curve.x.tolist() == [1.0, 3.0]
     assert curve.y.tolist() == [2.0, 1.0]
@@ -87,5 +94,5 @@ def test_a_run_without_records_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "a", 0.0, last=0)
     with pytest.raises(NothingToPlotError, match="no metrics"):
         plot_runs([tmp_path / "a"], tmp_path / "x.png")
-    with pytest.raises(FileNotFoundError, match="does not exist"):
+    with pytest.raises(NoMetricsError, match="does not exist"):
         plot_runs([tmp_path / "b"], tmp_path / "x.png")

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-__all__ = ["METRICS_FILE", "MetricsWriter", "TrackerNotInstalledError", "read_metrics"]
+__all__ = ["METRICS_FILE", "MetricsWriter", "NoMetricsError", "TrackerNotInstalledError", "read_metrics"]
 
 METRICS_FILE = "metrics.jsonl"
 _TENSORBOARD_DIR = "tensorboard"
@@ -24,6 +24,10 @@ _TENSORBOARD_DIR = "tensorboard"
 
 class TrackerNotInstalledError(ImportError):
     """Weights & Biases was asked for and is not installed."""
+
+
+class NoMetricsError(FileNotFoundError):
+    """There is no metrics file."""
 
 
 class _Number(Protocol):
@@ -112,13 +116,13 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         run_dir: Run directory, or the path of a metrics file.
 
     Raises:
-        FileNotFoundError: There is no metrics file.
+        NoMetricsError: There is no metrics file.
     """
     path = Path(run_dir)
     if path.is_dir():
         path = path / METRICS_FILE
     if not path.exists():
-        raise FileNotFoundError(f"{path} does not exist; give the directory of a run that has written metrics")
+        raise NoMetricsError(f"{path} does not exist; give the directory of a run that has written metrics")
     records: list[dict[str, Any]] = []
     for line in path.read_bytes().splitlines(keepends=True):
         record = _parse(line)

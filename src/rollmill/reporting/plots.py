@@ -84,7 +84,7 @@ def plot_runs(
         ``output``.
 
     Raises:
-        FileNotFoundError: A run has no metrics.
+        NoMetricsError: A run has no metrics file.
         NothingToPlotError: No run has a record.
     """
     # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.

@@ -1,0 +1,222 @@
+"""The command line: what it understands, what it refuses, and how it says so."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmill.cli import _split_overrides, main
+from rollmill.envs.config import EnvConfig
+from rollmill.models.config import ModelConfig
+from rollmill.options import to_json
+from rollmill.reporting.metrics import MetricsWriter
+
+COMMANDS = ("train", "eval", "watch", "plot", "bench", "envs")
+
+FAILING_ENV = """
+import gymnasium as gym, numpy as np
+from rollmill import register_env
+
+class Fails(gym.Env):
+    observation_space = gym.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    def __init__(self, after=3):
+        self.after = after
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+    def step(self, action):
+        self.steps += 1
+        if self.steps > self.after:
+            raise ZeroDivisionError("the simulator divided by zero")
+        return np.zeros(1, np.float32), 1.0, self.steps == 5, False, {}
+
+register_env("cli/fails", Fails)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])  # main adds the current directory
+
+
+def make_run(run_dir: Path, env: EnvConfig) -> Path:
+    """What eval reads of a run: configuration and checkpoint."""
+    import torch
+
+    from rollmill.envs.factory import probe
+    from rollmill.models.registry import make_model
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+    run_dir.mkdir()
+    (run_dir / "config.json").write_text(json.dumps({"env": to_json(env), "model": to_json(ModelConfig())}))
+    spec = probe(env)
+    torch.manual_seed(0)
+    state = {"model": make_model(spec.observation, spec.action, ModelConfig()).state_dict()}
+    CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save(
+        {**state, "counters": {"agent_steps": 7}}, agent_steps=7
+    )
+    return run_dir
+
+
+# ------------------------------------------------------------------------------------------------------------ parsing
+
+
+@pytest.mark.parametrize(
+    ("words", "known", "overrides"),
+    [
+        ("atari/pong --lr 1e-3", "atari/pong", "--lr 1e-3"),
+        ("--lr 1e-3 atari/pong", "atari/pong", "--lr 1e-3"),
+        ("--lr=1e-3 atari/pong --seed 3", "atari/pong --seed 3", "--lr=1e-3"),
+        ("atari/pong --fast --resume", "atari/pong --resume", "--fast"),
+        ("--resume atari/pong", "--resume atari/pong", ""),
+        ("--seed=3 atari/pong", "--seed=3 atari/pong", ""),
+        ("atari/pong --clip -1", "atari/pong", "--clip -1"),
+        ("--fast --seed 3", "--seed 3", "--fast"),
+    ],
+)
+def test_settings_are_told_apart_from_the_commands_own_options(words: str, known: str, overrides: str) -> None:
+    options = {"--seed": True, "--resume": False}
+    assert _split_overrides(words.split(), options) == (known.split(), overrides.split())
+
+
+@pytest.mark.parametrize("argv", [["--help"], *[[command, "--help"] for command in COMMANDS]])
+def test_help_is_useful_and_loads_neither_torch_nor_gymnasium(argv: list[str]) -> None:
+    code = (
+        "import sys; from rollmill.cli import main\n"
+        f"code = main({argv!r})\n"
+        "heavy = {'torch', 'gymnasium', 'matplotlib', 'tensorboard'} & set(sys.modules)\n"
+        "sys.exit(f'loaded {heavy}' if heavy else code)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for word in COMMANDS if argv == ["--help"] else [argv[0], "--help"]:
+        assert word in done.stdout
+    if argv[0] in ("train", "bench"):
+        assert "--learner.precision" in done.stdout
+        assert "--num-envs" in done.stdout
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = subprocess.run([sys.executable, "-m", "rollmill", "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert done.stdout.startswith("rollmill ")
+
+
+def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "commands:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ("trian gym/CartPole-v1", "there is no command 'trian'; did you mean train?"),
+        ("zzz", "there are train, eval, watch"),
+        ("eval runs/a --fast", "rollmill eval has no option --fast"),
+        ("eval runs/a", "runs/a is not a run"),
+        ("watch runs/a", "runs/a is not a run"),
+        ("eval", "required: RUN_DIR"),
+        ("eval runs/a --episodes 0", "at least 1 is needed"),
+        ("eval runs/a --episodes some", "'some' is not a whole number"),
+        ("bench sim --seconds -1", "is no positive number of seconds"),
+        ("bench sim --seconds soon", "is no positive number of seconds"),
+        ("bench everything", "invalid choice: 'everything'"),
+        ("bench ring --num-envs 3", "the ring's benchmark has no settings; given: num_envs"),
+        ("envs nintendo", "there is no family 'nintendo'; there are atari"),
+        ("train", "no preset was given"),
+        ("train gym/CartPole-v1 stray", "unrecognized arguments: stray"),
+        ("train gym/CartPole-v1 --learner.precission fp32", "did you mean learner.precision?"),
+        ("train gym/CartPole-v1 --num-envs few", "num_envs: 'few' was given; allowed is an integer"),
+        ("train gym/CartPole-v1 --total-steps 1.5", "is not a whole number such as 3000000 or 3e6"),
+        ("train gym/CartPole-v1 --total-steps 0", "total_steps=0: must be at least 1"),
+        ("train gym/CartPool-v1", "did you mean 'CartPole-v1'"),
+        ("train gym/CartPole-v1 --resume", "resume"),
+        ("train gym/CartPole-v1 --resume --run-dir runs/a", "runs/a holds no run"),
+        ("train a --import no_such_module", "--import no_such_module: there is no such module in"),
+        ("plot runs/a", "runs/a"),
+    ],
+)
+def test_wrong_usage_is_one_message_and_exit_code_2(
+    argv: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_defects_are_not_hidden(tmp_path: Path) -> None:
+    (tmp_path / "defective_module.py").write_text("import a_missing_dependency")
+    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
+        main(["train", "gym/CartPole-v1", "--import", "defective_module"])
+
+
+def test_ctrl_c_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "interrupting_module.py").write_text("raise KeyboardInterrupt")
+    assert main(["train", "gym/CartPole-v1", "--import", "interrupting_module"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback() -> None:
+    command = f"{sys.executable} -m rollmill envs | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("atari (")
+    assert done.stderr == ""
+
+
+# ----------------------------------------------------------------------------------------------------------- commands
+
+
+def test_envs_lists_presets_by_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["envs"]) == 0
+    everything = capsys.readouterr().out.splitlines()
+    assert "  atari/pong" in everything
+    assert any(line.startswith("vizdoom (") for line in everything)
+    assert main(["envs", "minigrid"]) == 0
+    some = capsys.readouterr().out.splitlines()
+    assert all(line.startswith("  minigrid/") for line in some[1:])
+    assert some[0] == f"minigrid ({len(some) - 1})"
+
+
+def test_eval_prints_lines_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = make_run(tmp_path / "run", EnvConfig(name="gym/CartPole-v1"))
+    assert main(["eval", str(run_dir), "--episodes", "3", "--num-envs", "2", "--json"]) == 0
+    data: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert len(data["returns"]) == data["episodes"] == 3
+    assert data["agent_steps"] == 7
+    assert main(["eval", str(run_dir), "--episodes", "3", "--num-envs", "2", "--deterministic"]) == 0
+    assert "most probable actions" in capsys.readouterr().out
+
+
+def test_a_failing_environment_shows_its_own_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "failing_env_module.py").write_text(FAILING_ENV)
+    sys.path.insert(0, str(tmp_path))
+    env = EnvConfig(name="cli/fails", imports=("failing_env_module",), kwargs={"after": 3})
+    assert main(["eval", str(make_run(tmp_path / "run", env)), "--episodes", "1"]) == 1
+    error = capsys.readouterr().err
+    assert "ZeroDivisionError: the simulator divided by zero" in error
+    assert 'raise ZeroDivisionError("the simulator divided by zero")' in error
+    last = error.splitlines()[-1]
+    assert last.startswith("rollmill: ")
+    assert "cli/fails" in last
+    assert "cli.py" not in error
+
+
+def test_watch_and_plot_write_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = make_run(tmp_path / "run", EnvConfig(name="gym/CartPole-v1"))
+    with MetricsWriter(run_dir, tensorboard=False) as writer:
+        for step in range(5):
+            writer.write({"agent_steps": step, "time_s": float(step), "episode_return": float(step)})
+    assert main(["watch", str(run_dir), "--video", str(tmp_path / "a.mp4")]) == 0
+    assert (tmp_path / "a.mp4").stat().st_size > 1000
+    assert main(["plot", str(run_dir)]) == 0
+    assert (run_dir / "learning_curve.png").stat().st_size > 1000
+    assert capsys.readouterr().out.splitlines()[-1] == str(run_dir / "learning_curve.png")
