@@ -120,6 +120,22 @@ def test_other_modes_lose_only_the_first_step_of_later_episodes(kind, harness):
                 assert ((row, episode, count) in seen) == (episode == 0 or count > 0)
 
 
+def test_what_a_vector_gives_for_its_own_masked_row_is_left_out(harness):
+    class Generous(SyncVectorEnv):
+        def step(self, actions):
+            observation, reward, terminated, truncated, info = super().step(actions)
+            return observation, np.where(self._rewards == 0, 100.0, reward), terminated, truncated, info
+
+    env = harness.CountingEnv
+    specs, action = observation_specs(env.observation_space), action_spec(env.action_space)
+    ours = record("python", harness)
+    theirs = harness.run(VectorGroup(lambda seeds: Generous([env] * ROWS), seeds=SEEDS), specs, action, STEPS)
+    # Seed 0's first transition with action 0 earns 0 as well; all others of these seeds earn something.
+    rows = slice(1, None)
+    np.testing.assert_array_equal(ours.reward[:, rows], theirs.reward[:, rows])
+    np.testing.assert_array_equal(ours.episode_return[:, rows], theirs.episode_return[:, rows])
+
+
 def test_time_limit_of_a_python_group_truncates_after_that_many_steps(harness):
     class Endless(harness.CountingEnv):
         @staticmethod

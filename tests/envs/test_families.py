@@ -94,12 +94,14 @@ def test_atari_without_life_loss_terminates_only_games(harness):
 
 def test_atari_options(harness):
     options = AtariOptions(screen_size=42, frame_stack=2, grayscale=False, full_action_space=True)
-    config = EnvConfig(name="atari/pong", frameskip=2, max_episode_steps=7, atari=options)
-    spec, data = play(config, harness, steps=9)
+    config = EnvConfig(name="atari/alien", frameskip=2, max_episode_steps=60, atari=options)
+    spec, data = play(config, harness, steps=60, rows=2)
     assert spec.observation["obs"].shape == (2, 42, 42, 3)
     assert spec.action.categorical_sizes == (18,)
-    assert (spec.frameskip, spec.max_episode_steps) == (2, 7)
-    assert data.truncated.any()
+    assert (spec.frameskip, spec.max_episode_steps) == (2, 60)
+    assert data.truncated[59].all()
+    # A dot earns 10: rewards are raw.
+    assert data.reward.max() >= 10
 
 
 def test_vizdoom_presentation(harness, tmp_path, monkeypatch):
@@ -115,13 +117,13 @@ def test_vizdoom_presentation(harness, tmp_path, monkeypatch):
 
 
 def test_vizdoom_truncates_with_the_true_final_picture(harness):
-    config = EnvConfig(name="vizdoom/take_cover", kwargs={"settings": {"episode_timeout": 21}})
-    _, data = play(config, harness, steps=12, rows=1)
-    # It starts at tic 1; 4 tics for each step, so that the fifth step reaches tic 21.
-    assert list(np.flatnonzero(data.truncated[:, 0])) == [4, 10]
+    config = EnvConfig(name="vizdoom/take_cover", kwargs={"settings": {"episode_timeout": 23}})
+    _, data = play(config, harness, steps=13, rows=1)
+    # It starts at tic 1; 4 tics for each step, so that the sixth step has 2 left to tic 23. A tic earns 1.
+    assert list(np.flatnonzero(data.truncated[:, 0])) == [5, 12]
     assert not data.terminated.any()
-    assert data.episode_return[4, 0] == pytest.approx(20)
-    final, before = data.observation["obs"][5, 0], data.observation["obs"][4, 0]
+    assert data.episode_return[5, 0] == pytest.approx(22)
+    final, before = data.observation["obs"][6, 0], data.observation["obs"][5, 0]
     assert final.std() > 10
     assert (final != before).any()
 

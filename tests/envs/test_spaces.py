@@ -17,7 +17,7 @@ NESTED = spaces.Dict(
         "image": spaces.Box(0, 255, (4, 5, 3), np.uint8),
         "pose": spaces.Tuple((spaces.Box(-1, 1, (2,), np.float64), spaces.Discrete(3, start=5))),
         "keys": spaces.MultiBinary(4),
-        "slots": spaces.MultiDiscrete([2, 3]),
+        "slots": spaces.MultiDiscrete([2, 3], start=[0, 7]),
         "scalar": spaces.Box(0.0, np.inf, (), np.float32),
     }
 )
@@ -52,7 +52,7 @@ def flat(observation):
         "pose/0": observation["pose"][0].astype(np.float32),
         "pose/1": one_hot(3, observation["pose"][1] - 5),
         "keys": observation["keys"],
-        "slots": np.concatenate([one_hot(2, observation["slots"][0]), one_hot(3, observation["slots"][1])]),
+        "slots": np.concatenate([one_hot(2, observation["slots"][0]), one_hot(3, observation["slots"][1] - 7)]),
         "scalar": observation["scalar"].reshape(1),
     }
 

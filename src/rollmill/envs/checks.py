@@ -82,19 +82,18 @@ class RowChecks:
             )
         return mask.astype(bool)
 
-    def masks(self, mask: Array, unused: Array, step: int) -> None:
-        """Raise if a row that will act allows no choice of some head.
+    def masks(self, mask: Array, step: int) -> None:
+        """Raise if a row allows no choice of some head (rows whose next action is ignored allow everything).
 
         Args:
             mask: bool ``[B, M]``.
-            unused: bool ``[B]``: rows whose next action is ignored.
             step: For the message.
 
         Raises:
             InvalidActionMask: Names the environment, the step and the head.
         """
         for head, columns in enumerate(self._head_slices):
-            bad = ~(mask[:, columns].any(axis=1) | unused)
+            bad = ~mask[:, columns].any(axis=1)
             if bad.any():
                 raise InvalidActionMask(
                     f"environment {self._first + int(bad.argmax())} of {self._name} allows no choice of action head "

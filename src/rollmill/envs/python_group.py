@@ -120,7 +120,7 @@ class PythonGroup:
         into.reset.fill(True)
         self._checks.observation(into, 0)
         if into.action_mask is not None:
-            self._checks.masks(into.action_mask, np.zeros(self.num_rows, bool), 0)
+            self._checks.masks(into.action_mask, 0)
 
     def step(
         self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
@@ -200,9 +200,8 @@ class PythonGroup:
         self._checks.reward(outcome.reward, self._clock)
         self._checks.observation(into, self._clock)
         if into.action_mask is not None:
-            unused = outcome.terminated | outcome.truncated
-            into.action_mask[unused] = True
-            self._checks.masks(into.action_mask, unused, self._clock)
+            into.action_mask[self._masked] = True
+            self._checks.masks(into.action_mask, self._clock)
 
     def close(self) -> None:
         """Close every environment; an exception in one does not keep the others open."""

@@ -215,7 +215,7 @@ class VectorGroup:
                 into.action_mask[row] = True
             else:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
-        self._checks.masks(into.action_mask, self._masked, self._clock)
+        self._checks.masks(into.action_mask, self._clock)
 
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
         observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))
