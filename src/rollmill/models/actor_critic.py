@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.cores import RecurrentCore, make_core, zero_state
@@ -203,18 +202,27 @@ class ActorCritic(nn.Module):
         return self
 
     def _outputs(self, observation: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.autocast(features.device.type, enabled=False):
-            actor = self.trunk(features.float())
-            if self.critic_encoder is None:
-                return self.heads.joint(actor)
-        critic: Tensor = self.critic_encoder(observation)
-        with torch.autocast(features.device.type, enabled=False):
+        critic: Tensor | None = None if self.critic_encoder is None else self.critic_encoder(observation)
+        # Entering a context costs as much as a small layer, so only where autocast is on.
+        device = features.device.type
+        if torch.is_autocast_enabled(device):
+            with torch.autocast(device, enabled=False):
+                return self._heads(features, critic)
+        return self._heads(features, critic)
+
+    def _heads(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
+        actor = self.trunk(features.float())
+        if critic is None:
+            critic = actor
+        else:
             assert self.critic_trunk is not None
-            return self.heads.apart(actor, self.critic_trunk(critic.float()))
+            critic = self.critic_trunk(critic.float())
+        params, value = self.heads(actor, critic)
+        return params, value
 
 
 class _Heads(nn.Module):
-    """Linear heads. The policy's and the critic's weights are two layers, applied as one where both see the same."""
+    """Linear heads: ``(actor [N, F], critic [N, F]) -> (params [N, P], value [N])``."""
 
     def __init__(self, width: int, distribution: ActionDistribution, config: ModelConfig) -> None:
         super().__init__()
@@ -232,13 +240,7 @@ class _Heads(nn.Module):
             with torch.no_grad():
                 self.policy.bias[-distribution.num_continuous :] = config.initial_log_std
 
-    def joint(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        weight = torch.cat([self.policy.weight, self.value.weight])
-        bias = torch.cat([self.policy.bias, self.value.bias])
-        outputs = functional.linear(features, weight, bias)
-        return self._params(outputs[..., :-1]), outputs[..., -1]
-
-    def apart(self, actor: Tensor, critic: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, actor: Tensor, critic: Tensor) -> tuple[Tensor, Tensor]:
         return self._params(self.policy(actor)), self.value(critic).squeeze(-1)
 
     def _params(self, outputs: Tensor) -> Tensor:

@@ -20,8 +20,9 @@ __all__ = ["ActionDistribution", "Evaluation", "Sample"]
 
 # Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN.
 _FORBIDDEN = -1.0e9
-# torch.rand has 24 bits and may give 0, whose logarithm would let a forbidden action tie with the allowed ones.
+# Random numbers may be 0, whose logarithm would let a forbidden action tie with the allowed ones.
 _SMALLEST_UNIFORM = 2.0**-25
+_SMALLEST_EXPONENTIAL = 1.0e-30
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 _LOG_2 = math.log(2.0)
 
@@ -209,14 +210,13 @@ class ActionDistribution:
     ) -> tuple[Tensor | None, Tensor | None]:
         discrete = continuous = None
         if logits is not None:
+            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution. Unlike the inverse of
+            # a parallel prefix sum it can never round into a forbidden choice.
             if uniform is None:
-                noise = torch.rand(logits.shape, generator=generator, device=logits.device)
+                exponential = torch.empty(logits.shape, device=logits.device).exponential_(generator=generator)
             else:
-                noise = uniform[..., : self.num_logits].clone()
-            # Gumbel-max: argmax(logits - log E), E = -log U exponential, has the categorical distribution. Unlike the
-            # inverse of a parallel prefix sum it can never round into a forbidden choice.
-            noise = noise.clamp_min_(_SMALLEST_UNIFORM).log_().neg_().log_()
-            discrete = self._argmax(logits.detach() - noise)
+                exponential = uniform[..., : self.num_logits].clamp_min(_SMALLEST_UNIFORM).log_().neg_()
+            discrete = self._argmax(logits.detach() - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_())
         if mean is not None:
             assert log_std is not None
             if uniform is None:
@@ -238,8 +238,9 @@ class ActionDistribution:
         if logits is not None:
             assert discrete is not None
             for column, head in enumerate(torch.split(logits, self.categorical_sizes, -1)):
-                chosen = head.gather(-1, discrete[..., column : column + 1].long()).squeeze(-1)
-                total = _add(total, chosen - head.logsumexp(-1))
+                # log_softmax is one kernel; gather - logsumexp would be eight, which is what small batches pay for.
+                choice = discrete if self.num_discrete == 1 else discrete[..., column : column + 1]
+                total = _add(total, head.log_softmax(-1).gather(-1, choice.long()).squeeze(-1))
         assert total is not None
         return total
 
