@@ -187,9 +187,9 @@ class PolicyWorker:
         if self._config.random_actions:
             drawn = random_actions(self._action, mask, len(groups) * rows, self._random)
             discrete, continuous = (None if a is None else torch.from_numpy(a).to(self._device) for a in drawn)
+            log_prob = distribution.log_prob(params, discrete, continuous, mask_tensor)
         else:
-            discrete, continuous = distribution.sample(params, mask_tensor, self._generator)
-        log_prob = distribution.log_prob(params, discrete, continuous, mask_tensor)
+            discrete, continuous, log_prob = distribution.sample_with_log_prob(params, mask_tensor, self._generator)
         if self._state is not None:
             self._state[self._place_of_group[groups]] = output.rnn_state.float().view(len(groups), rows, -1)
         self._write_actions(

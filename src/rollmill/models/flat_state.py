@@ -49,8 +49,13 @@ class FlatState:
         for tensor in _tensors(module):
             nbytes = tensor.numel() * tensor.element_size()
             view = self._flat[offset : offset + nbytes].view(tensor.dtype)
-            # A 4-d weight keeps its memory format: a channels_last view saves a reordering at every forward pass.
-            view = view.as_strided(tensor.shape, tensor.stride()) if _is_dense(tensor) else view.view(tensor.shape)
+            if tensor.dim() == 4:
+                # Always channels_last, whatever the module's own format: both ends must mean the same bytes, and an
+                # aliased convolution then needs no reordering at every forward pass.
+                count, channels, height, width = tensor.shape
+                view = view.view(count, height, width, channels).permute(0, 3, 1, 2)
+            else:
+                view = view.view(tensor.shape)
             self._pairs.append((view, tensor))
             offset += _padded(nbytes)
         self.pack()
@@ -76,8 +81,3 @@ class FlatState:
         """Copies the buffer into the module (for a module on another device)."""
         for view, tensor in self._pairs:
             tensor.copy_(view, non_blocking=True)
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the tensor's elements fill one run of memory, in any order of its axes."""
-    return tensor.dim() == 4 and (tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
+
+_log = logging.getLogger("rollmill.run")
 
 _RECENT_EPISODES = 100
 _SPEED_WINDOW_S = 10.0
@@ -71,7 +74,8 @@ class Monitor:
             self._writer.close()
 
     def note(self, text: str) -> None:
-        """One line for people."""
+        """A line for people, and for ``run.log``."""
+        _log.info("%s", text)
         if self._display is not None:
             self._display.note(text)
 

@@ -1,0 +1,123 @@
+"""Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
+
+``make chaos`` runs this; ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
+
+ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
+ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
+LONGEST_END_S = 30.0
+SETTINGS = (
+    "--num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1 "
+    "--learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32 "
+    "--rollout.num-workers 2 --report-every-s 0.3 --checkpoint.every-s 1"
+).split()
+
+
+def living(token: str) -> dict[int, str]:
+    """Process id -> command line of every process that carries the token in its environment."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            if state not in "ZX" and token.encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except OSError:
+            continue
+    return found
+
+
+def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "ROLLMILL_RUN_ID": token,
+        "PYTHONPATH": str(ENVIRONMENTS),
+        # A wait that takes for ever would be found by the time limit below, with all stacks.
+        "PYTHONFAULTHANDLER": "1",
+    }
+    command = [sys.executable, "-m", "rollmill", "train", *preset, "--run-dir", str(run_dir), "--total-steps", "1e12"]
+    with (run_dir.parent / f"{run_dir.name}.out").open("wb") as output:
+        return subprocess.Popen(
+            [*command, *SETTINGS], env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=run_dir.parent
+        )
+
+
+def choose_victim(dice: random.Random, main: int, token: str, kind: str) -> int | None:
+    """A process of that kind: the run's main process, one of its children, the watchdog, or a simulator's own child."""
+    others = {pid: line for pid, line in living(token).items() if pid != main}
+    if kind == "main":
+        return main
+    if kind == "simulator":
+        chosen = [pid for pid, line in others.items() if line.startswith("sleep ") or "vizdoom" in line]
+    elif kind == "watchdog":
+        chosen = [pid for pid, line in others.items() if "sweep.py" in line]
+    else:
+        chosen = [pid for pid, line in others.items() if "spawn_main" in line]
+    return dice.choice(sorted(chosen)) if chosen else None
+
+
+@pytest.mark.parametrize("round_number", range(ROUNDS))
+def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_path: Path) -> None:
+    dice = random.Random(int(os.environ.get("ROLLMILL_CHAOS_SEED", "1")) * 10_000 + round_number)
+    token, run_dir, shared = uuid.uuid4().hex, tmp_path / "run", set(os.listdir("/dev/shm"))
+    preset = ["test/walk", "--import", "faulty_envs", "--env.kwargs", json.dumps({"child": True})]
+    if round_number % 5 == 4:
+        pytest.importorskip("vizdoom")
+        preset = ["vizdoom/basic"]
+    action = dice.choice(["main", "child", "child", "child", "watchdog", "SIGINT", "SIGTERM", "simulator"])
+    process = start(run_dir, token, preset)
+    try:
+        time.sleep(dice.uniform(0.3, 12.0))
+        if action.startswith("SIG"):
+            os.kill(process.pid, getattr(signal, action))
+        else:
+            victim = choose_victim(dice, process.pid, token, action)
+            if victim is None:  # Not born yet: then the main process.
+                action, victim = "main", process.pid
+            os.kill(victim, signal.SIGKILL)
+        if action == "simulator" and preset[0] == "test/walk":
+            # Nobody waits for the sleeping child of this environment: the run goes on, and is ended as a user would.
+            time.sleep(1.0)
+            assert process.poll() is None
+            os.kill(process.pid, signal.SIGTERM)
+        begun = time.monotonic()
+        code = process.wait(timeout=LONGEST_END_S)
+        ended = time.monotonic() - begun
+        output = (tmp_path / "run.out").read_text(errors="replace")
+        deadline = time.monotonic() + 15.0
+        while living(token) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not living(token), f"{action}: still there"
+        assert set(os.listdir("/dev/shm")) <= shared, f"{action}: shared memory left"
+        if action == "main":
+            assert code == -signal.SIGKILL
+        elif action in ("child", "watchdog"):
+            assert code != 0
+            assert "SIGKILL" in output, output[-2000:]
+        assert ended < LONGEST_END_S
+    finally:
+        for pid in living(token):
+            os.kill(pid, signal.SIGKILL)
+        process.wait()
+    store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+    if store.paths():
+        assert store.load_latest().state["counters"]["agent_steps"] >= 0

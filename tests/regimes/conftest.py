@@ -1,0 +1,41 @@
+"""What the tests of whole runs share: a tiny run, and a look at what it leaves behind."""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from collections.abc import Iterator
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # For `--import faulty_envs`, in spawned processes too.
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    part for part in (str(Path(__file__).parent), os.environ.get("PYTHONPATH")) if part
+)
+
+def _processes_with(token: str) -> set[int]:
+    """Living processes whose environment carries the token."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if token.encode() in (entry / "environ").read_bytes():
+                    found.add(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+@pytest.fixture
+def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whatever a test starts, directly or not, must be gone with it, and /dev/shm must be as it was."""
+    resource_tracker.ensure_running()  # multiprocessing's own process, which serves all of pytest.
+    token, shared = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
+    # Runs started from a process of a run keep its mark, so one of ours marks all that the test starts.
+    monkeypatch.setenv("ROLLMILL_RUN_ID", token)
+    yield
+    assert not _processes_with(token)
+    assert set(os.listdir("/dev/shm")) <= shared

@@ -1,0 +1,88 @@
+"""Environments that go wrong, registered as a user would register his own: in a module of one's own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from rollmill import register_env
+
+
+class Walk(gymnasium.Env[np.ndarray, int]):
+    """Ten steps to the right end an episode with reward 1; ``fault`` says what goes wrong, and where."""
+
+    observation_space = gymnasium.spaces.Box(-20.0, 20.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault: str = "", after: int = 200, child: bool = False) -> None:
+        self.fault, self.after = fault, after
+        self.steps = self.total = self.position = 0
+        if fault == "constructor":
+            raise RuntimeError("the constructor went wrong")
+        # Like VizDoom's engine: a process of the environment's own, in a session of its own.
+        self.child = subprocess.Popen(["sleep", "1000"], start_new_session=True) if child else None
+
+    def _observe(self) -> np.ndarray:
+        return np.array([self.position, self.steps, 1.0], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = self.position = 0
+        if self.fault == "reset" and self.total > self.after:
+            raise ValueError("the reset went wrong")
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        self.total += 1
+        self.position += 1 if action else -1
+        if self.total == self.after:
+            self._fail()
+        terminated = self.position >= 5
+        observation = self._observe()
+        if self.fault == "nan" and self.total > self.after:
+            observation[0] = np.nan
+        return observation, float(terminated), terminated, self.steps >= 30, {}
+
+    def _fail(self) -> None:
+        if self.fault == "step":
+            raise ZeroDivisionError("the step went wrong")
+        if self.fault == "hang":
+            time.sleep(10_000)
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if self.fault == "exit":
+            os._exit(3)
+
+    def close(self) -> None:
+        if self.child is not None:
+            self.child.kill()
+            self.child.wait()
+
+
+register_env("test/walk", Walk)
+
+# A run that is over in seconds.
+TINY: Mapping[str, object] = {
+    "env.imports": ("faulty_envs",),
+    "num_envs": 8,
+    "rollout_length": 8,
+    "learner.batch_size": 128,
+    "learner.epochs": 1,
+    "learner.minibatches": 1,
+    "learner.micro_batch": 32,
+    "learner.precision": "fp32",
+    "learner.channels_last": False,
+    "inference.precision": "fp32",
+    "rollout.num_workers": 2,
+    "report_every_s": 0.2,
+}

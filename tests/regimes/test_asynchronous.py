@@ -1,0 +1,165 @@
+"""Whole runs with all their real processes: what they leave in the run directory, and how they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.api import RunDirectoryError, load_config
+from rollmill.config import ConfigError
+from rollmill.runtime.events import ProcessFailed, ProcessHung
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+def train(run_dir: Path, **changes: object) -> rollmill.Run:
+    from faulty_envs import TINY
+
+    settings = {**TINY, "total_steps": 3000, **changes}
+    return rollmill.train("test/walk", run_dir=run_dir, quiet=True, **settings)
+
+
+def test_a_run_leaves_what_a_user_expects(tmp_path: Path) -> None:
+    run = train(tmp_path / "run")
+    assert run.agent_steps >= 3000
+    assert run.episode_return is not None
+    assert 0.0 <= run.episode_return <= 1.0
+    for name in ("config.json", "metrics.jsonl", "run.log", "ledger.txt", "learning_curve.png", "checkpoints/initial.pt"):
+        assert (run.dir / name).stat().st_size > 0, name
+    assert any((run.dir / "tensorboard").iterdir())
+    assert load_config(run.dir).num_envs == 8
+    rows = [json.loads(line) for line in (run.dir / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["agent_steps"] == run.agent_steps
+    assert rows[-1]["policy_lag_mean"] >= 0.0
+    assert "Bottleneck" in run.summary
+
+
+def test_the_agent_of_a_run_acts(tmp_path: Path) -> None:
+    import numpy as np
+
+    run = train(tmp_path / "run")
+    agent = rollmill.load(run.dir)
+    assert agent.act(np.array([0.0, 0.0, 1.0], np.float32)) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changes"),
+    [
+        {"model.core": "gru", "model.core_size": 16, "learner.advantage": "vtrace"},
+        {"inference.num_workers": 2, "learner.epochs": 2, "learner.minibatches": 2},
+        {"rollout.groups_per_worker": 1, "rollout.num_workers": 1, "debug_poison": True},
+        {"model.normalise_observations": True, "model.normalise_returns": True, "learner.schedule": "kl"},
+        {"learner.batch_size": 104, "num_envs": 12, "envs_per_group": 3, "learner.max_policy_lag": 1},
+    ],
+    ids=["gru-vtrace", "two-policy-workers", "single-buffered-poisoned", "normalisers-kl", "rows-across-batches"],
+)
+def test_other_ways_to_run(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert train(tmp_path / "run", **changes).agent_steps >= 3000
+
+
+def test_resuming_goes_on_where_the_run_ended(tmp_path: Path) -> None:
+    first = train(tmp_path / "run")
+    again = rollmill.train(run_dir=first.dir, resume=True, total_steps=first.agent_steps + 2000, quiet=True)
+    assert again.agent_steps >= first.agent_steps + 2000
+    rows = [json.loads(line) for line in (first.dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [row["agent_steps"] for row in rows]
+    assert steps == sorted(steps)
+    versions = [row["policy_version"] for row in rows]
+    assert versions == sorted(versions)
+
+
+def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
+    first = train(tmp_path / "run")
+    newest = sorted((first.dir / "checkpoints").glob("checkpoint_*.pt"))[-1]
+    newest.write_bytes(newest.read_bytes()[:1000])
+    again = rollmill.train(run_dir=first.dir, resume=True, total_steps=4000, quiet=True)
+    assert again.agent_steps >= 4000
+    assert newest.name in (first.dir / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("constructor", "the constructor went wrong"),
+        ("reset", "the reset went wrong"),
+        ("step", "the step went wrong"),
+        ("nan", "NaN|finite"),
+        ("kill", "SIGKILL"),
+        ("segfault", "SIGSEGV"),
+        ("exit", "code 3"),
+    ],
+)
+def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: str, message: str) -> None:
+    begun = time.monotonic()
+    with pytest.raises(ProcessFailed, match=message) as failure:
+        train(tmp_path / "run", total_steps=10**9, **{"env.kwargs": {"fault": fault, "child": True}})
+    assert time.monotonic() - begun < 60.0
+    if fault in ("constructor", "reset", "step"):
+        assert "faulty_envs.py" in str(failure.value), "the environment's own traceback is shown"
+
+
+def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
+    with pytest.raises(ProcessHung, match="rollout worker.*simulating") as failure:
+        train(tmp_path / "run", total_steps=10**9, **{"env.kwargs": {"fault": "hang"}, "rollout.step_timeout_s": 3.0})
+    assert "faulty_envs.py" in str(failure.value)
+
+
+def test_failing_environments_are_rebuilt_within_a_budget(tmp_path: Path) -> None:
+    faults = {"env.kwargs": {"fault": "step", "after": 300}, "env.on_failure": "restart"}
+    run = train(tmp_path / "run", **faults, **{"env.restart_budget": 1000})
+    assert run.agent_steps >= 3000
+    with pytest.raises(ProcessFailed, match="the step went wrong"):
+        train(tmp_path / "other", total_steps=10**9, **faults, **{"env.restart_budget": 2})
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_a_checkpoint_and_ends(tmp_path: Path, number: signal.Signals) -> None:
+    run_dir = tmp_path / "run"
+
+    def interrupt() -> None:
+        while not (run_dir / "metrics.jsonl").exists() or (run_dir / "metrics.jsonl").stat().st_size == 0:
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=interrupt).start()
+    run = train(run_dir, total_steps=10**9)
+    assert 0 < run.agent_steps < 10**9
+    again = rollmill.train(run_dir=run_dir, resume=True, total_steps=run.agent_steps + 1000, quiet=True)
+    assert again.agent_steps >= run.agent_steps + 1000
+
+
+def test_time_can_end_a_run(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", total_steps=10**9, max_seconds=3.0).agent_steps > 0
+
+
+def test_a_directory_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(RunDirectoryError, match="already holds a run"):
+        train(tmp_path)
+    with pytest.raises(RunDirectoryError, match="holds no run"):
+        rollmill.train(run_dir=tmp_path / "nothing", resume=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learner.batch_size": 100}, "96 or 104"),
+        ({"num_envs": 7, "rollout.num_workers": 2}, "multiple of 4"),
+        ({"envs_per_group": 3}, "does not divide"),
+        ({"envs_per_group": 8, "rollout.num_workers": 2}, "more than the 1 groups"),
+        ({"num_slots": 2}, "at least"),
+        ({"inference.num_workers": 9}, "fewer policy workers"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_refused(
+    tmp_path: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises((ConfigError, ValueError), match=message):
+        train(tmp_path / "run", **changes)
