@@ -92,27 +92,8 @@ class Config:
 
         Nothing that the user gave is changed.
         """
-        cores = usable_cores()
-        per_worker = self.rollout.groups_per_worker
-        num_workers = self.rollout.num_workers
-        if num_workers == "auto":
-            if self.envs_per_group == "auto":
-                num_workers = max(1, min(cores, self.num_envs // per_worker))
-                while self.num_envs % (num_workers * per_worker) and num_workers > 1:
-                    num_workers -= 1
-            else:
-                num_workers = max(1, min(cores, self.num_envs // self.envs_per_group // per_worker))
-        envs_per_group = self.envs_per_group
-        if envs_per_group == "auto":
-            groups = num_workers * per_worker
-            if self.num_envs < groups:
-                groups = self.num_envs
-            if self.num_envs % groups:
-                raise ConfigError(
-                    f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x {per_worker} "
-                    f"groups: use a multiple of {num_workers * per_worker}, or give envs_per_group."
-                )
-            envs_per_group = self.num_envs // groups
+        num_workers = self._num_workers()
+        envs_per_group = self._envs_per_group(num_workers)
         num_groups = self.num_envs // envs_per_group
         if num_workers > num_groups:
             raise ConfigError(
@@ -120,6 +101,28 @@ class Config:
                 "environments: use fewer workers, more environments or smaller groups."
             )
         return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
+
+    def _num_workers(self) -> int:
+        """One rollout worker for each usable core, as far as there are groups for them."""
+        if self.rollout.num_workers != "auto":
+            return self.rollout.num_workers
+        per_worker = self.rollout.groups_per_worker
+        if self.envs_per_group != "auto":
+            return max(1, min(usable_cores(), self.num_envs // self.envs_per_group // per_worker))
+        most = max(1, min(usable_cores(), self.num_envs // per_worker))
+        return next(n for n in range(most, 0, -1) if n == 1 or self.num_envs % (n * per_worker) == 0)
+
+    def _envs_per_group(self, num_workers: int) -> int:
+        """The size that gives every rollout worker its groups."""
+        if self.envs_per_group != "auto":
+            return self.envs_per_group
+        groups = min(self.num_envs, num_workers * self.rollout.groups_per_worker)
+        if self.num_envs % groups:
+            raise ConfigError(
+                f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x "
+                f"{self.rollout.groups_per_worker} groups: use a multiple of {groups}, or give envs_per_group."
+            )
+        return self.num_envs // groups
 
     def _check_batch(self) -> None:
         batch, steps = self.learner.batch_size, self.rollout_length

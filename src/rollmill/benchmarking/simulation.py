@@ -16,7 +16,7 @@ from rollmill.envs.factory import make_group
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.regimes.asynchronous import probe
-from rollmill.regimes.setup import Probed, import_user_modules
+from rollmill.regimes.setup import Probed, UserCode
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.events import Failed
 from rollmill.runtime.ledger import Role
@@ -44,10 +44,10 @@ def pure_simulation(config: Config, *, seconds: float) -> float:
     assert envs_per_group != "auto"
     num_groups = config.num_envs // envs_per_group
     with Supervisor() as supervisor:
-        probed = probe(supervisor, config)
+        probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
         for worker in range(num_workers):
             groups = list(range(worker, num_groups, num_workers))
-            supervisor.start(f"simulation {worker}", _simulate, config, probed, groups, worker, role=_ROLE)
+            supervisor.start(f"simulation {worker}", _simulate, config, user_code, probed, groups, worker, role=_ROLE)
         begun = time.monotonic()
         names = [f"simulation {worker}" for worker in range(num_workers)]
         while any(supervisor.snapshot()[name].counters["agent steps"] == 0 for name in names):
@@ -75,9 +75,11 @@ def _raise_failures(supervisor: Supervisor, timeout_s: float) -> None:
             raise event.error()
 
 
-def _simulate(context: ChildContext, config: Config, probed: Probed, groups: list[int], worker: int) -> None:
+def _simulate(
+    context: ChildContext, config: Config, user_code: UserCode, probed: Probed, groups: list[int], worker: int
+) -> None:
     """Child: steps its groups one after another until told to stop."""
-    import_user_modules(config)
+    user_code.install()
     envs_per_group = config.envs_per_group
     assert envs_per_group != "auto"
     rows = envs_per_group * probed.spec.rows_per_env

@@ -17,7 +17,7 @@ from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.regimes import setup as children
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.setup import Probed, RunSetup
+from rollmill.regimes.setup import Probed, RunSetup, UserCode
 from rollmill.regimes.topology import plan_topology
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import format_ledger
@@ -124,7 +124,7 @@ def _saved_steps(run_dir: Path) -> int | None:
 
 def probe(supervisor: Supervisor, config: Config) -> Probed:
     """Builds one environment and the network in a process of its own, so that neither can harm this one."""
-    handle = supervisor.start("probe", children.probe, config)
+    handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config))
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
     found: Probed | None = None
     while time.monotonic() < deadline:
@@ -153,7 +153,7 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> R
     )
     SlotStore(arena, fields, topology, create=True)
     weights.WeightStore(arena, create=True)
-    return RunSetup(config, probed, topology, fields, arena, run_dir, resume)
+    return RunSetup(config, probed, topology, fields, arena, run_dir, resume, UserCode.of_this_process(config))
 
 
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:

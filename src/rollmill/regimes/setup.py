@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollmill.config import Config
+from rollmill.envs.registry import Registration, install, registrations
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
@@ -34,6 +35,30 @@ class Probed:
 
 
 @dataclass(frozen=True)
+class UserCode:
+    """What a child needs so that names mean in it what they mean in the process that started the run.
+
+    Attributes:
+        modules: What ``--import`` named: imported again, and so registered again.
+        environments: What was registered in the user's own script, where nothing is imported again.
+    """
+
+    modules: tuple[str, ...]
+    environments: tuple[Registration, ...]
+
+    @classmethod
+    def of_this_process(cls, config: Config) -> UserCode:
+        """What is registered here and now."""
+        return cls(config.env.imports, registrations())
+
+    def install(self) -> None:
+        """Registers it all in this process."""
+        for module in self.modules:
+            importlib.import_module(module)
+        install(self.environments)
+
+
+@dataclass(frozen=True)
 class RunSetup:
     """Everything that a process needs to find its place; pickled to it when it starts."""
 
@@ -44,21 +69,16 @@ class RunSetup:
     arena: Arena
     run_dir: Path
     resume: bool
+    user_code: UserCode
 
     def store(self) -> SlotStore:
         """The slots, attached."""
         return SlotStore(self.arena, self.fields, self.topology)
 
 
-def import_user_modules(config: Config) -> None:
-    """Imports what ``--import`` named, so that their environments and models are registered here too."""
-    for module in config.env.imports:
-        importlib.import_module(module)
-
-
-def probe(context: ChildContext, config: Config) -> None:
+def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
     """Child: builds one environment and the network, and reports their sizes."""
-    import_user_modules(config)
+    user_code.install()
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.registry import make_model
@@ -70,8 +90,9 @@ def probe(context: ChildContext, config: Config) -> None:
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
-    import_user_modules(setup.config)
+    setup.user_code.install()
     from rollmill.envs.factory import make_group
+    from rollmill.envs.failures import RestartBudget
     from rollmill.envs.views import Group
     from rollmill.rollout.worker import RolloutWorker
     from rollmill.runtime.seeds import int_seed, stream
@@ -79,12 +100,19 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     config, topology = setup.config, setup.topology
     envs_per_group = topology.group_rows // setup.probed.spec.rows_per_env
     threads = 1 if config.rollout.env_threads == "auto" else config.rollout.env_threads
+    budget = RestartBudget(config.env.restart_budget)
 
     def build(group: int) -> Group:
         first = group * envs_per_group
         seeds = [int_seed(config.seed, "environment", first + i) for i in range(envs_per_group)]
         return make_group(
-            config.env, envs_per_group, seeds, first, num_threads=threads, squash=config.model.squash_actions
+            config.env,
+            envs_per_group,
+            seeds,
+            first,
+            num_threads=threads,
+            squash=config.model.squash_actions,
+            budget=budget,
         )
 
     steps = config.rollout.decorrelate_steps
@@ -101,7 +129,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
-    import_user_modules(setup.config)
+    setup.user_code.install()
     import torch
 
     from rollmill.inference.worker import PolicyWorker
@@ -125,7 +153,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner."""
-    import_user_modules(setup.config)
+    setup.user_code.install()
     import torch
 
     from rollmill.learning.learner import Learner
