@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -94,25 +95,27 @@ TEST(gather_images_converts_every_layout) {
 }
 
 TEST(snapshots_are_whole_or_torn) {
-    constexpr std::size_t size = 4099;  // no multiple of a word
+    constexpr std::size_t size = (1 << 18) + 3;  // no multiple of a word
+    constexpr int versions = 1000;
     alignas(8) std::int64_t header[2] = {0, 0};
     std::vector<std::uint64_t> storage(size / 8 + 1);
     auto* block = reinterpret_cast<std::byte*>(storage.data());
     std::thread writer([&] {
         std::vector<std::byte> source(size);
-        for (int version = 1; version <= 3000; ++version) {
+        for (int version = 1; version <= versions; ++version) {
             std::fill(source.begin(), source.end(), static_cast<std::byte>(version));
             rollmill::snapshot_write(header, block, source.data(), size, version);
+            std::this_thread::yield();  // a reader may start here, and be overtaken
         }
     });
     std::vector<std::byte> out(size);
     std::int64_t last = 0;
-    while (last < 3000) {
+    while (last < versions) {
         const std::int64_t version = rollmill::snapshot_read(header, out.data(), block, size);
         if (version == rollmill::torn) continue;
         CHECK(version >= last);
         last = version;
-        for (const std::byte value : out) CHECK(value == static_cast<std::byte>(version));
+        CHECK(std::all_of(out.begin(), out.end(), [&](std::byte b) { return b == static_cast<std::byte>(version); }));
     }
     writer.join();
 }

@@ -94,6 +94,43 @@ TEST(lane_ring_waits_end_at_the_timeout_and_by_wake) {
     CHECK(r.ring.wait_for_space(0, 1, 0.01) == Wait::timed_out);
 }
 
+TEST(lane_ring_wakes_a_sleeping_consumer) {
+    // Without the ring each round would take a whole nap, and all of them several minutes.
+    Ring there(1, 1);
+    Ring back(1, 1);
+    constexpr std::int64_t rounds = 2000;
+    const auto receive = [](LaneRing& ring) {
+        std::int64_t out;
+        while (ring.take(&out, 1) == 0) CHECK(ring.wait_for_words(1, 30.0) == Wait::ready);
+        return out;
+    };
+    const double start = rollmill::monotonic_seconds();
+    std::thread other([&] {
+        for (std::int64_t i = 0; i < rounds; ++i) CHECK(back.ring.put(0, receive(there.ring) + 1));
+    });
+    for (std::int64_t i = 0; i < rounds; ++i) {
+        CHECK(there.ring.put(0, i));
+        CHECK(receive(back.ring) == i + 1);
+    }
+    other.join();
+    CHECK(rollmill::monotonic_seconds() - start < 0.5 * rounds * LaneRing::max_nap_seconds);
+}
+
+TEST(lane_ring_rings_for_a_producer_that_waits_for_space) {
+    Ring r(1, 4);
+    LaneRing::Lane& lane = r.ring.lane(0);
+    const std::int64_t values[] = {0, 1, 2, 3};
+    CHECK(r.ring.put_some(0, values, 4) == 4);
+    std::thread producer([&] { CHECK(r.ring.wait_for_space(0, 3, 30.0) == Wait::ready); });
+    while (lane.space_wanted.load() == 0) std::this_thread::yield();
+    std::int64_t out;
+    CHECK(r.ring.take(&out, 1) == 1 && r.ring.take(&out, 1) == 1);
+    CHECK(lane.space_bell.load() == 0);  // not yet what it wants
+    CHECK(r.ring.take(&out, 1) == 1);
+    producer.join();
+    CHECK(lane.space_bell.load() == 1);
+}
+
 TEST(lane_ring_carries_everything_once_from_many_threads) {
     constexpr std::int64_t lanes = 4;
     constexpr std::int64_t each = 20'000;

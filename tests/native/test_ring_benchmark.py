@@ -17,5 +17,5 @@ def test_every_queue_moves_messages() -> None:
 
 @pytest.mark.parametrize(("seconds", "producers"), [(0.0, (1,)), (1.0, ()), (1.0, (2, 0))])
 def test_refuses_what_makes_no_sense(seconds: float, producers: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="seconds is|producers is"):
+    with pytest.raises(ValueError, match=r"seconds is|producers is"):
         run(seconds, producers)
