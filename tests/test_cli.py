@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollmill.cli import _split_overrides, main
+from rollmill.cli import main
+from rollmill.cli_arguments import split_overrides
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import to_json
@@ -84,7 +85,7 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
 )
 def test_settings_are_told_apart_from_the_commands_own_options(words: str, known: str, overrides: str) -> None:
     options = {"--seed": True, "--resume": False}
-    assert _split_overrides(words.split(), options) == (known.split(), overrides.split())
+    assert split_overrides(words.split(), options) == (known.split(), overrides.split())
 
 
 @pytest.mark.parametrize("argv", [["--help"], *[[command, "--help"] for command in COMMANDS]])

@@ -16,10 +16,11 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollmill.cli_arguments import Command, count, seconds, split_overrides, whole_number
 from rollmill.options import OptionError, describe, parse_overrides
 
 __all__ = ["main"]
@@ -92,7 +93,7 @@ def _dispatch(argv: list[str]) -> int:
         parser.print_help()
         return _EXIT_USAGE
     command = commands[argv[0]]
-    known, overrides = _split_overrides(argv[1:], command.options)
+    known, overrides = split_overrides(argv[1:], command.options)
     if command.takes_settings and {"-h", "--help"} & set(known):
         command.parser.print_help()
         print(_settings_help())
@@ -106,52 +107,6 @@ def _dispatch(argv: list[str]) -> int:
 # ------------------------------------------------------------------------------------------------------------ parsing
 
 
-class _Command:
-    """A subcommand: its parser, the options that are its own, and what runs it."""
-
-    def __init__(self, name: str, run: Callable[[argparse.Namespace, dict[str, object]], int], summary: str) -> None:
-        usage = f"rollmill {name} {_USAGE[name]}"
-        self.parser = argparse.ArgumentParser(
-            prog=f"rollmill {name}",
-            usage=usage,
-            description=summary,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,  # an abbreviation could be a setting's name
-        )
-        self.run = run
-        self.summary = summary
-        self.takes_settings = "--KEY VALUE" in usage
-        self.options: dict[str, bool] = {"-h": False, "--help": False}  # name -> whether a value follows
-
-    def flag(self, name: str, text: str) -> None:
-        """Add an option without a value."""
-        self.parser.add_argument(name, action="store_true", help=text)
-        self.options[name] = False
-
-    def option(
-        self,
-        name: str,
-        text: str,
-        *,
-        kind: Callable[[str], object] = str,
-        default: object = None,
-        metavar: str | None = None,
-        repeatable: bool = False,
-        dest: str | None = None,
-    ) -> None:
-        """Add an option with a value."""
-        self.parser.add_argument(
-            name,
-            help=text,
-            type=kind,
-            default=default,
-            metavar=metavar,
-            action="append" if repeatable else "store",
-            dest=dest or name.strip("-").replace("-", "_"),
-        )
-        self.options[name] = True
-
-
 _USAGE = {
     "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--import MODULE] [--KEY VALUE ...]",
     "eval": "RUN_DIR [--episodes N] [--video FILE.mp4] [--json] [...]",
@@ -162,45 +117,50 @@ _USAGE = {
 }
 
 
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
-    train = _Command("train", _train, "Train an agent. Any setting is given as --KEY VALUE.")
+def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
+    train = Command("train", _USAGE["train"], _train, "Train an agent. Any setting is given as --KEY VALUE.")
     train.parser.add_argument(
         "preset",
         metavar="PRESET",
         nargs="?",
         help="what to train (`rollmill envs` lists all presets); optional to resume",
     )
-    train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=_whole_number, metavar="N")
+    train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=whole_number, metavar="N")
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
-    train.option("--seed", "seed of all random streams", kind=_whole_number, metavar="S")
+    train.option("--seed", "seed of all random streams", kind=whole_number, metavar="S")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
     train.flag("--quiet", "show no progress")
     _add_import(train)
 
-    evaluate = _Command("eval", _eval, "Evaluate a trained agent on environments and seeds of its own.")
+    evaluate = Command("eval", _USAGE["eval"], _eval, "Evaluate a trained agent on environments and seeds of its own.")
     _add_run_dir(evaluate)
-    evaluate.option("--episodes", "number of episodes (default 100)", kind=_count, default=100, metavar="N")
+    evaluate.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
     evaluate.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
-    evaluate.option("--num-envs", "environments side by side (default 8)", kind=_count, default=8, metavar="N")
-    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=_whole_number, default=0, metavar="S")
+    evaluate.option("--num-envs", "environments side by side (default 8)", kind=count, default=8, metavar="N")
+    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=whole_number, default=0, metavar="S")
     evaluate.flag("--json", "print the result as one line of JSON")
     _add_playing(evaluate)
 
-    watch = _Command("watch", _watch, "Watch an agent play: in a window, or as a video where there is no display.")
+    watch = Command(
+        "watch", _USAGE["watch"], _watch, "Watch an agent play: in a window, or as a video where there is no display."
+    )
     _add_run_dir(watch)
-    watch.option("--episodes", "stop after so many episodes (default: 1, or endless in a window)", kind=_count)
+    watch.option("--episodes", "stop after so many episodes (default: 1, or endless in a window)", kind=count)
     watch.option("--video", "write a video instead of opening a window", kind=Path, metavar="FILE.mp4")
     watch.flag("--follow", "go on, with the newest checkpoint of a run that is still training for each episode")
-    watch.option("--seed", "seed of the first episode (default 0)", kind=_whole_number, default=0, metavar="S")
+    watch.option("--seed", "seed of the first episode (default 0)", kind=whole_number, default=0, metavar="S")
     _add_playing(watch)
 
-    plot = _Command("plot", _plot, "Draw learning curves; several runs are overlaid with their mean and range.")
+    plot = Command(
+        "plot", _USAGE["plot"], _plot, "Draw learning curves; several runs are overlaid with their mean and range."
+    )
     plot.parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", type=Path, help="directories of runs")
     plot.option("--output", "the picture (default: RUN_DIR/learning_curve.png)", kind=Path, metavar="FILE.png")
     plot.option("--title", "its title (default: the run's name)", metavar="TEXT")
 
-    bench = _Command(
+    bench = Command(
         "bench",
+        _USAGE["bench"],
         _bench,
         "Measure speed.\n\n"
         "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
@@ -210,11 +170,11 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
     bench.parser.add_argument(
         "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
     )
-    bench.option("--seconds", "how long (default 30)", kind=_seconds, default=30.0, metavar="N")
+    bench.option("--seconds", "how long (default 30)", kind=seconds, default=30.0, metavar="N")
     bench.flag("--json", "print the result as one line of JSON, the last of the output")
     _add_import(bench)
 
-    envs = _Command("envs", _envs, "List the presets.")
+    envs = Command("envs", _USAGE["envs"], _envs, "List the presets.")
     envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
 
     commands = {"train": train, "eval": evaluate, "watch": watch, "plot": plot, "bench": bench, "envs": envs}
@@ -231,11 +191,11 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, _Command]]:
     return parser, commands
 
 
-def _add_run_dir(command: _Command) -> None:
+def _add_run_dir(command: Command) -> None:
     command.parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of a run")
 
 
-def _add_import(command: _Command) -> None:
+def _add_import(command: Command) -> None:
     command.option(
         "--import",
         "import a module that registers environments or models; may be given several times",
@@ -245,54 +205,10 @@ def _add_import(command: _Command) -> None:
     )
 
 
-def _add_playing(command: _Command) -> None:
+def _add_playing(command: Command) -> None:
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action instead of sampling")
-
-
-def _split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Words of the command itself, and words of settings: options that the command does not know, with their value."""
-    known: list[str] = []
-    overrides: list[str] = []
-    index = 0
-    while index < len(words):
-        word = words[index]
-        index += 1
-        name, equals, _ = word.partition("=")
-        into = overrides if word.startswith("--") and name not in options else known
-        into.append(word)
-        takes_value = options.get(name, word.startswith("--")) and not equals
-        if takes_value and index < len(words) and not words[index].startswith("--"):
-            into.append(words[index])
-            index += 1
-    return known, overrides
-
-
-def _whole_number(text: str) -> int:
-    from rollmill.option_values import coerce
-
-    try:
-        return int(str(coerce(text, int, "value", text=True)))
-    except OptionError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 3000000 or 3e6") from None
-
-
-def _count(text: str) -> int:
-    value = _whole_number(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} was given; at least 1 is needed")
-    return value
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return value
 
 
 def _version() -> str:

@@ -16,14 +16,14 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import inspect
 import json
 import textwrap
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from rollmill.option_docs import attribute_docs
 from rollmill.option_values import OptionError, coerce, encode, format_value, type_name
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def flatten(config: DataclassInstance) -> dict[str, object]:
 def list_options(cls: type[DataclassInstance]) -> list[Option]:
     """All keys of a configuration class, with type, default and documentation."""
     options: list[Option] = []
-    docs = _attribute_docs(cls)
+    docs = attribute_docs(cls)
     for name, annotation, default in _schema(cls):
         nested = _nested_class(annotation)
         if nested is None:
@@ -394,35 +394,3 @@ def _is_mapping(annotation: object) -> bool:
 
 def _keys(cls: type[DataclassInstance], prefix: str) -> str:
     return ", ".join(f"{prefix}.{option.key}" for option in list_options(cls))
-
-
-@functools.cache
-def _attribute_docs(cls: type) -> Mapping[str, str]:
-    """Field -> text, from the ``Attributes`` sections (Google style) of the class and its bases."""
-    docs: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        docs.update(_parse_attributes(base.__doc__ or ""))
-    return docs
-
-
-def _parse_attributes(docstring: str) -> dict[str, str]:
-    docs: dict[str, str] = {}
-    state: Literal["outside", "inside"] = "outside"
-    indent: int | None = None
-    name = ""
-    for line in inspect.cleandoc(docstring).splitlines():
-        stripped = line.strip()
-        depth = len(line) - len(line.lstrip())
-        if stripped == "Attributes:" and depth == 0:
-            state, indent = "inside", None
-        elif state == "inside" and stripped and depth == 0:
-            state = "outside"
-        elif state == "inside" and stripped:
-            indent = depth if indent is None else indent
-            head, colon, text = stripped.partition(":")
-            if depth == indent and colon:
-                name = head.split(" (")[0].strip()
-                docs[name] = text.strip()
-            elif name:
-                docs[name] = f"{docs[name]} {stripped}".strip()
-    return docs

@@ -1,0 +1,102 @@
+"""Command-line arguments: a subcommand's own options, told apart from settings given as ``--KEY VALUE``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+from rollmill.option_values import OptionError, coerce
+
+__all__ = ["Command", "count", "seconds", "split_overrides", "whole_number"]
+
+
+class Command:
+    """A subcommand: its parser, the options that are its own, and what runs it."""
+
+    def __init__(
+        self, name: str, usage: str, run: Callable[[argparse.Namespace, dict[str, object]], int], summary: str
+    ) -> None:
+        self.parser = argparse.ArgumentParser(
+            prog=f"rollmill {name}",
+            usage=f"rollmill {name} {usage}",
+            description=summary,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,  # an abbreviation could be a setting's name
+        )
+        self.run = run
+        self.summary = summary
+        self.takes_settings = "--KEY VALUE" in usage
+        self.options: dict[str, bool] = {"-h": False, "--help": False}  # name -> whether a value follows
+
+    def flag(self, name: str, text: str) -> None:
+        """Add an option without a value."""
+        self.parser.add_argument(name, action="store_true", help=text)
+        self.options[name] = False
+
+    def option(
+        self,
+        name: str,
+        text: str,
+        *,
+        kind: Callable[[str], object] = str,
+        default: object = None,
+        metavar: str | None = None,
+        repeatable: bool = False,
+        dest: str | None = None,
+    ) -> None:
+        """Add an option with a value."""
+        self.parser.add_argument(
+            name,
+            help=text,
+            type=kind,
+            default=default,
+            metavar=metavar,
+            action="append" if repeatable else "store",
+            dest=dest or name.strip("-").replace("-", "_"),
+        )
+        self.options[name] = True
+
+
+def split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+    """Words of the command itself, and words of settings: options that the command does not know, with their value."""
+    known: list[str] = []
+    overrides: list[str] = []
+    index = 0
+    while index < len(words):
+        word = words[index]
+        index += 1
+        name, equals, _ = word.partition("=")
+        into = overrides if word.startswith("--") and name not in options else known
+        into.append(word)
+        takes_value = options.get(name, word.startswith("--")) and not equals
+        if takes_value and index < len(words) and not words[index].startswith("--"):
+            into.append(words[index])
+            index += 1
+    return known, overrides
+
+
+def whole_number(text: str) -> int:
+    """Argument type: an integer, also as ``3e6`` or ``3_000_000``."""
+    try:
+        return int(str(coerce(text, int, "value", text=True)))
+    except OptionError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 3000000 or 3e6") from None
+
+
+def count(text: str) -> int:
+    """Argument type: an integer of at least 1."""
+    value = whole_number(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} was given; at least 1 is needed")
+    return value
+
+
+def seconds(text: str) -> float:
+    """Argument type: a positive, finite number."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
