@@ -21,11 +21,12 @@ import contextlib
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from types import TracebackType
 from typing import Any, Self
@@ -35,6 +36,8 @@ __all__ = ["KINDS", "Bound", "BoundError", "StageKernels", "StageTimes", "availa
 _STAGES = ("env", "inference", "train")
 _ROUNDS = 3
 _START_SECONDS = 120.0  # importing torch, building simulators and a first search, on a busy machine
+Options = Mapping[str, str | int | float]
+
 _KERNELS = "rollmill.benchmarking.frozen_kernels"
 
 
@@ -51,16 +54,23 @@ class StageKernels:
         inference: Likewise.
         train: Likewise.
         env_options: Keyword arguments for the environment's catalogue, for example ``{"game": "pong"}``.
+        train_options: Keyword arguments for the training's catalogue, for example ``{"minibatch": 256}``: Adam's share
+            of a sample's time depends on it, and a kernel may not take larger batches than the algorithm does.
     """
 
     env: str
     inference: str
     train: str
-    env_options: Mapping[str, str | int | float] = field(default_factory=dict)
+    env_options: Options = field(default_factory=dict)
+    train_options: Options = field(default_factory=dict)
 
     def catalogues(self) -> dict[str, tuple[str, dict[str, str | int | float]]]:
         """Stage -> (reference, keyword arguments)."""
-        return {"env": (self.env, dict(self.env_options)), "inference": (self.inference, {}), "train": (self.train, {})}
+        return {
+            "env": (self.env, dict(self.env_options)),
+            "inference": (self.inference, {}),
+            "train": (self.train, dict(self.train_options)),
+        }
 
 
 KINDS: Mapping[str, StageKernels] = {
@@ -77,6 +87,7 @@ KINDS: Mapping[str, StageKernels] = {
         env=f"{_KERNELS}:cartpole_envpool_env",
         inference=f"{_KERNELS}:cartpole_inference",
         train=f"{_KERNELS}:cartpole_train",
+        train_options={"minibatch": 4096},
     ),
 }
 
@@ -158,6 +169,7 @@ class _Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, **one_thread},
+            start_new_session=True,  # a group of its own, to which a simulator's engine belongs too
         )
         self._received = b""
 
@@ -198,6 +210,8 @@ class _Worker:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        with contextlib.suppress(ProcessLookupError):  # an engine whose controller died without closing it
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 class _Workers:
@@ -271,7 +285,8 @@ def measure_bound(
     *,
     epochs: int = 1,
     cores: Sequence[int] | None = None,
-    env_options: Mapping[str, str | int | float] | None = None,
+    env_options: Options | None = None,
+    train_options: Options | None = None,
 ) -> Bound:
     """Measures the machine's bound.
 
@@ -282,6 +297,7 @@ def measure_bound(
         epochs: Times that each sample is trained on.
         cores: Which cores to count and measure on; by default all that this process may use.
         env_options: For the environment's catalogue, over those of ``kind``: ``{"game": "pong"}``.
+        train_options: For the training's, likewise: ``{"minibatch": 256}``.
 
     Returns:
         The bound, alone and loaded.
@@ -301,11 +317,10 @@ def measure_bound(
     cores = tuple(available_cores() if cores is None else cores)
     if not cores or not set(cores) <= set(available_cores()):
         raise ValueError(f"cores {cores} must be some of those that this process may use, {available_cores()}")
-    kernels = StageKernels(
-        env=kind.env,
-        inference=kind.inference,
-        train=kind.train,
+    kernels = replace(
+        kind,
         env_options={**kind.env_options, **(env_options or {})},
+        train_options={**kind.train_options, **(train_options or {})},
     )
     slot = 0.75 * seconds / (_ROUNDS * 2 * len(_STAGES))
     with _Workers(cores, kernels) as workers:

@@ -44,7 +44,6 @@ __all__ = [
 Precision = Literal["fp32", "bf16"]
 Layout = Literal["channels_last", "nchw"]
 
-_BATCH = 1024  # samples of one SGD step, as in every peer's configuration; micro-batches share its Adam step
 _BUFFER = 1024  # samples that a kernel cycles through, so that its input does not stay in the core's own cache
 
 
@@ -122,7 +121,8 @@ def vizdoom_env(scenario: str = "defend_the_center", frameskip: int = 4) -> list
         game.set_window_visible(False)
         game.set_mode(vizdoom.Mode.PLAYER)
         game.set_seed(0)
-        settings = tempfile.TemporaryDirectory()  # the engine writes a file of settings; lives as long as atexit's entry
+        settings = tempfile.TemporaryDirectory()  # the engine writes settings, and makes a folder where it is started
+        os.chdir(settings.name)
         game.set_doom_config_path(os.path.join(settings.name, "vizdoom.ini"))
         game.init()
         atexit.register(settings.cleanup)
@@ -271,14 +271,14 @@ def _loss(outputs: torch.Tensor) -> torch.Tensor:
 
 
 class _Trainer:
-    """Backward pass of every micro-batch; clipping and Adam once in ``_BATCH`` samples."""
+    """Backward pass of every micro-batch; norm clipping and Adam once in a minibatch."""
 
-    def __init__(self, modules: nn.ModuleList, micro_batch: int) -> None:
+    def __init__(self, modules: nn.ModuleList, micro_batch: int, minibatch: int) -> None:
         import torch
 
         self._parameters = list(modules.parameters())
         self._optimiser = torch.optim.Adam(self._parameters, lr=1e-4, eps=1e-6, fused=True)
-        self._every = max(1, _BATCH // micro_batch)
+        self._every = max(1, minibatch // micro_batch)
         self._calls = 0
 
     def learn(self, loss: torch.Tensor) -> None:
@@ -292,6 +292,11 @@ class _Trainer:
             self._optimiser.zero_grad(set_to_none=True)
 
 
+def _micro_batches(sizes: tuple[int, ...], minibatch: int) -> tuple[int, ...]:
+    """Those of ``sizes`` that divide the minibatch; or the whole minibatch, where none does."""
+    return tuple(size for size in sizes if minibatch % size == 0) or (minibatch,)
+
+
 def _convolutional(
     kind: Literal["nature", "simplified"],
     shape: tuple[int, int, int],
@@ -300,6 +305,7 @@ def _convolutional(
     precision: Precision,
     layout: Layout,
     batch: int,
+    minibatch: int,
     gru: bool,
 ) -> Kernel:
     """Inference or training of a convolutional network; with ``gru``, trained on sequences of 32 steps."""
@@ -316,7 +322,7 @@ def _convolutional(
     images = torch.randint(0, 256, (_BUFFER, *shape), dtype=torch.uint8)
     steps = 32 if stage == "train" else 1
     state = torch.zeros(1, batch // steps, 512)
-    trainer = _Trainer(modules, batch)
+    trainer = _Trainer(modules, batch, minibatch)
     position = 0
 
     def forward() -> torch.Tensor:
@@ -346,6 +352,7 @@ def _convolutional_variants(
     stage: Literal["inference", "train"],
     gru: bool,
     batches: tuple[int, ...],
+    minibatch: int,
 ) -> list[Variant]:
     precisions: tuple[Precision, ...] = ("fp32", "bf16")
     layouts: tuple[Layout, ...] = ("channels_last", "nchw")
@@ -353,7 +360,7 @@ def _convolutional_variants(
         Variant(
             f"{precision} {layout} batch {batch}",
             f"{precision} {layout}",
-            partial(_convolutional, kind, shape, num_actions, stage, precision, layout, batch, gru),
+            partial(_convolutional, kind, shape, num_actions, stage, precision, layout, batch, minibatch, gru),
         )
         for precision in precisions
         for layout in layouts
@@ -363,25 +370,27 @@ def _convolutional_variants(
 
 def atari_inference(num_actions: int = 4) -> list[Variant]:
     """Nature CNN on ``[N, 4, 84, 84]`` uint8: conversion, forward pass, sampling, log-probabilities."""
-    return _convolutional_variants("nature", (4, 84, 84), num_actions, "inference", False, (64, 32, 128))
+    return _convolutional_variants("nature", (4, 84, 84), num_actions, "inference", False, (64, 32, 128), 0)
 
 
-def atari_train(num_actions: int = 4) -> list[Variant]:
-    """Nature CNN: conversion, forward, PPO loss, backward; norm clipping and Adam once in 1,024 samples."""
-    return _convolutional_variants("nature", (4, 84, 84), num_actions, "train", False, (64, 128, 256))
+def atari_train(num_actions: int = 4, minibatch: int = 256) -> list[Variant]:
+    """Nature CNN: conversion, forward, PPO loss, backward; norm clipping and Adam once in ``minibatch`` samples."""
+    batches = _micro_batches((64, 128, 256), minibatch)
+    return _convolutional_variants("nature", (4, 84, 84), num_actions, "train", False, batches, minibatch)
 
 
 def vizdoom_inference(num_actions: int = 3) -> list[Variant]:
     """Sample Factory's simplified network with a GRU of 512 on ``[N, 3, 72, 128]`` uint8, one step."""
-    return _convolutional_variants("simplified", (3, 72, 128), num_actions, "inference", True, (64, 32, 128))
+    return _convolutional_variants("simplified", (3, 72, 128), num_actions, "inference", True, (64, 32, 128), 0)
 
 
-def vizdoom_train(num_actions: int = 3) -> list[Variant]:
-    """The same network, unrolled over sequences of 32 steps; Adam once in 1,024 samples."""
-    return _convolutional_variants("simplified", (3, 72, 128), num_actions, "train", True, (128, 256, 512))
+def vizdoom_train(num_actions: int = 3, minibatch: int = 2048) -> list[Variant]:
+    """The same network, unrolled over sequences of 32 steps; Adam once in ``minibatch`` samples, a multiple of 32."""
+    batches = _micro_batches((128, 256, 512), minibatch)
+    return _convolutional_variants("simplified", (3, 72, 128), num_actions, "train", True, batches, minibatch)
 
 
-def _perceptrons(stage: Literal["inference", "train"], batch: int) -> Kernel:
+def _perceptrons(stage: Literal["inference", "train"], batch: int, minibatch: int) -> Kernel:
     """Two perceptrons of 64x64 tanh units on 4 numbers: the policy of 2 actions, and the value."""
     import torch
     from torch import nn
@@ -393,7 +402,7 @@ def _perceptrons(stage: Literal["inference", "train"], batch: int) -> Kernel:
 
     actor, critic = perceptron(2), perceptron(1)
     observation = torch.rand(batch, 4)
-    trainer = _Trainer(nn.ModuleList([actor, critic]), batch)
+    trainer = _Trainer(nn.ModuleList([actor, critic]), batch, minibatch)
 
     def infer() -> None:
         with torch.inference_mode():
@@ -407,9 +416,10 @@ def _perceptrons(stage: Literal["inference", "train"], batch: int) -> Kernel:
 
 def cartpole_inference() -> list[Variant]:
     """64x64 tanh perceptrons for policy and value."""
-    return [Variant(f"batch {n}", f"{n}", partial(_perceptrons, "inference", n)) for n in (64, 256, 1024)]
+    return [Variant(f"batch {n}", f"{n}", partial(_perceptrons, "inference", n, 0)) for n in (64, 256, 1024)]
 
 
-def cartpole_train() -> list[Variant]:
-    """64x64 tanh perceptrons: PPO loss, backward, Adam."""
-    return [Variant(f"batch {n}", f"{n}", partial(_perceptrons, "train", n)) for n in (256, 1024, 4096)]
+def cartpole_train(minibatch: int = 256) -> list[Variant]:
+    """64x64 tanh perceptrons: PPO loss, backward; norm clipping and Adam once in ``minibatch`` samples."""
+    batches = _micro_batches((256, 1024, 4096), minibatch)
+    return [Variant(f"batch {n}", f"{n}", partial(_perceptrons, "train", n, minibatch)) for n in batches]

@@ -26,7 +26,7 @@ from rollmill.benchmarking.frozen_kernels import Kernel, Variant
 
 __all__ = ["KernelWorker", "find_fastest", "time_kernel"]
 
-_FAMILY_MARGIN = 1.5  # a family this much slower than the best, at its first batch size, is not looked at further
+_FAMILY_MARGIN = 1.3  # a family this much slower than the best, at its first batch size, is not looked at further
 _SEARCH_ROUNDS = 3
 
 

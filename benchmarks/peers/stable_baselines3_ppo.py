@@ -1,0 +1,80 @@
+"""Stable-Baselines3's PPO on the CPU, with the network, batch and epochs of Rollmill's presets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ale_py  # noqa: F401  (registers the games)
+import stable_baselines3
+import torch
+from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_atari_env, make_vec_env
+from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecFrameStack
+from window import Window, make_parser, report
+
+
+class _Measure(BaseCallback):
+    """Looks at the counter before each rollout, that is, when all earlier ones have been learned from."""
+
+    def __init__(self, window: Window) -> None:
+        super().__init__()
+        self._window = window
+
+    def _on_rollout_start(self) -> None:
+        self._window.update(self.num_timesteps)
+
+    def _on_step(self) -> bool:
+        return not self._window.is_full
+
+
+def _make(env: str, num_envs: int, vec_env: type[DummyVecEnv] | type[SubprocVecEnv]) -> VecEnv:
+    if env == "atari":
+        return VecFrameStack(make_atari_env("BreakoutNoFrameskip-v4", num_envs, seed=0, vec_env_cls=vec_env), n_stack=4)
+    return make_vec_env("CartPole-v1", num_envs, seed=0, vec_env_cls=vec_env)
+
+
+# Found best of two cores.
+_ATARI: dict[str, Any] = {"num_envs": 8, "vec_env": "subproc", "threads": 2}
+_CARTPOLE: dict[str, Any] = {"num_envs": 32, "vec_env": "dummy", "threads": 1}
+
+
+def main() -> None:
+    parser = make_parser(__doc__ or "", ("atari", "cartpole"))
+    parser.add_argument("--num-envs", type=int)
+    parser.add_argument("--vec-env", choices=("dummy", "subproc"))
+    parser.add_argument("--threads", type=int, help="torch threads")
+    arguments = parser.parse_args()
+    best = _ATARI if arguments.env == "atari" else _CARTPOLE
+    given = {key: getattr(arguments, key) for key in best}
+    config: dict[str, Any] = {key: best[key] if value is None else value for key, value in given.items()}
+    torch.set_num_threads(config["threads"])
+    num_envs = config["num_envs"]
+    env = _make(arguments.env, num_envs, SubprocVecEnv if config["vec_env"] == "subproc" else DummyVecEnv)
+    batch, minibatch = 1024, 256
+    if batch % num_envs:
+        parser.error(f"--num-envs {num_envs} must divide the batch of {batch}")
+    common: dict[str, Any] = {"n_steps": batch // num_envs, "batch_size": minibatch, "device": "cpu", "seed": 0}
+    if arguments.env == "atari":
+        settings = {"n_epochs": 1, "clip_range": 0.1, "ent_coef": 0.01, "learning_rate": 5e-4}
+        model = PPO("CnnPolicy", env, **common, **settings)
+    else:
+        settings = {"n_epochs": 4, "gamma": 0.98, "gae_lambda": 0.8, "learning_rate": 1e-3}
+        model = PPO("MlpPolicy", env, **common, **settings)
+    window = Window(arguments.seconds, arguments.warm_up)
+    try:
+        model.learn(10**12, callback=_Measure(window))
+    finally:
+        env.close()
+    report(
+        f"stable-baselines3 {stable_baselines3.__version__}",
+        arguments.env,
+        window.steps_per_second,
+        frameskip=4 if arguments.env == "atari" else 1,
+        precision="fp32, channels first (it has no other)",
+        config={**config, **common, **settings},
+    )
+
+
+if __name__ == "__main__":
+    main()
