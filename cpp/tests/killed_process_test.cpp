@@ -1,4 +1,5 @@
 // Processes killed at random moments: the others must go on, and nothing may be torn.
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ pid_t start_child(Work&& work) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed CHECK of the parent leaves nobody behind
         work();
         std::_Exit(0);
     }
