@@ -31,13 +31,13 @@ def main() -> None:
     before = evaluate(run.dir, episodes=arguments.episodes, checkpoint=run.dir / "checkpoints" / "initial.pt")
     video = run.dir / "agent.mp4"
     after = evaluate(run.dir, episodes=arguments.episodes, video=video)
-    difference = mean_difference(before.returns, after.returns)
+    difference = mean_difference(after.returns, before.returns)
 
-    print(f"\nreturn before training: {before.describe()}")
-    print(f"return after training:  {after.describe()}")
+    print(f"\nreturn before training: {before.mean:8.2f}   ({arguments.episodes} episodes)")
+    print(f"return after training:  {after.mean:8.2f}")
     print(
-        f"difference: {difference.mean:+.2f}, 95 % bootstrap interval [{difference.low:+.2f}, {difference.high:+.2f}]"
-        + ("" if difference.low > 0 or difference.high < 0 else " (not yet different from 0: train for longer)")
+        f"difference: {difference.value:+.2f}, 95 % bootstrap interval [{difference.low:+.2f}, {difference.high:+.2f}]"
+        + ("" if difference.excludes_zero else " (not yet different from 0: train for longer)")
     )
     print(f"video:          {video}")
     print(f"learning curve: {run.dir / 'learning_curve.png'}")

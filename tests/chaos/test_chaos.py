@@ -24,11 +24,11 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
 ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
 LONGEST_END_S = 30.0
-SETTINGS = (
-    "--num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1 "
-    "--learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32 "
-    "--rollout.num-workers 2 --report-every-s 0.3 --checkpoint.every-s 1"
-).split()
+SETTINGS = """
+    --num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1 
+    --learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32 
+    --rollout.num-workers 2 --report-every-s 0.3 --checkpoint.every-s 1
+"""
 
 
 def living(token: str) -> dict[int, str]:
@@ -57,7 +57,7 @@ def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[byte
     command = [sys.executable, "-m", "rollmill", "train", *preset, "--run-dir", str(run_dir), "--total-steps", "1e12"]
     with (run_dir.parent / f"{run_dir.name}.out").open("wb") as output:
         return subprocess.Popen(
-            [*command, *SETTINGS], env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=run_dir.parent
+            [*command, *SETTINGS.split()], env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=run_dir.parent
         )
 
 

@@ -24,9 +24,7 @@ N = B * SLOTS
 SPEC = EnvSpec(
     name="random",
     observation={"obs": ArraySpec(shape=(5,), dtype="float32")},
-    action=ActionSpec(
-        heads=(CategoricalHead(n=3), BoxHead(low=(-1.0,), high=(1.0,), shape=(1,))), structure="tuple"
-    ),
+    action=ActionSpec(heads=(CategoricalHead(n=3), BoxHead(low=(-1.0,), high=(1.0,), shape=(1,))), structure="tuple"),
     has_action_mask=True,
 )
 
@@ -230,5 +228,3 @@ def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> No
     of = config(advantage="vtrace", minibatches=1, epochs=2)
     first, second = scene.step(of, micro_batch=2 * T), scene.step(of, micro_batch=2 * T)
     assert_same(first, second)
-
-

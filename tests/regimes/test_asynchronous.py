@@ -31,8 +31,9 @@ def test_a_run_leaves_what_a_user_expects(tmp_path: Path) -> None:
     assert run.agent_steps >= 3000
     assert run.episode_return is not None
     assert 0.0 <= run.episode_return <= 1.0
-    for name in ("config.json", "metrics.jsonl", "run.log", "ledger.txt", "learning_curve.png", "checkpoints/initial.pt"):
+    for name in ("config.json", "metrics.jsonl", "run.log", "ledger.txt", "learning_curve.png"):
         assert (run.dir / name).stat().st_size > 0, name
+    assert (run.dir / "checkpoints" / "initial.pt").stat().st_size > 0
     assert any((run.dir / "tensorboard").iterdir())
     assert load_config(run.dir).num_envs == 8
     rows = [json.loads(line) for line in (run.dir / "metrics.jsonl").read_text().splitlines()]
@@ -106,7 +107,7 @@ def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: s
 
 
 def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
-    with pytest.raises(ProcessHung, match="rollout worker.*simulating") as failure:
+    with pytest.raises(ProcessHung, match=r"rollout worker.*simulating") as failure:
         train(tmp_path / "run", total_steps=10**9, **{"env.kwargs": {"fault": "hang"}, "rollout.step_timeout_s": 3.0})
     assert "faulty_envs.py" in str(failure.value)
 
@@ -158,8 +159,6 @@ def test_a_directory_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
         ({"inference.num_workers": 9}, "fewer policy workers"),
     ],
 )
-def test_options_that_do_not_fit_together_are_refused(
-    tmp_path: Path, changes: dict[str, object], message: str
-) -> None:
+def test_options_that_do_not_fit_together_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises((ConfigError, ValueError), match=message):
         train(tmp_path / "run", **changes)

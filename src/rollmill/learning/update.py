@@ -282,7 +282,8 @@ class Updater:
         if "rnn_state" in arrays:
             cut["rnn_state"] = arrays["rnn_state"][piece]
         observation = {
-            name: tensor.view(*index.shape, *tensor.shape[1:]) for name, tensor in self.observations(index.reshape(-1)).items()
+            name: tensor.view(*index.shape, *tensor.shape[1:])
+            for name, tensor in self.observations(index.reshape(-1)).items()
         }
         return Part(observation, self._to_device(cut), self._tensor(keep[:, piece]), resets)
 
