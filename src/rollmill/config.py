@@ -143,5 +143,5 @@ class Config:
     def _check_groups(self) -> None:
         if self.envs_per_group != "auto" and (self.envs_per_group < 1 or self.num_envs % self.envs_per_group):
             raise ConfigError(
-                f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor or 'auto'."
+                f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor or auto."
             )

@@ -129,7 +129,7 @@ def test_a_signal_saves_a_checkpoint_and_ends(tmp_path: Path, number: signal.Sig
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 
-    threading.Thread(target=interrupt).start()
+    threading.Thread(target=interrupt, daemon=True).start()
     run = train(run_dir, total_steps=10**9)
     assert 0 < run.agent_steps < 10**9
     again = rollmill.train(run_dir=run_dir, resume=True, total_steps=run.agent_steps + 1000, quiet=True)

@@ -11,7 +11,7 @@ class InferenceConfig:
     """Policy workers.
 
     Attributes:
-        num_workers: Policy worker processes; groups are bound to one of them, so that their recurrent state stays there.
+        num_workers: Policy worker processes; groups are bound to one of them, which keeps their recurrent state.
         device: "auto" takes CUDA when there is one. "cpu", "cuda", "cuda:1", ...
         precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both first.
         max_batch_rows: Rows of one forward pass at most; "auto" has no limit but what is ready.
