@@ -25,8 +25,8 @@ ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
 ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
 LONGEST_END_S = 30.0
 SETTINGS = """
-    --num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1 
-    --learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32 
+    --num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1
+    --learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32
     --rollout.num-workers 2 --report-every-s 0.3 --checkpoint.every-s 1
 """
 

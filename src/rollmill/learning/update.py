@@ -98,8 +98,8 @@ def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) 
             step, trajectory = np.argwhere(wrong)[0]
             version = int(arrays["policy_version"][step, trajectory])
             raise NonFiniteSampleError(
-                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} valid sample(s) of a batch (the first at step "
-                f"{step} of trajectory {trajectory}, policy version {version}): {origin}"
+                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} valid sample(s) of a batch (the first at "
+                f"step {step} of trajectory {trajectory}, policy version {version}): {origin}"
             )
 
 

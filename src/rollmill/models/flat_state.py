@@ -16,7 +16,7 @@ _ALIGNMENT = 64
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
     """Parameters, then persistent buffers, in a fixed order; shared ones once."""
     yield from module.parameters()
-    persistent = {name for name in module.state_dict(keep_vars=True)}
+    persistent = set(module.state_dict(keep_vars=True))
     for name, buffer in module.named_buffers():
         if name in persistent:
             yield buffer
