@@ -110,16 +110,16 @@ def _last_lines(text: str, count: int) -> str:
 
 
 def run(command: list[str], timeout_seconds: float) -> dict[str, Any]:
-    """Runs a command to its end and reads its last line as JSON.
+    """Runs a command to its end and reads the last line of its standard output as JSON.
 
     Raises:
         AbsentError: It failed, took too long, or did not end with JSON; the processes that it started are ended then.
     """
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, cwd=_ROOT
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=_ROOT
     )
     try:
-        output, _ = process.communicate(timeout=timeout_seconds)
+        output, errors = process.communicate(timeout=timeout_seconds)
     except subprocess.TimeoutExpired as error:
         raise AbsentError(f"did not end within {timeout_seconds:.0f} s") from error
     finally:
@@ -128,11 +128,11 @@ def run(command: list[str], timeout_seconds: float) -> dict[str, Any]:
         process.communicate()
     lines = output.strip().splitlines()
     if process.returncode:
-        raise AbsentError(f"failed ({process.returncode}): {_last_lines(output, 5)}")
+        raise AbsentError(f"failed ({process.returncode}): {_last_lines(output + errors, 5)}")
     try:
         result: dict[str, Any] = json.loads(lines[-1])
     except (IndexError, json.JSONDecodeError) as error:
-        raise AbsentError(f"did not end with JSON: {_last_lines(output, 2)}") from error
+        raise AbsentError(f"did not end with JSON: {_last_lines(output + errors, 2)}") from error
     return result
 
 
