@@ -18,8 +18,8 @@ from rollmill.evaluation.stats import mean_difference
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="atari/breakout", help="what to train (default: %(default)s)")
-    parser.add_argument("--minutes", type=float, default=4.0, help="how long to train (default: %(default)s)")
-    parser.add_argument("--episodes", type=int, default=20, help="episodes of each evaluation (default: %(default)s)")
+    parser.add_argument("--minutes", type=float, default=4.5, help="how long to train (default: %(default)s)")
+    parser.add_argument("--episodes", type=int, default=40, help="episodes of each evaluation (default: %(default)s)")
     parser.add_argument(
         "--run-dir", type=Path, default=None, help="where to keep the run (default: a new one in runs/)"
     )

@@ -18,6 +18,7 @@ from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.asynchronous import run as run_async
+from rollmill.runtime.affinity import usable_cores
 
 _WARM_UP_S = 10.0
 _BOUND_SHARE = 0.35
@@ -61,7 +62,11 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     """
     config = make_config(preset, overrides).resolved()
     bound = _bound(config, seconds * _BOUND_SHARE)
-    simulated = pure_simulation(config, seconds=max(3.0, seconds * _SIMULATION_SHARE))
+    # Pure simulation has all cores, whatever the run gives its rollout workers.
+    alone = make_config(
+        preset, {**(overrides or {}), "rollout.num_workers": usable_cores(), "envs_per_group": "auto"}
+    ).resolved()
+    simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
     window = _Window()
     training = replace(config, total_steps=10**15, report_every_s=1.0)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
