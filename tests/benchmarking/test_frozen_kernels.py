@@ -3,14 +3,15 @@
 import ast
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
 
-from rollmill.benchmarking import frozen_kernels
-from rollmill.benchmarking.frozen_kernels import (
-    Variant,
+from rollmill.benchmarking import frozen_kernels, frozen_networks
+from rollmill.benchmarking.frozen_kernels import Variant, cartpole_env, cartpole_envpool_env
+from rollmill.benchmarking.frozen_networks import (
     _encode,
     _encoder,
     _loss,
@@ -18,8 +19,6 @@ from rollmill.benchmarking.frozen_kernels import (
     _Trainer,
     atari_inference,
     atari_train,
-    cartpole_env,
-    cartpole_envpool_env,
     cartpole_inference,
     cartpole_train,
     vizdoom_inference,
@@ -27,12 +26,14 @@ from rollmill.benchmarking.frozen_kernels import (
 )
 
 
-def test_imports_nothing_of_ours() -> None:
-    tree = ast.parse(Path(frozen_kernels.__file__).read_text())
-    imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    imported += [alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names]
-    assert "ale_py" in imported
-    assert not [name for name in imported if name.startswith(("rollmill", "."))]
+@pytest.mark.parametrize("module", [frozen_kernels, frozen_networks])
+def test_imports_nothing_of_ours(module: ModuleType) -> None:
+    tree = ast.parse(Path(str(module.__file__)).read_text())
+    imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    assert imported & {"ale_py", "torch"}
+    ours = {name for name in imported if name.startswith("rollmill")}
+    assert ours <= {"rollmill.benchmarking.frozen_kernels"}
     assert all(node.level == 0 for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
 
 

@@ -2,7 +2,8 @@
 
     bound = cores / (t_env + t_inference + epochs * t_train)        [agent steps / s]
 
-with the time of each stage, in core-seconds a sample, taken from :mod:`rollmill.benchmarking.frozen_kernels`. No
+with the time of each stage, in core-seconds a sample, taken from :mod:`rollmill.benchmarking.frozen_kernels` and
+:mod:`rollmill.benchmarking.frozen_networks`. No
 system can be faster unless it does a stage in less time than the fastest kernel known. Two bounds are given:
 
 - *alone*: each stage measured on one core, the other cores idle. No real run can keep this pace where cores share
@@ -39,6 +40,7 @@ _START_SECONDS = 120.0  # importing torch, building simulators and a first searc
 Options = Mapping[str, str | int | float]
 
 _KERNELS = "rollmill.benchmarking.frozen_kernels"
+_NETWORKS = "rollmill.benchmarking.frozen_networks"
 
 
 class BoundError(RuntimeError):
@@ -75,18 +77,18 @@ class StageKernels:
 
 KINDS: Mapping[str, StageKernels] = {
     "atari": StageKernels(
-        env=f"{_KERNELS}:atari_env", inference=f"{_KERNELS}:atari_inference", train=f"{_KERNELS}:atari_train"
+        env=f"{_KERNELS}:atari_env", inference=f"{_NETWORKS}:atari_inference", train=f"{_NETWORKS}:atari_train"
     ),
     "vizdoom": StageKernels(
-        env=f"{_KERNELS}:vizdoom_env", inference=f"{_KERNELS}:vizdoom_inference", train=f"{_KERNELS}:vizdoom_train"
+        env=f"{_KERNELS}:vizdoom_env", inference=f"{_NETWORKS}:vizdoom_inference", train=f"{_NETWORKS}:vizdoom_train"
     ),
     "cartpole": StageKernels(
-        env=f"{_KERNELS}:cartpole_env", inference=f"{_KERNELS}:cartpole_inference", train=f"{_KERNELS}:cartpole_train"
+        env=f"{_KERNELS}:cartpole_env", inference=f"{_NETWORKS}:cartpole_inference", train=f"{_NETWORKS}:cartpole_train"
     ),
     "cartpole-envpool": StageKernels(
         env=f"{_KERNELS}:cartpole_envpool_env",
-        inference=f"{_KERNELS}:cartpole_inference",
-        train=f"{_KERNELS}:cartpole_train",
+        inference=f"{_NETWORKS}:cartpole_inference",
+        train=f"{_NETWORKS}:cartpole_train",
         train_options={"minibatch": 4096},
     ),
 }
