@@ -131,7 +131,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("bench sim --seconds soon", "is no positive number of seconds"),
         ("bench everything", "invalid choice: 'everything'"),
         ("bench ring --num-envs 3", "the ring's benchmark has no settings; given: num_envs"),
-        ("envs nintendo", "there is no family 'nintendo'; there are atari"),
+        ("envs nintendo", "there is no family 'nintendo'; there are "),
         ("train", "no preset was given"),
         ("train gym/CartPole-v1 stray", "unrecognized arguments: stray"),
         ("train gym/CartPole-v1 --learner.precission fp32", "did you mean learner.precision?"),

@@ -48,7 +48,8 @@ class Config:
         rollout_length: T, agent steps of a slot.
         num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
         total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
-        max_seconds: Wall-clock seconds after which the run ends, if that comes first.
+        max_seconds: Wall-clock seconds of training (starting up not counted) after which the run ends, if that comes
+            first.
         seed: Keys every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).

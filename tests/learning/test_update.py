@@ -89,7 +89,7 @@ class Scene:
         calls: list[int] = []
         updater.learn(
             self.batch, targets, kept, clip_range=config.clip_range, entropy_coef=config.entropy_coef,
-            after_step=lambda: calls.append(1),
+            after_step=lambda: calls.append(1) is None,
         )  # fmt: skip
         assert len(calls) == config.sgd_steps_per_batch
         return {
@@ -182,6 +182,21 @@ def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
     (total / int(a["valid"].sum())).backward()
     literal = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
     assert_same(literal, scene.step(of))
+
+
+def test_a_batch_can_be_left_after_any_sgd_step() -> None:
+    scene, of = Scene(), config(epochs=3, minibatches=2)
+    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
+    path = FastPath(precision="fp32", micro_batch=64, channels_last=False)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
+    steps = iter([True, True, False])
+    whole = updater.learn(
+        scene.batch, targets_of(scene.batch, of, value_mean=0.0, value_std=1.0), scene.batch.arrays["valid"],
+        clip_range=0.1, entropy_coef=0.0, after_step=lambda: next(steps),
+    )  # fmt: skip
+    assert not whole
+    assert next(steps, None) is None, "three SGD steps were made, no more"
 
 
 def test_minibatches_and_epochs_count_sgd_steps() -> None:

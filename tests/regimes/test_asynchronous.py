@@ -14,6 +14,7 @@ import pytest
 import rollmill
 from rollmill.api import RunDirectoryError, load_config
 from rollmill.config import ConfigError
+from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.events import ProcessFailed, ProcessHung
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -125,7 +126,11 @@ def test_a_signal_saves_a_checkpoint_and_ends(tmp_path: Path, number: signal.Sig
     run_dir = tmp_path / "run"
 
     def interrupt() -> None:
-        while not (run_dir / "metrics.jsonl").exists() or (run_dir / "metrics.jsonl").stat().st_size == 0:
+        while (
+            not (run_dir / "metrics.jsonl").exists()
+            or not read_metrics(run_dir)[-1:]
+            or (read_metrics(run_dir)[-1]["agent_steps"] == 0)
+        ):
             time.sleep(0.05)
         os.kill(os.getpid(), number)
 

@@ -121,6 +121,8 @@ class Learner:
             BatchAssembler(self._store, num_trajectories=self._config.batch_size // self._rollout_length),
             self._prepare,
         )
+        # Says what was chosen, and is where the clock of the speed starts.
+        self._context.send(self._report())
         reported = time.monotonic()
         try:
             while self.agent_steps < self._total_steps and not self._context.stop.is_set():
@@ -152,7 +154,7 @@ class Learner:
         keep = self._admit(batch)
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
         self._update_normalisers(batch, targets, keep)
-        self._updater.learn(
+        whole = self._updater.learn(
             batch,
             targets,
             keep,
@@ -162,7 +164,8 @@ class Learner:
         )
         for slot in batch.slots:
             self._store.release(slot)
-        consumed = int(keep.sum())
+        # What was begun when the run was told to end is not counted.
+        consumed = int(keep.sum()) if whole else 0
         self.agent_steps += consumed
         self.updates += 1
         self._ledger.add(0, consumed)
@@ -189,11 +192,12 @@ class Learner:
         if targets.return_ is not None:
             self._model.update_value_normaliser(torch.from_numpy(targets.return_[keep]).to(self._device))
 
-    def _after_step(self) -> None:
+    def _after_step(self) -> bool:
         self.sgd_steps += 1
         self._ledger.add(1, 1)
         self._publish()
         self._ledger.enter(LEARNING)
+        return not self._context.stop.is_set()
 
     def _publish(self) -> None:
         """Makes the present weights the newest version; the version is the number of SGD steps."""

@@ -176,8 +176,8 @@ class Updater:
         *,
         clip_range: float,
         entropy_coef: float,
-        after_step: Callable[[], None],
-    ) -> None:
+        after_step: Callable[[], bool],
+    ) -> bool:
         """Runs all epochs over a batch.
 
         Args:
@@ -186,7 +186,10 @@ class Updater:
             keep: bool ``[T, N]``: samples that count: valid and not too old.
             clip_range: Epsilon of the PPO ratio, by its schedule.
             entropy_coef: Weight of the entropy bonus, by its schedule.
-            after_step: Called after every SGD step, to publish.
+            after_step: Called after every SGD step, to publish; False leaves the rest of the batch.
+
+        Returns:
+            Whether the whole batch was learned from.
 
         Raises:
             NonFiniteGradientError: A loss of this batch was not finite; the message says which input or loss it was.
@@ -195,8 +198,11 @@ class Updater:
         for _ in range(self._config.epochs):
             for chosen in self._minibatches(keep):
                 self._step(batch, targets, keep, chosen, *coefficients)
-                after_step()
+                if not after_step():
+                    self._guard.check("learning from a batch")
+                    return False
         self._guard.check("learning from a batch")
+        return True
 
     def last_kl(self) -> float:
         """Approximate KL of the last SGD step's policy from the one that acted, for an adaptive schedule."""

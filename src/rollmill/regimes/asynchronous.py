@@ -6,6 +6,7 @@ older than ``max_policy_lag`` are left out and counted.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rollmill.regimes.setup import Probed, RunSetup, UserCode
 from rollmill.regimes.topology import plan_topology
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import format_ledger
-from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.plots import plot_runs
 from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.affinity import plan
@@ -91,7 +92,11 @@ def run(
         writer = MetricsWriter(
             run_dir, resume_at_steps=_saved_steps(run_dir) if resume else None, wandb_project=config.wandb_project
         )
-        with Monitor(config, probed, writer=writer, display=display, on_report=on_report) as monitor:
+        earlier = read_metrics(run_dir) if resume else []
+        time_before_s = float(earlier[-1]["time_s"]) if earlier else 0.0
+        with Monitor(
+            config, probed, writer=writer, display=display, on_report=on_report, time_before_s=time_before_s
+        ) as monitor:
             monitor.note(describe(run_setup))
             start_processes(supervisor, run_setup)
             finished, interrupted = _watch(
@@ -196,7 +201,7 @@ def _watch(
 ) -> tuple[LearnerFinished | None, bool]:
     """Passes on what the learner reports until the run is over; raises what must end it."""
     limits = {rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s}
-    deadline = None if config.max_seconds is None else time.monotonic() + config.max_seconds
+    deadline = math.inf
     interrupted = False
     while True:
         for event in supervisor.poll(_POLL_S):
@@ -204,11 +209,13 @@ def _watch(
                 supervisor.stop(grace_s=_STOP_GRACE_S)
                 raise event.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
+                if config.max_seconds is not None and deadline == math.inf:
+                    deadline = time.monotonic() + config.max_seconds  # Starting up does not count.
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
                 return event.content, interrupted
-        if not interrupted and (is_stop_wanted() or (deadline is not None and time.monotonic() > deadline)):
+        if not interrupted and (is_stop_wanted() or time.monotonic() > deadline):
             interrupted = True
             supervisor.stop_flag.set()
         for hung in supervisor.check_hung(limits):

@@ -34,6 +34,7 @@ class Monitor:
         writer: Where rows of metrics go; None keeps none.
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
+        time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Monitor:
         writer: MetricsWriter | None,
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
+        time_before_s: float = 0.0,
     ) -> None:
         """Starts the clock."""
         self._config = config
@@ -58,6 +60,7 @@ class Monitor:
             sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
         )
         self._started = time.monotonic()
+        self._time_before_s = time_before_s
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_EPISODES)
         self._episodes = 0
         self._speeds: deque[tuple[float, int]] = deque()
@@ -133,10 +136,9 @@ class Monitor:
             shares=shares,
         )
 
-    @staticmethod
-    def _record(report: LearnerReport, status: Status) -> dict[str, float | int | str | None]:
+    def _record(self, report: LearnerReport, status: Status) -> dict[str, float | int | str | None]:
         record: dict[str, float | int | str | None] = {
-            "time_s": status.time_s,
+            "time_s": self._time_before_s + status.time_s,
             "agent_steps": status.agent_steps,
             "frames": status.frames,
             "updates": report.updates,
