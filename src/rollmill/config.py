@@ -6,7 +6,6 @@ Nothing below this layer may import it; each part gets its own config only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Literal
 
 from rollmill.envs.config import EnvConfig
@@ -18,11 +17,6 @@ from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.storage.checkpoints import CheckpointConfig
 
 __all__ = ["Config", "ConfigError"]
-
-
-def _may_have_gpu(device: str) -> bool:
-    """Whether the learner will compute on a GPU, as far as one can say without importing torch."""
-    return device != "cpu" and (device != "auto" or Path("/dev/nvidiactl").exists())
 
 
 class ConfigError(ValueError):
@@ -114,12 +108,9 @@ class Config:
         if self.rollout.num_workers != "auto":
             return self.rollout.num_workers
         per_worker = self.rollout.groups_per_worker
-        # Without a GPU the learner needs a core of its own: one more process for the others to share cores with costs
-        # every stage a fifth of its speed (docs/journal.md).
-        cores = usable_cores() - (0 if _may_have_gpu(self.learner.device) else self.learner.threads)
         if self.envs_per_group != "auto":
-            return max(1, min(cores, self.num_envs // self.envs_per_group // per_worker))
-        most = max(1, min(cores, self.num_envs // per_worker))
+            return max(1, min(usable_cores(), self.num_envs // self.envs_per_group // per_worker))
+        most = max(1, min(usable_cores(), self.num_envs // per_worker))
         return next(n for n in range(most, 0, -1) if n == 1 or self.num_envs % (n * per_worker) == 0)
 
     def _envs_per_group(self, num_workers: int) -> int:

@@ -12,8 +12,7 @@ class RolloutConfig:
 
     Attributes:
         num_workers: Rollout worker processes. "auto": one for each usable core, as the Sample Factory paper recommends
-            (appendix B), less the learner's cores where it computes on the CPU, but no more than there are pairs of
-            groups.
+            (appendix B), but no more than there are pairs of groups.
         groups_per_worker: Groups on each worker, where ``envs_per_group`` is "auto". 2 is double-buffered sampling:
             one group steps while the other one's actions are computed. 1 switches it off.
         env_threads: Threads of a native vector environment in each group. "auto": 1, because workers already occupy
