@@ -22,7 +22,16 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
         spec: Gives the shapes.
         config: What it fixes is kept, what it leaves "auto" is measured.
         rollout_length: T; micro-batches hold whole trajectories where time matters.
+
+    Raises:
+        ValueError: ``compile`` or ``cuda_graphs`` is demanded.
     """
+    for name in ("compile", "cuda_graphs"):
+        if getattr(config, name) is True:
+            raise ValueError(
+                f"learner.{name}=true: the update is not built for it yet, so it would change nothing; use 'auto' or "
+                "false."
+            )
     device = next(model.parameters()).device
     in_time = bool(model.state_size) or config.advantage == "vtrace"
     open_config = replace(

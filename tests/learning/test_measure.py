@@ -1,0 +1,53 @@
+"""The learner's choice of how to compute, on the real model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.measure import choose_fast_path
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+
+SPEC = EnvSpec(
+    name="mixed",
+    observation={
+        "image": ArraySpec(shape=(3, 40, 40), dtype="uint8"),
+        "vector": ArraySpec(shape=(3,), dtype="float32"),
+        "flag": ArraySpec(shape=(2,), dtype="bool"),
+    },
+    action=ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete"),
+)
+
+
+@pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
+def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -> None:
+    model = make_model(SPEC.observation, SPEC.action, ModelConfig(core=core, core_size=8))  # type: ignore[arg-type]
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    config = LearnerConfig(batch_size=128, advantage=advantage, precision="fp32")  # type: ignore[arg-type]
+    random = torch.random.get_rng_state()
+    path = choose_fast_path(model, SPEC, config, rollout_length=8)
+    assert path.precision == "fp32"
+    assert path.micro_batch <= 128
+    assert path.report
+    assert torch.equal(random, torch.random.get_rng_state())
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_what_is_configured_is_not_measured() -> None:
+    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
+    config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True)
+    path = choose_fast_path(model, SPEC, config, rollout_length=8)
+    assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("bf16", 32, True, ())
+
+
+@pytest.mark.parametrize("name", ["compile", "cuda_graphs"])
+def test_what_is_not_built_is_refused(name: str) -> None:
+    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
+    with pytest.raises(ValueError, match=f"learner.{name}=true"):
+        choose_fast_path(model, SPEC, replace(LearnerConfig(), **{name: True}), rollout_length=8)
