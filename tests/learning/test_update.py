@@ -12,7 +12,8 @@ from rollmill.learning.batches import Batch, BatchAssembler
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.optimisers import NonFiniteGradientError
-from rollmill.learning.update import NonFiniteSampleError, Updater, targets_of
+from rollmill.learning.targets import NonFiniteSampleError, targets_of
+from rollmill.learning.update import Updater
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.runtime.arena import Arena, ArenaLayout

@@ -23,7 +23,8 @@ from rollmill.learning.optimisers import (
 from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING, SAVING, WAITING
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
-from rollmill.learning.update import Targets, Updater, targets_of
+from rollmill.learning.targets import Targets, targets_of
+from rollmill.learning.update import Updater
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import resolve_device
 from rollmill.models.flat_state import FlatState

@@ -1,0 +1,86 @@
+"""What the losses pull towards, as far as it needs no present weights; prepared in the loader's thread."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.learning.batches import Batch
+from rollmill.learning.config import LearnerConfig
+from rollmill.losses.gae import gae_numpy, recursion_cut_numpy
+
+
+class NonFiniteSampleError(RuntimeError):
+    """A valid sample holds NaN or infinity where a number must be."""
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What the loss pulls towards, for a whole batch.
+
+    Attributes:
+        reward: float32 ``[T, N]``, scaled and clipped.
+        cut: bool ``[T, N]``, see :mod:`rollmill.specs`.
+        advantage: float32 ``[T, N]``, from GAE; None where V-trace computes it inside the loss.
+        return_: float32 ``[T, N]`` in the units of the rewards, likewise.
+    """
+
+    reward: NDArray[np.float32]
+    cut: NDArray[np.bool_]
+    advantage: NDArray[np.float32] | None
+    return_: NDArray[np.float32] | None
+
+
+def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_std: float) -> Targets:
+    """Rewards as the loss wants them, and for GAE the advantages; everything that needs no weights.
+
+    Args:
+        batch: The trajectories.
+        config: Reward scale and clip, estimator, discount, lambda.
+        value_mean: The critic predicts (V - value_mean) / value_std.
+        value_std: See ``value_mean``.
+
+    Raises:
+        NonFiniteSampleError: A reward, value or log-probability of a valid sample is not finite.
+    """
+    arrays = batch.arrays
+    valid, terminated = arrays["valid"], arrays["terminated"]
+    _check_finite(arrays, valid)
+    reward = arrays["reward"] * np.float32(config.reward_scale)
+    if config.reward_clip is not None:
+        reward = np.clip(reward, -config.reward_clip, config.reward_clip)
+    cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)
+    if config.advantage == "vtrace":
+        return Targets(reward, cut, None, None)
+    value = arrays["value"] * np.float32(value_std) + np.float32(value_mean)
+    advantage, return_ = gae_numpy(
+        reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=config.gae_lambda
+    )
+    return Targets(reward, cut, advantage, return_)
+
+
+def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:
+    """Finds what is not finite before it spreads through the recursion over time."""
+    for name, origin in _FINITE.items():
+        array = arrays[name][: len(valid)]
+        wrong = ~np.isfinite(array) & valid
+        if wrong.any():
+            step, trajectory = np.argwhere(wrong)[0]
+            version = int(arrays["policy_version"][step, trajectory])
+            raise NonFiniteSampleError(
+                f"{name} is {array[step, trajectory]} in {int(wrong.sum())} valid sample(s) of a batch (the first at "
+                f"step {step} of trajectory {trajectory}, policy version {version}): {origin}"
+            )
+
+
+_FINITE = {
+    "reward": "it comes from the environment; env.check_finite=true names the environment and step.",
+    "value": "it comes from the critic: the weights have diverged, or an observation is not finite. Try a lower "
+    "learning_rate, a smaller max_grad_norm or normalise_returns.",
+    "log_prob": "it comes from the policy: the weights have diverged, or an observation is not finite. Try a lower "
+    "learning_rate or a smaller max_grad_norm.",
+}
