@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import multiprocessing
 import os
@@ -329,6 +330,7 @@ def test_a_wait_lets_python_handle_its_signals(blocked: str) -> None:
 
 
 def test_leaves_nothing_behind() -> None:
+    gc.collect()
     open_files = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(20):
         messages = Queue()

@@ -332,6 +332,7 @@ def test_wrong_uses_are_refused(supervisor: Supervisor) -> None:
     supervisor.start("worker", targets.wait_for_stop)
     with pytest.raises(ValueError, match="There is a process 'worker' already"):
         supervisor.start("worker", targets.wait_for_stop)
+    gc.collect()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(TypeError, match="cannot be sent to a process"):
         supervisor.start("local", lambda context: None)
