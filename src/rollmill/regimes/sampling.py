@@ -13,11 +13,18 @@ import numpy as np
 
 from rollmill.config import Config
 from rollmill.regimes.asynchronous import prepare, probe, start_processes
+from rollmill.rollout.phases import ROLE
 from rollmill.runtime.events import Failed
 from rollmill.runtime.supervisor import Supervisor
 
 _WARM_UP_S = 3.0
 _START_TIMEOUT_S = 300.0
+
+
+def _steps(supervisor: Supervisor) -> int:
+    """Valid steps of all rollout workers by their own count; counting whole slots would round by several per cent."""
+    accounts = supervisor.snapshot().values()
+    return int(sum(a.counters["agent steps"] for a in accounts if a.role == ROLE.name))
 
 
 def sample(config: Config, *, seconds: float) -> float:
@@ -39,18 +46,18 @@ def sample(config: Config, *, seconds: float) -> float:
         completed, messages = store.completed[0], np.empty(store.topology.num_slots, np.int64)
         begun = time.monotonic()
         started: float | None = None
-        steps = 0
+        before: int | None = None
         while True:
             count = completed.get_many(messages, 0.1)
             now = time.monotonic()
             if started is None and count:
                 started = now + _WARM_UP_S
             for slot in messages[:count].tolist():
-                if started is not None and now >= started:
-                    steps += int(store.arrays["valid"][slot].sum())
                 store.release(slot)
-            if started is not None and now >= started + seconds:
-                return steps / (now - started)
+            if started is not None and before is None and now >= started:
+                started, before = time.monotonic(), _steps(supervisor)
+            if started is not None and before is not None and now >= started + seconds:
+                return (_steps(supervisor) - before) / (time.monotonic() - started)
             for event in supervisor.poll(0.0):
                 if isinstance(event, Failed):
                     raise event.error()

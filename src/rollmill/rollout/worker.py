@@ -133,7 +133,7 @@ class RolloutWorker:
         self._ledger.enter(SIMULATING)
         group.environments.step(*actions, into, outcome)
         self._ledger.enter(BOOKKEEPING)
-        self._ledger.add(0, self._store.topology.group_rows)
+        self._ledger.add(0, int(np.count_nonzero(outcome.valid)))
         group.step = step + 1
         if group.step < self._store.topology.rollout_length:
             self._submit(group)
