@@ -14,6 +14,10 @@ from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
 
+# Trajectories of a recurrent network are long steps, and the sizes are compared last.
+_BUDGET_S = 5.0
+
+
 def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, rollout_length: int) -> FastPath:
     """Measures forward and backward passes of the real network on random data of the real shapes.
 
@@ -66,7 +70,7 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
 
         return step
 
-    return choose(make_step, candidates, device=device, modules=[model])
+    return choose(make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model])
 
 
 def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:
