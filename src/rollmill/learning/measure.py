@@ -13,7 +13,6 @@ from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, cho
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
-
 # Trajectories of a recurrent network are long steps, and the sizes are compared last.
 _BUDGET_S = 5.0
 
