@@ -28,7 +28,6 @@ from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
-_FIRST_WEIGHTS_TIMEOUT_S = 300.0
 
 
 class PolicyWorker:

@@ -40,6 +40,7 @@ __all__ = ["Outcome", "run"]
 _POLL_S = 0.25
 _PROBE_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 8.0
+_BUILDING_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,13 @@ def _watch(
     supervisor: Supervisor, config: Config, monitor: Monitor, is_stop_wanted: Callable[[], bool]
 ) -> tuple[LearnerFinished | None, bool]:
     """Passes on what the learner reports until the run is over; raises what must end it."""
-    limits = {rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s}
+    assert config.envs_per_group != "auto"
+    limits = {
+        rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s,
+        # A group's environments are built, and first reset, one after another.
+        rollout_phases.ROLE.phases[rollout_phases.BUILDING]: config.rollout.step_timeout_s
+        + _BUILDING_S * config.envs_per_group,
+    }
     deadline = math.inf
     interrupted = False
     while True:

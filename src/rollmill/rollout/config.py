@@ -19,8 +19,8 @@ class RolloutConfig:
             every core.
         decorrelate_steps: Groups start with 0 to so many agent steps of random actions, evenly spread, so that their
             episodes and slots do not end at the same moment. "auto": one rollout length.
-        step_timeout_s: An environment step, reset or constructor that takes longer is taken for hung and ends the run.
-        wait_for_slot_s: How often a worker that waits looks at the stop flag.
+        step_timeout_s: A step of a group that takes longer is taken for hung and ends the run. Building a group may
+            take two seconds more for each of its environments.
     """
 
     num_workers: int | Literal["auto"] = "auto"
@@ -28,7 +28,6 @@ class RolloutConfig:
     env_threads: int | Literal["auto"] = "auto"
     decorrelate_steps: int | Literal["auto"] = "auto"
     step_timeout_s: float = 300.0
-    wait_for_slot_s: float = 0.2
 
     def __post_init__(self) -> None:
         """Refuses values that no run could use."""

@@ -9,8 +9,8 @@ from rollmill.runtime.ledger import Role
 
 ROLE = Role(
     name="rollout worker",
-    phases=("simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
+    phases=("building environments", "simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
     counters=("agent steps",),
     waiting=frozenset({"waiting for actions", "waiting for a slot"}),
 )
-SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))
+BUILDING, SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Group, ObservationView, OutcomeView
-from rollmill.rollout.phases import BOOKKEEPING, SIMULATING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT
+from rollmill.rollout.phases import BOOKKEEPING, BUILDING, SIMULATING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, decode
@@ -76,10 +76,10 @@ class RolloutWorker:
         self._parked: deque[_HostedGroup] = deque()
         self._action = action
         self._random = random
-        self._ledger.enter(SIMULATING)
-        self._groups = {
-            index: _HostedGroup(index, make_group(index)) for index in store.topology.groups_of_worker(worker)
-        }
+        self._groups: dict[int, _HostedGroup] = {}
+        for index in store.topology.groups_of_worker(worker):
+            self._ledger.enter(BUILDING)  # Again for each group: a sign of life.
+            self._groups[index] = _HostedGroup(index, make_group(index))
         self._decorrelate_steps = decorrelate_steps
 
     def run(self) -> None:
@@ -113,12 +113,14 @@ class RolloutWorker:
         """Resets a group, lets it run ahead with random actions, and submits its first observation."""
         slot = self._free.popleft()
         first, scratch = self._observation_at(slot, 0), self._outcome_at(slot, 0)
-        self._ledger.enter(SIMULATING)
+        self._ledger.enter(BUILDING)
         group.environments.reset(first)
+        self._ledger.enter(SIMULATING)
         for _ in range(random_steps):
             # Into x_0 again and again: only what the last of these steps leaves there is ever looked at.
             actions = random_actions(self._action, first.action_mask, len(first.reset), self._random)
             group.environments.step(*actions, first, scratch)
+            self._ledger.enter(SIMULATING)
         self._ledger.enter(BOOKKEEPING)
         group.slot = slot
         self._submit(group)
