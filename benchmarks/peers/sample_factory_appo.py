@@ -17,7 +17,7 @@ from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 from window import Window, make_parser, report
 
-# Of two cores: the number of workers and environments that was found best, in frames/s.
+# Of two cores: sensible numbers of workers and environments, not yet searched on a quiet machine.
 _COMMON = {
     "device": "cpu",
     "normalize_input": False,  # 1,500 -> 2,200 frames/s
