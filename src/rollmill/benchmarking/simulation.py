@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from rollmill.config import Config
-from rollmill.envs.factory import make_group
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.regimes.asynchronous import probe
-from rollmill.regimes.setup import Probed, UserCode
+from rollmill.regimes.setup import Probed, UserCode, build_group
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.events import Failed
 from rollmill.runtime.ledger import Role
-from rollmill.runtime.seeds import int_seed, stream
+from rollmill.runtime.seeds import stream
 from rollmill.runtime.supervisor import Supervisor
 
 _WARM_UP_S = 2.0
@@ -83,17 +82,12 @@ def _simulate(
     envs_per_group = config.envs_per_group
     assert envs_per_group != "auto"
     rows = envs_per_group * probed.spec.rows_per_env
-    threads = 1 if config.rollout.env_threads == "auto" else config.rollout.env_threads
     random = stream(config.seed, "pure simulation", worker)
     # Drawn beforehand: drawing is the policy's work, not the environments'.
     actions = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
     hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
     for group in groups:
-        first = group * envs_per_group
-        seeds = [int_seed(config.seed, "environment", first + i) for i in range(envs_per_group)]
-        environments = make_group(
-            config.env, envs_per_group, seeds, first, num_threads=threads, squash=config.model.squash_actions
-        )
+        environments = build_group(config, group)
         into, outcome = _scratch(probed, rows)
         environments.reset(into)
         hosted.append((environments, into, outcome))

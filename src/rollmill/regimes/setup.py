@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rollmill.config import Config
 from rollmill.envs.registry import Registration, install, registrations
@@ -15,6 +16,10 @@ from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.slots import SlotField, SlotStore, Topology
+
+if TYPE_CHECKING:
+    from rollmill.envs.failures import RestartBudget
+    from rollmill.envs.views import Group
 
 
 @dataclass(frozen=True)
@@ -88,39 +93,39 @@ def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
     context.send(Probed(spec, model.state_size, flat_nbytes(model), sum(p.numel() for p in model.parameters())))
 
 
+def build_group(config: Config, group: int, budget: RestartBudget | None = None) -> Group:
+    """The environments of one group, seeded by their places in the whole run; ``config`` is resolved."""
+    from rollmill.envs.factory import make_group
+    from rollmill.runtime.seeds import int_seed
+
+    assert config.envs_per_group != "auto"
+    first = group * config.envs_per_group
+    return make_group(
+        config.env,
+        config.envs_per_group,
+        [int_seed(config.seed, "environment", first + i) for i in range(config.envs_per_group)],
+        first,
+        num_threads=1 if config.rollout.env_threads == "auto" else config.rollout.env_threads,
+        squash=config.model.squash_actions,
+        budget=budget,
+    )
+
+
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
     setup.user_code.install()
-    from rollmill.envs.factory import make_group
     from rollmill.envs.failures import RestartBudget
-    from rollmill.envs.views import Group
     from rollmill.rollout.worker import RolloutWorker
-    from rollmill.runtime.seeds import int_seed, stream
+    from rollmill.runtime.seeds import stream
 
-    config, topology = setup.config, setup.topology
-    envs_per_group = topology.group_rows // setup.probed.spec.rows_per_env
-    threads = 1 if config.rollout.env_threads == "auto" else config.rollout.env_threads
+    config = setup.config
     budget = RestartBudget(config.env.restart_budget)
-
-    def build(group: int) -> Group:
-        first = group * envs_per_group
-        seeds = [int_seed(config.seed, "environment", first + i) for i in range(envs_per_group)]
-        return make_group(
-            config.env,
-            envs_per_group,
-            seeds,
-            first,
-            num_threads=threads,
-            squash=config.model.squash_actions,
-            budget=budget,
-        )
-
     steps = config.rollout.decorrelate_steps
     RolloutWorker(
         context,
         setup.store(),
         worker,
-        build,
+        lambda group: build_group(config, group, budget),
         action=setup.probed.spec.action,
         decorrelate_steps=config.rollout_length if steps == "auto" else steps,
         random=stream(config.seed, "rollout worker", worker),
