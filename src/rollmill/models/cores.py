@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from rollmill.models.config import Initialisation
+from rollmill.models.unrolls import Resets, unroll_gru, unroll_lstm
 
 __all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
 
@@ -35,11 +37,16 @@ class RecurrentCore(nn.Module):
         """Several steps without a reset: ``[T, N, F]`` and ``[N, S]`` to ``[T, N, H]`` and ``[N, S]``."""
         raise NotImplementedError
 
+    def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        """As :meth:`run`, with resets: ``resets`` as in :func:`rollmill.models.unrolls.unroll_gru`."""
+        raise NotImplementedError
+
     def unroll(self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Several steps with resets.
 
-        The steps at which something resets are known to the host that built the batch, so nothing waits for the device:
-        time is split at them, and each part between is one call of the fused kernel.
+        The steps at which something resets are known to the host that built the batch, so nothing waits for the device.
+        On a CPU they are masks within :mod:`rollmill.models.unrolls`; elsewhere time is split at them, and each part
+        between is one call of the fused kernel.
 
         Args:
             x: float ``[T, N, F]``.
@@ -50,6 +57,11 @@ class RecurrentCore(nn.Module):
         Returns:
             Outputs ``[T, N, H]`` and the state after the last step.
         """
+        if x.device.type == "cpu":
+            resets: list[Tensor | None] = [None] * x.shape[0]
+            for t in reset_steps:
+                resets[t] = reset[t].unsqueeze(-1)
+            return self.run_on_cpu(x, state, tuple(resets))
         outputs = []
         begin = 0
         for t in reset_steps:
@@ -78,6 +90,12 @@ class GRUCore(RecurrentCore):
         output, last = self.layer(x, state.unsqueeze(0).to(x.dtype))
         return output, last[0].float()
 
+    def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.run_on_cpu`."""
+        weight_in, weight, bias_in, bias = _weights(self.layer)
+        gates = functional.linear(x, weight_in, bias_in)
+        return unroll_gru(gates, state, resets, weight.to(gates.dtype), bias)
+
 
 class LSTMCore(RecurrentCore):
     """``nn.LSTM`` with one layer (Hochreiter and Schmidhuber 1997). The state is h followed by c."""
@@ -94,6 +112,14 @@ class LSTMCore(RecurrentCore):
         h, c = state.unsqueeze(0).to(x.dtype).chunk(2, -1)
         output, (h, c) = self.layer(x, (h.contiguous(), c.contiguous()))
         return output, torch.cat([h[0], c[0]], -1).float()
+
+    def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
+        """See :meth:`RecurrentCore.run_on_cpu`."""
+        h, c = state.chunk(2, -1)
+        weight_in, weight, bias_in, bias = _weights(self.layer)
+        gates = functional.linear(x, weight_in, bias_in)
+        output, h, c = unroll_lstm(gates, h, c, resets, weight.to(gates.dtype), bias)
+        return output, torch.cat([h, c], -1)
 
 
 def zero_state(state: Tensor, reset: Tensor) -> Tensor:
@@ -118,6 +144,10 @@ def make_core(kind: str, input_size: int, size: int, init: Initialisation) -> Re
     if kind == "lstm":
         return LSTMCore(input_size, size, init)
     raise ValueError(f"the core is {kind!r}; allowed: 'gru', 'lstm' (and 'none', which builds no core)")
+
+
+def _weights(layer: nn.RNNBase) -> tuple[Tensor, ...]:
+    return tuple(getattr(layer, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
 
 
 @torch.no_grad()
