@@ -44,6 +44,8 @@ class Config:
         total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
         max_seconds: Wall-clock seconds of training (starting up not counted) after which the run ends, if that comes
             first.
+        target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at
+            least this; none does not look.
         seed: Keys every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).
@@ -64,6 +66,7 @@ class Config:
     num_slots: int | Literal["auto"] = "auto"
     total_steps: int = 10_000_000
     max_seconds: float | None = None
+    target_return: float | None = None
     seed: int = 1
     report_every_s: float = 2.0
     wandb_project: str | None = None

@@ -77,6 +77,14 @@ def test_resuming_goes_on_where_the_run_ended(tmp_path: Path) -> None:
     assert versions == sorted(versions)
 
 
+def test_a_run_ends_at_its_target_return(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", total_steps=10**9, target_return=-1.0)
+    assert run.episode_return is not None
+    assert run.episode_return >= -1.0
+    assert run.agent_steps < 10**9
+    assert sum(row["episodes"] >= 100 for row in read_metrics(run.dir)) >= 1
+
+
 def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
     first = train(tmp_path / "run")
     newest = sorted((first.dir / "checkpoints").glob("checkpoint_*.pt"))[-1]

@@ -51,7 +51,7 @@ class Outcome:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes, or None.
         summary: The ledger, as text.
-        interrupted: Whether Ctrl-C, SIGTERM or ``max_seconds`` ended it before ``total_steps``.
+        interrupted: Whether Ctrl-C, SIGTERM, ``max_seconds`` or ``target_return`` ended it before ``total_steps``.
         probed: What was trained.
     """
 
@@ -71,7 +71,7 @@ def run(
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
 ) -> Outcome:
-    """Trains one policy until ``total_steps``, ``max_seconds``, Ctrl-C or SIGTERM.
+    """Trains one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
 
     Args:
         config: A resolved configuration.
@@ -100,9 +100,11 @@ def run(
         ) as monitor:
             monitor.note(describe(run_setup))
             start_processes(supervisor, run_setup)
-            finished, interrupted = _watch(
-                supervisor, config, monitor, lambda: signals.received is not None or bool(stop_when and stop_when())
-            )
+
+            def is_stop_wanted() -> bool:
+                return signals.received is not None or monitor.has_reached_target or bool(stop_when and stop_when())
+
+            finished, interrupted = _watch(supervisor, config, monitor, is_stop_wanted)
             accounts = supervisor.snapshot()
             supervisor.stop(grace_s=_STOP_GRACE_S)
             summary = format_ledger(accounts)

@@ -105,6 +105,12 @@ class Monitor:
         """Mean raw return of the last 100 episodes, or None before the first one ended."""
         return sum(r for r, _ in self._recent) / len(self._recent) if self._recent else None
 
+    @property
+    def has_reached_target(self) -> bool:
+        """Whether the last 100 episodes, all of this session, are as good as ``target_return`` asks for."""
+        target, mean = self._config.target_return, self.mean_return
+        return target is not None and mean is not None and len(self._recent) == _RECENT_EPISODES and mean >= target
+
     def _speed(self, now: float, agent_steps: int) -> float:
         """Agent steps a second over the last ten seconds."""
         self._speeds.append((now, agent_steps))
