@@ -95,7 +95,7 @@ def result_of(rows: list[dict[str, Any]], goal: float) -> Result:
 
 
 def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
-    """Trains, or goes on training, until the goal or the budget."""
+    """Trains, or goes on training, until the goal or the budget; Ctrl-C and SIGTERM end the program."""
     begun = (run_dir / "config.json").exists()
     if begun:
         result = result_of(read_metrics(run_dir), task.goal)
@@ -104,7 +104,7 @@ def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
     settings = {**task.settings, "target_return": task.goal}
     if task.max_seconds is not None:
         settings["max_seconds"] = task.max_seconds
-    rollmill.train(
+    run = rollmill.train(
         task.preset,
         total_steps=task.total_steps,
         seed=seed,
@@ -113,6 +113,8 @@ def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
         quiet=quiet,
         **settings,
     )
+    if run.ended_by == "signal":
+        raise KeyboardInterrupt
     return result_of(read_metrics(run_dir), task.goal)
 
 
@@ -163,4 +165,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -34,12 +34,14 @@ class Run:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes; None when no episode ended.
         summary: The account of every process's time, as text.
+        ended_by: "total_steps", "max_seconds", "target_return", or "signal" (Ctrl-C, SIGTERM).
     """
 
     dir: Path
     agent_steps: int
     episode_return: float | None
     summary: str
+    ended_by: str
 
 
 def make_config(preset: str, overrides: Mapping[str, object] | None = None) -> Config:
@@ -115,7 +117,7 @@ def train(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / CONFIG_FILE).write_text(json.dumps(to_json(config), indent=2) + "\n")
     outcome = run(config, directory, resume=resume, quiet=quiet)
-    return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary)
+    return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
 def load_config(run_dir: Path | str) -> Config:

@@ -75,21 +75,18 @@ def test_what_the_user_sets_has_one_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("batch_size", "minibatches", "trajectory_length", "sizes"),
+    ("batch_size", "minibatches", "has_images", "sizes"),
     [
-        (1024, 4, 1, {64, 128, 256}),
-        (1024, 1, 32, {256, 512, 1024}),
-        (800, 1, 20, {160, 320, 640, 800}),
-        (2048, 1, 100, {800, 1600, 2048}),
-        (32, 1, 1, {32}),
+        (1024, 4, True, {64, 128, 256}),
+        (800, 1, True, {64, 128, 256, 512, 800}),
+        (8192, 1, False, {64, 128, 256, 512, 8192}),
+        (8192, 1, True, {64, 128, 256, 512}),
+        (32, 1, True, {32}),
     ],
 )
-def test_micro_batches_hold_whole_trajectories(
-    batch_size: int, minibatches: int, trajectory_length: int, sizes: set[int]
-) -> None:
+def test_micro_batches_that_are_compared(batch_size: int, minibatches: int, has_images: bool, sizes: set[int]) -> None:
     config = LearnerConfig(batch_size=batch_size, minibatches=minibatches)
-    candidates = candidates_for(config, "cpu", has_images=False, trajectory_length=trajectory_length)
-    assert {c.micro_batch for c in candidates} == sizes
+    assert {c.micro_batch for c in candidates_for(config, "cpu", has_images=has_images)} == sizes
 
 
 def test_graphs_without_a_cuda_device_are_refused() -> None:
@@ -117,7 +114,7 @@ def test_finds_the_fastest_of_all_where_options_act_independently(fastest: Candi
         return 100.0 * 1.5**slower * (1 + abs(c.micro_batch - fastest.micro_batch) / 500)
 
     path, _ = pick(us_per_sample, cpu_candidates())
-    assert Candidate(**{k: v for k, v in vars(path).items() if k != "report"}) == fastest
+    assert Candidate(**{field.name: getattr(path, field.name) for field in fields(Candidate)}) == fastest
 
 
 def test_does_not_try_every_combination_and_reports_what_it_tried() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from rollmill.learning import measure
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.measure import choose_fast_path
 from rollmill.models.config import ModelConfig
@@ -30,9 +31,11 @@ def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -
     before = {name: value.clone() for name, value in model.state_dict().items()}
     config = LearnerConfig(batch_size=128, advantage=advantage, precision="fp32")  # type: ignore[arg-type]
     random = torch.random.get_rng_state()
-    path = choose_fast_path(model, SPEC, config, rollout_length=8)
+    path = choose_fast_path(model, SPEC, config, in_time=core != "none" or advantage == "vtrace")
     assert path.precision == "fp32"
     assert path.micro_batch <= 128
+    # The activations of so small a network fit into memory many times.
+    assert (path.graph_samples > 128) == (core != "none" or advantage == "vtrace")
     assert path.report
     assert torch.equal(random, torch.random.get_rng_state())
     for name, value in model.state_dict().items():
@@ -42,12 +45,22 @@ def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -
 def test_what_is_configured_is_not_measured() -> None:
     model = make_model(SPEC.observation, SPEC.action, ModelConfig())
     config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True)
-    path = choose_fast_path(model, SPEC, config, rollout_length=8)
+    path = choose_fast_path(model, SPEC, config, in_time=True)
     assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("bf16", 32, True, ())
+
+
+def test_a_graph_holds_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
+    monkeypatch.setitem(measure._GRAPH_BYTES, "cpu", 2**22)
+    path = choose_fast_path(model, SPEC, LearnerConfig(batch_size=2048, advantage="vtrace"), in_time=True)
+    # One sample keeps its image as float32 (19,200 bytes), of its other activations at least half as much, and less
+    # than ten times as much.
+    assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch
+    assert measure._activation_bytes(model, SPEC, torch.device("cpu")) > 28_800
 
 
 @pytest.mark.parametrize("name", ["compile", "cuda_graphs"])
 def test_what_is_not_built_is_refused(name: str) -> None:
     model = make_model(SPEC.observation, SPEC.action, ModelConfig())
     with pytest.raises(ValueError, match=f"learner.{name}=true"):
-        choose_fast_path(model, SPEC, replace(LearnerConfig(), **{name: True}), rollout_length=8)
+        choose_fast_path(model, SPEC, replace(LearnerConfig(), **{name: True}), in_time=True)

@@ -77,13 +77,19 @@ class Scene:
             a["rnn_state"][...] = 0.5 * random.standard_normal(a["rnn_state"].shape)
 
     def step(
-        self, config: LearnerConfig, *, micro_batch: int = 10**6, keep: np.ndarray | None = None, seed: int = 3
+        self,
+        config: LearnerConfig,
+        *,
+        micro_batch: int = 10**6,
+        graph_samples: int = 0,
+        keep: np.ndarray | None = None,
+        seed: int = 3,
     ) -> dict[str, torch.Tensor]:
         """One call of learn with plain gradient descent of length 1; returns the gradients."""
         model = make_model(SPEC.observation, SPEC.action, self.model_config)
         model.load_state_dict(self.initial.state_dict())
         optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
-        path = FastPath(precision="fp32", micro_batch=micro_batch, channels_last=False)
+        path = FastPath(precision="fp32", micro_batch=micro_batch, channels_last=False, graph_samples=graph_samples)
         updater = Updater(model, optimiser, self.store.observation, config, path, np.random.default_rng(seed))
         targets = targets_of(self.batch, config, value_mean=0.0, value_std=1.0)
         kept = self.batch.arrays["valid"] if keep is None else keep
@@ -115,11 +121,23 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("clip_kind", ["reciprocal", "symmetric", "none"])
 def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_kind: str) -> None:
     scene = Scene(core=core)
-    # V-trace's moments of the whole minibatch are not known in one pass: that is another test.
+    # A piece does not know V-trace's moments of the whole minibatch: that is another test.
     of = config(advantage=advantage, clip_kind=clip_kind, normalise_advantages=advantage == "gae")
     whole = scene.step(of)
     for micro_batch in (T, 2 * T, 5 * T + 1):
         assert_same(whole, scene.step(of, micro_batch=micro_batch))
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("advantage", ["gae", "vtrace"])
+def test_an_encoder_in_micro_batches_changes_nothing_where_the_graph_holds_the_minibatch(
+    core: str, advantage: str
+) -> None:
+    scene = Scene(core=core)
+    of = config(advantage=advantage, normalise_advantages=True)
+    whole = scene.step(of)
+    for micro_batch in (1, T, 2 * T + 3):
+        assert_same(whole, scene.step(of, micro_batch=micro_batch, graph_samples=10**6))
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])

@@ -81,6 +81,7 @@ def test_a_run_ends_at_its_target_return(tmp_path: Path) -> None:
     run = train(tmp_path / "run", total_steps=10**9, target_return=-1.0)
     assert run.episode_return is not None
     assert run.episode_return >= -1.0
+    assert run.ended_by == "target_return"
     assert run.agent_steps < 10**9
     assert sum(row["episodes"] >= 100 for row in read_metrics(run.dir)) >= 1
 

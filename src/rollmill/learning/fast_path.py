@@ -23,9 +23,6 @@ from rollmill.learning.config import LearnerConfig
 __all__ = ["Candidate", "FastPath", "FastPathError", "Measurement", "candidates_for", "choose", "undisturbed"]
 
 MICRO_BATCHES = (64, 128, 256, 512)
-# Whole trajectories in a micro-batch: with fewer rows a recurrent core streams its weights for next to nothing at every
-# step.
-MICRO_ROWS = (8, 16, 32)
 # A candidate must beat the ones listed before it by this much; with less, noise would decide, and runs would differ.
 MARGIN = 0.03
 
@@ -40,7 +37,7 @@ class Candidate:
 
     Attributes:
         precision: ``"bf16"`` runs under autocast.
-        micro_batch: Samples of one forward and backward pass.
+        micro_batch: Samples of one forward and backward pass; of one pass through the encoder where time matters.
         channels_last: Memory format of convolutions and images.
         compile: Whether torch.compile is used.
         cuda_graphs: Whether the computation is captured as a CUDA graph.
@@ -81,9 +78,12 @@ class FastPath(Candidate):
     """The chosen way, and what was measured to choose it.
 
     Attributes:
+        graph_samples: Where time matters: samples whose activations may be held at once, in whole trajectories. 0
+            stands for ``micro_batch``.
         report: One row for each candidate that was tried, in the order they were tried; empty if there was no choice.
     """
 
+    graph_samples: int = 0
     report: tuple[Measurement, ...] = ()
 
     def describe(self) -> str:
@@ -105,17 +105,13 @@ class FastPath(Candidate):
         ]
 
 
-def candidates_for(
-    config: LearnerConfig, device: torch.device | str, *, has_images: bool, trajectory_length: int = 1
-) -> tuple[Candidate, ...]:
+def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_images: bool) -> tuple[Candidate, ...]:
     """Lists the ways that ``config`` leaves open on ``device``, what needs a reason to be preferred coming later.
 
     Args:
         config: Each option of it that is not ``"auto"`` has one value in all candidates.
         device: Graphs and compilation are open on CUDA only: on CPU there are no graphs, and a compiler may be missing.
         has_images: Whether the memory format matters to the model.
-        trajectory_length: Where a micro-batch holds whole trajectories, their length: open sizes are ``MICRO_ROWS`` of
-            them.
 
     Raises:
         ValueError: ``cuda_graphs=True`` and the device is no CUDA device.
@@ -126,8 +122,9 @@ def candidates_for(
             f"learner.cuda_graphs=True on the device {device}: graphs need a CUDA device; use cuda_graphs='auto'"
         )
     full = config.minibatch_size
-    open_sizes = [rows * trajectory_length for rows in MICRO_ROWS] if trajectory_length > 1 else MICRO_BATCHES
-    sizes = {full, *(size for size in open_sizes if size < full)}
+    sizes = {full, *(size for size in MICRO_BATCHES if size < full)}
+    if has_images and not on_cuda and full > 2 * max(MICRO_BATCHES):
+        sizes.remove(full)  # Far beyond any cache, and long to time.
     micro_batches = sorted(sizes) if config.micro_batch == "auto" else [config.micro_batch]
 
     def options(choice: bool | Literal["auto"], *, is_open: bool) -> tuple[bool, ...]:

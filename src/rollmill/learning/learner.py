@@ -24,7 +24,7 @@ from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING,
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import Targets, targets_of
-from rollmill.learning.update import Updater
+from rollmill.learning.update import Updater, learns_in_time
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import resolve_device
 from rollmill.models.flat_state import FlatState
@@ -100,7 +100,9 @@ class Learner:
         self._lag = LagStatistics()
 
         self._ledger.enter(MEASURING)
-        self._fast_path: FastPath = choose_fast_path(self._model, spec, config, rollout_length=self._rollout_length)
+        self._fast_path: FastPath = choose_fast_path(
+            self._model, spec, config, in_time=learns_in_time(self._model, config)
+        )
         self._model.set_channels_last(self._fast_path.channels_last)
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
         if resume:

@@ -9,22 +9,24 @@ import torch
 from torch import Tensor
 
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, choose
+from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, choose, undisturbed
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
-# Trajectories of a recurrent network are long steps, and the sizes are compared last.
 _BUDGET_S = 5.0
+# What the activations of one backward pass may take.
+_GRAPH_BYTES = {"cpu": 2**30, "cuda": 2**33}
+_PROBED_SAMPLES = 16
 
 
-def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, rollout_length: int) -> FastPath:
+def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, in_time: bool) -> FastPath:
     """Measures forward and backward passes of the real network on random data of the real shapes.
 
     Args:
         model: On the learner's device; unchanged afterwards.
         spec: Gives the shapes.
         config: What it fixes is kept, what it leaves "auto" is measured.
-        rollout_length: T; micro-batches hold whole trajectories where time matters.
+        in_time: Whether samples are learned from in whole trajectories.
 
     Raises:
         ValueError: ``compile`` or ``cuda_graphs`` is demanded.
@@ -36,7 +38,6 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
                 "false."
             )
     device = next(model.parameters()).device
-    in_time = bool(model.state_size) or config.advantage == "vtrace"
     open_config = replace(
         config,
         # Neither is built into the update yet, so neither may be chosen.
@@ -47,29 +48,48 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
         open_config,
         device,
         has_images=any(item.is_image for item in spec.observation.values()),
-        trajectory_length=rollout_length if in_time else 1,
     )
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        steps = rollout_length if in_time else 1
-        rows = max(1, candidate.micro_batch // steps)
-        observation = {
-            name: _random(item, (steps, rows) if in_time else (rows,), device)
-            for name, item in spec.observation.items()
-        }
+        # A single step of many rows costs a recurrent core what many steps of some rows do, for a sample.
+        observation = _observations(spec, candidate.micro_batch, device)
         bf16 = candidate.precision == "bf16"
 
         def step() -> None:
             model.set_channels_last(candidate.channels_last)
             model.zero_grad(set_to_none=True)
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                output = model.unroll(observation) if in_time else model(observation)
+                output = model(observation)
             loss = output.params.float().square().mean() + output.value.float().square().mean()
             loss.backward()
 
         return step
 
-    return choose(make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model])
+    fast_path = choose(make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model])
+    if not in_time or config.micro_batch != "auto":
+        return fast_path
+    limit = _GRAPH_BYTES[device.type] // _activation_bytes(model, spec, device)
+    return replace(fast_path, graph_samples=max(fast_path.micro_batch, limit))
+
+
+def _activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -> int:
+    """Bytes that the backward pass of one sample keeps, weights left out."""
+    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, int] = {}
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with undisturbed(model), torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(_observations(spec, _PROBED_SAMPLES, device))
+    return max(1, sum(kept.values()) // _PROBED_SAMPLES)
+
+
+def _observations(spec: EnvSpec, count: int, device: torch.device) -> dict[str, Tensor]:
+    return {name: _random(item, (count,), device) for name, item in spec.observation.items()}
 
 
 def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:

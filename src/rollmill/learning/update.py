@@ -6,7 +6,8 @@ size changes the speed and nothing else.
 
 Two kinds of part are cut from a batch. Where every sample stands for itself (feed-forward network, advantages known
 beforehand), minibatches are random samples, and invalid or too old ones are not computed at all. Where time matters
-(recurrent core, V-trace), they are whole trajectories with a mask.
+(recurrent core, V-trace), they are whole trajectories with a mask; then only the encoder works in micro-batches, and
+core and loss see the whole minibatch, unless its activations would not fit into memory.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from rollmill.native import gather
 
 
 class Part(NamedTuple):
-    """One micro-batch: M samples, or K whole trajectories as ``[T, K]``.
+    """What is differentiated at once: M samples, or K whole trajectories as ``[T, K]``.
 
     Attributes:
         observation: By name, ``[M, ...]`` or ``[T(+1), K, ...]``.
@@ -53,6 +54,11 @@ class Part(NamedTuple):
     arrays: Mapping[str, Tensor]
     keep: Tensor
     reset_steps: tuple[int, ...] = ()
+
+
+def learns_in_time(model: ActorCritic, config: LearnerConfig) -> bool:
+    """Whether samples are learned from in whole trajectories: with a recurrent core, and by V-trace."""
+    return bool(model.state_size) or config.advantage == "vtrace"
 
 
 LOSS_NAMES = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "ratio", "gradient_norm")
@@ -88,7 +94,7 @@ class Updater:
         self._config = config
         self._fast_path = fast_path
         self._random = random
-        self._trajectories = bool(model.state_size) or config.advantage == "vtrace"
+        self._trajectories = learns_in_time(model, config)
         self._guard = NonFiniteGuard(self._device)
         self._previous_sums: Tensor | None = None
         self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
@@ -163,7 +169,9 @@ class Updater:
         count = int(keep[:, chosen].sum()) if self._trajectories else len(chosen)
         if not count:
             return
-        limit = self._fast_path.micro_batch // (batch.rollout_length if self._trajectories else 1)
+        limit = self._fast_path.micro_batch
+        if self._trajectories:
+            limit = (self._fast_path.graph_samples or limit) // batch.rollout_length
         pieces = np.array_split(chosen, -(-len(chosen) // max(1, limit)))
         whole = len(pieces) == 1
         sums = self._advantage_sums(targets, keep, chosen)
@@ -247,7 +255,11 @@ class Updater:
             return output.params, output.value
         rows = next(iter(part.observation.values())).shape[0]
         output = self._model.unroll(
-            part.observation, part.arrays.get("rnn_state"), part.arrays["reset"][:rows], part.reset_steps
+            part.observation,
+            part.arrays.get("rnn_state"),
+            part.arrays["reset"][:rows],
+            part.reset_steps,
+            encoder_batch=self._fast_path.micro_batch,
         )
         return output.params, output.value
 
@@ -281,7 +293,8 @@ class Updater:
             own = masked_sums(advantage, keep)
             seen += own
             if sums is None:
-                # One pass cannot know the whole minibatch's moments: the previous one's stand in where it has pieces.
+                # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces
+                # pieces.
                 sums = own if whole or self._previous_sums is None else self._previous_sums
         else:
             target, advantage = arrays["return"], arrays["advantage"]

@@ -41,7 +41,9 @@ class RecurrentCore(nn.Module):
         """As :meth:`run`, with resets: ``resets`` as in :func:`rollmill.models.unrolls.unroll_gru`."""
         raise NotImplementedError
 
-    def unroll(self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def unroll(
+        self, x: Tensor, state: Tensor, reset: Tensor | None, reset_steps: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
         """Several steps with resets.
 
         The steps at which something resets are known to the host that built the batch, so nothing waits for the device.
@@ -51,12 +53,19 @@ class RecurrentCore(nn.Module):
         Args:
             x: float ``[T, N, F]``.
             state: float32 ``[N, S]``, before ``reset[0]`` is applied.
-            reset: bool ``[T, N]``: the row's state is zeroed before x_t is consumed.
+            reset: bool ``[T, N]``: the row's state is zeroed before x_t is consumed; may be None if nothing resets.
             reset_steps: Every t with any ``reset[t]``, ascending. A step that is not listed does not reset.
 
         Returns:
             Outputs ``[T, N, H]`` and the state after the last step.
+
+        Raises:
+            ValueError: ``reset_steps`` without ``reset``.
         """
+        if reset is None:
+            if reset_steps:
+                raise ValueError(f"reset_steps is {list(reset_steps)} without reset; give reset as bool [T, N]")
+            reset = torch.zeros((x.shape[0], x.shape[1]), dtype=torch.bool, device=x.device)
         if x.device.type == "cpu":
             resets: list[Tensor | None] = [None] * x.shape[0]
             for t in reset_steps:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rollmill.config import Config
 from rollmill.inference import phases as inference_phases
@@ -35,7 +36,9 @@ from rollmill.storage import weights
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, read_header
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
-__all__ = ["Outcome", "run"]
+__all__ = ["EndedBy", "Outcome", "run"]
+
+EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
 
 _POLL_S = 0.25
 _PROBE_TIMEOUT_S = 300.0
@@ -51,14 +54,14 @@ class Outcome:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes, or None.
         summary: The ledger, as text.
-        interrupted: Whether Ctrl-C, SIGTERM, ``max_seconds`` or ``target_return`` ended it before ``total_steps``.
+        ended_by: What ended it.
         probed: What was trained.
     """
 
     agent_steps: int
     episode_return: float | None
     summary: str
-    interrupted: bool
+    ended_by: EndedBy
     probed: Probed
 
 
@@ -101,10 +104,14 @@ def run(
             monitor.note(describe(run_setup))
             start_processes(supervisor, run_setup)
 
-            def is_stop_wanted() -> bool:
-                return signals.received is not None or monitor.has_reached_target or bool(stop_when and stop_when())
+            def wanted_end() -> EndedBy | None:
+                if signals.received is not None:
+                    return "signal"
+                if monitor.has_reached_target:
+                    return "target_return"
+                return "caller" if stop_when is not None and stop_when() else None
 
-            finished, interrupted = _watch(supervisor, config, monitor, is_stop_wanted)
+            finished, ended_by = _watch(supervisor, config, monitor, wanted_end)
             accounts = supervisor.snapshot()
             supervisor.stop(grace_s=_STOP_GRACE_S)
             summary = format_ledger(accounts)
@@ -112,10 +119,10 @@ def run(
             plot_runs([run_dir], run_dir / "learning_curve.png", title=config.preset or config.env.name)
             monitor.note(summary)
             return Outcome(
-                finished.report.agent_steps if finished else 0,
+                finished.report.agent_steps,
                 monitor.mean_return,
                 summary,
-                interrupted,
+                ended_by,
                 probed,
             )
 
@@ -200,8 +207,8 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
 
 
 def _watch(
-    supervisor: Supervisor, config: Config, monitor: Monitor, is_stop_wanted: Callable[[], bool]
-) -> tuple[LearnerFinished | None, bool]:
+    supervisor: Supervisor, config: Config, monitor: Monitor, wanted_end: Callable[[], EndedBy | None]
+) -> tuple[LearnerFinished, EndedBy]:
     """Passes on what the learner reports until the run is over; raises what must end it."""
     assert config.envs_per_group != "auto"
     limits = {
@@ -211,7 +218,7 @@ def _watch(
         + _BUILDING_S * config.envs_per_group,
     }
     deadline = math.inf
-    interrupted = False
+    ended_by: EndedBy | None = None
     while True:
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed):
@@ -223,10 +230,11 @@ def _watch(
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
-                return event.content, interrupted
-        if not interrupted and (is_stop_wanted() or time.monotonic() > deadline):
-            interrupted = True
-            supervisor.stop_flag.set()
+                return event.content, ended_by or "total_steps"
+        if ended_by is None:
+            ended_by = "max_seconds" if time.monotonic() > deadline else wanted_end()
+            if ended_by is not None:
+                supervisor.stop_flag.set()
         for hung in supervisor.check_hung(limits):
             raise hung.error(supervisor.stacks(hung.handle))
 
