@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from rollmill.benchmarking import frozen_kernels, frozen_networks
+from rollmill.benchmarking import frozen_gru, frozen_kernels, frozen_networks
+from rollmill.benchmarking.frozen_gru import unroll
 from rollmill.benchmarking.frozen_kernels import Variant, cartpole_env, cartpole_envpool_env
 from rollmill.benchmarking.frozen_networks import (
     _encode,
@@ -26,14 +27,14 @@ from rollmill.benchmarking.frozen_networks import (
 )
 
 
-@pytest.mark.parametrize("module", [frozen_kernels, frozen_networks])
+@pytest.mark.parametrize("module", [frozen_gru, frozen_kernels, frozen_networks])
 def test_imports_nothing_of_ours(module: ModuleType) -> None:
     tree = ast.parse(Path(str(module.__file__)).read_text())
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert imported & {"ale_py", "torch"}
     ours = {name for name in imported if name.startswith("rollmill")}
-    assert ours <= {"rollmill.benchmarking.frozen_kernels"}
+    assert ours <= {"rollmill.benchmarking.frozen_gru", "rollmill.benchmarking.frozen_kernels"}
     assert all(node.level == 0 for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
 
 
@@ -77,6 +78,22 @@ def test_micro_batches_divide_the_minibatch() -> None:
     assert _micro_batches((64, 128, 256), 256) == (64, 128, 256)
     assert _micro_batches((64, 128, 256), 192) == (64,)
     assert _micro_batches((64, 128, 256), 32) == (32,)
+
+
+def test_the_frozen_gru_is_a_gru() -> None:
+    torch.manual_seed(0)
+    core, x = torch.nn.GRU(6, 5), torch.randn(4, 3, 6)
+    state, weight = torch.randn(3, 5), torch.randn(4, 3, 5)
+    weight_in, weight_state, bias_in, bias_state = core.parameters()
+    mine = unroll(torch.nn.functional.linear(x, weight_in, bias_in), state, weight_state, bias_state)
+    theirs = core(x, state[None])[0]
+    torch.testing.assert_close(mine, theirs)
+    for a, b in zip(
+        torch.autograd.grad((mine * weight).sum(), list(core.parameters())),
+        torch.autograd.grad((theirs * weight).sum(), list(core.parameters())),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 CATALOGUES: list[Callable[[], list[Variant]]] = [

@@ -210,10 +210,42 @@ def vizdoom_inference(num_actions: int = 3) -> list[Variant]:
     return _convolutional_variants("simplified", (3, 72, 128), num_actions, "inference", True, (64, 32, 128), 0)
 
 
-def vizdoom_train(num_actions: int = 3, minibatch: int = 2048) -> list[Variant]:
+def _sequences(shape: tuple[int, int, int], num_actions: int, minibatch: int, part: int) -> Kernel:
+    """Training of the network with a GRU: the encoder in parts, the core over the whole minibatch, in float32."""
+    import torch
+    import torch.nn.functional as F
+    from torch import nn
+
+    from rollmill.benchmarking.frozen_gru import unroll
+
+    torch.manual_seed(0)
+    encoder = _encoder("simplified", shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    core, head = nn.GRU(512, 512), nn.Linear(512, num_actions + 1)
+    weight_in, weight, bias_in, bias = core.parameters()
+    images = torch.randint(0, 256, (minibatch, *shape), dtype=torch.uint8)
+    images = images.contiguous(memory_format=torch.channels_last)
+    state = torch.zeros(minibatch // 32, 512)
+    trainer = _Trainer(nn.ModuleList([encoder, core, head]), minibatch, minibatch)
+
+    def train() -> None:
+        features = torch.cat([_encode(encoder, images[i : i + part].float()) for i in range(0, minibatch, part)])
+        gates = F.linear(features, weight_in, bias_in).view(32, -1, 3 * 512)
+        outputs = unroll(gates, state, weight, bias)
+        trainer.learn(_loss(head(outputs.view(minibatch, 512))))
+
+    return Kernel(minibatch, train)
+
+
+def vizdoom_train(num_actions: int = 3, minibatch: int = 512) -> list[Variant]:
     """The same network, unrolled over sequences of 32 steps; Adam once in ``minibatch`` samples, a multiple of 32."""
     batches = _micro_batches((128, 256, 512), minibatch)
-    return _convolutional_variants("simplified", (3, 72, 128), num_actions, "train", True, batches, minibatch)
+    whole = [
+        Variant(
+            f"fp32 whole core, encoder {n}", "whole core", partial(_sequences, (3, 72, 128), num_actions, minibatch, n)
+        )
+        for n in batches
+    ]
+    return whole + _convolutional_variants("simplified", (3, 72, 128), num_actions, "train", True, batches, minibatch)
 
 
 def _perceptrons(stage: Literal["inference", "train"], batch: int, minibatch: int) -> Kernel:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from rollmill.api import make_config
 from rollmill.benchmarking.bound import Bound, measure_bound
@@ -51,6 +52,57 @@ class _Window:
         return (last.agent_steps - first.agent_steps) / (end - begin)
 
 
+class Training(NamedTuple):
+    """What a measured piece of training has shown.
+
+    Attributes:
+        seconds: Between the first and the last report that count.
+        steps_per_second: Distinct valid samples consumed.
+        frames_per_second: The same times the frameskip.
+        policy_lag_mean: In SGD steps, over all samples.
+        policy_lag_max: The largest of a sample.
+        fast_path: How the learner computed.
+        ledger: Where each process's time went.
+    """
+
+    seconds: float
+    steps_per_second: float
+    frames_per_second: float
+    policy_lag_mean: float
+    policy_lag_max: float
+    fast_path: str
+    ledger: str
+
+
+def measure_training(config: Config, seconds: float) -> Training:
+    """Trains for a warm-up and a window of so many seconds, and throws the agent away.
+
+    Args:
+        config: Resolved; it goes on until it is stopped, whatever ``total_steps`` says.
+        seconds: The window; starting and warming up take as long as they take.
+
+    Raises:
+        RuntimeError: The learner reported less than twice.
+    """
+    window = _Window()
+    endless = replace(config, total_steps=10**15, report_every_s=1.0)
+    with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
+        outcome = run_async(
+            endless, Path(folder), quiet=True, on_report=window.take, stop_when=lambda: _is_full(window, seconds)
+        )
+    steps = window.steps_per_second
+    reports = [report for _, report in window.reports]
+    return Training(
+        window.reports[-1][0] - window.reports[0][0],
+        steps,
+        steps * outcome.probed.spec.frameskip,
+        sum(report.policy_lag_mean for report in reports) / len(reports),
+        max(report.policy_lag_max for report in reports),
+        reports[-1].fast_path,
+        outcome.summary,
+    )
+
+
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
     """Trains for a while and measures.
 
@@ -68,34 +120,25 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         preset, {**(overrides or {}), "rollout.num_workers": usable_cores(), "envs_per_group": "auto"}
     ).resolved()
     simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
-    window = _Window()
-    training = replace(config, total_steps=10**15, report_every_s=1.0)
-    with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
-        # The run is stopped from outside once the window is long enough; starting it takes as long as it takes.
-        outcome = run_async(
-            training, Path(folder), quiet=True, on_report=window.take, stop_when=lambda: _is_full(window, seconds)
-        )
+    training = measure_training(config, seconds)
     after = _bound(config, seconds * _BOUND_SHARE)
-    frameskip = outcome.probed.spec.frameskip
-    steps = window.steps_per_second
-    reports = [report for _, report in window.reports]
-    lag_samples = [report.policy_lag_mean for report in reports]
+    steps = training.steps_per_second
     result: dict[str, object] = {
         "preset": preset,
-        "seconds": window.reports[-1][0] - window.reports[0][0],
-        "frames_per_second": steps * frameskip,
+        "seconds": training.seconds,
+        "frames_per_second": training.frames_per_second,
         "steps_per_second": steps,
         "pure_simulation_steps_per_second": simulated,
         "share_of_pure_simulation": steps / simulated,
-        "policy_lag_mean": sum(lag_samples) / len(lag_samples),
-        "policy_lag_max": max(report.policy_lag_max for report in reports),
+        "policy_lag_mean": training.policy_lag_mean,
+        "policy_lag_max": training.policy_lag_max,
         "num_envs": config.num_envs,
         "envs_per_group": config.envs_per_group,
         "rollout_workers": config.rollout.num_workers,
         "batch_size": config.learner.batch_size,
         "epochs": config.learner.epochs,
-        "fast_path": reports[-1].fast_path,
-        "ledger": outcome.summary,
+        "fast_path": training.fast_path,
+        "ledger": training.ledger,
     }
     if before is not None and after is not None:
         alone_bound = _mean(before.bound_steps_per_second, after.bound_steps_per_second)
@@ -122,13 +165,13 @@ def _mean(a: float, b: float) -> float:
 def _bound(config: Config, seconds: float) -> Bound | None:
     """The machine's bound for this environment and network; None where there are no frozen kernels for them."""
     family, _, name = config.env.name.partition("/")
-    epochs = config.learner.epochs
+    epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
     if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
-        return measure_bound("atari", seconds, epochs=epochs, env_options={"game": name})
+        return measure_bound("atari", seconds, epochs=epochs, env_options={"game": name}, train_options=sizes)
     if family == "vizdoom" and config.model.core == "gru":
-        return measure_bound("vizdoom", seconds, epochs=epochs, env_options={"scenario": name})
+        return measure_bound("vizdoom", seconds, epochs=epochs, env_options={"scenario": name}, train_options=sizes)
     if config.env.name in ("gym/CartPole-v1", "CartPole-v1"):
-        return measure_bound("cartpole", seconds, epochs=epochs)
+        return measure_bound("cartpole", seconds, epochs=epochs, train_options=sizes)
     if config.env.name == "envpool/CartPole-v1":
-        return measure_bound("cartpole-envpool", seconds, epochs=epochs)
+        return measure_bound("cartpole-envpool", seconds, epochs=epochs, train_options=sizes)
     return None
