@@ -74,7 +74,10 @@ class LearnerConfig:
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
-            ``"auto"`` measures. It changes speed and memory, not the loss.
+            ``"auto"`` measures. It changes speed and memory, not the loss; with one exception: V-trace's advantages are
+            known only in the pass itself, so a number given here lets the previous minibatch's moments normalise them.
+            ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
+            (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
         compile: Whether torch.compile is used; ``"auto"`` measures on CUDA and does without on CPU.
         cuda_graphs: Whether an update is captured as a CUDA graph; ``"auto"`` measures on CUDA.
