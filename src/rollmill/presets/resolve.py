@@ -152,7 +152,7 @@ def _mujoco(name: str, id: str) -> Preset:
         name=name,
         env=EnvConfig(name=name),
         overrides=families.MUJOCO,
-        source="Sample Factory 2.1's mujoco_params.py, with CleanRL's separate critic",
+        source="Sample Factory 2.1's mujoco_params.py, with the network of Stable-Baselines3's rl-zoo",
     )
 
 
