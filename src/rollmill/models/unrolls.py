@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx
 
 __all__ = ["unroll_gru", "unroll_lstm"]
 
@@ -51,74 +50,100 @@ def unroll_lstm(
 
 
 class _GRU(torch.autograd.Function):
+    # Steps are taken apart by unbind once: for small networks, indexing costs as much as computing.
+
     @staticmethod
     def forward(
-        ctx: FunctionCtx, gates: Tensor, h: Tensor, resets: Resets, weight: Tensor, bias: Tensor
+        ctx: Any, gates: Tensor, h: Tensor, resets: Resets, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor]:
         steps, rows, size = gates.shape[0], gates.shape[1], gates.shape[2] // 3
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, recurrent_n, out = (acts.new_empty(steps, rows, size) for _ in range(3))
             transposed = weight.t()
-            for t in range(steps):
-                _start(h_in[t], h, resets[t])
-                recurrent = _product(bias, h_in[t], transposed)
-                reset_update, new = acts[t, :, : 2 * size], acts[t, :, 2 * size :]
-                reset_update.add_(recurrent[:, : 2 * size]).sigmoid_()
-                recurrent_n[t] = recurrent[:, 2 * size :]
-                new.addcmul_(reset_update[:, :size], recurrent_n[t]).tanh_()
-                h = torch.lerp(new, h_in[t], reset_update[:, size:], out=out[t])
+            for reset_update, reset, update, new, start, kept_n, h_out, is_reset in zip(
+                acts[..., : 2 * size].unbind(),
+                *(part.unbind() for part in acts.chunk(3, -1)),
+                h_in.unbind(),
+                recurrent_n.unbind(),
+                out.unbind(),
+                resets,
+                strict=True,
+            ):
+                _start(start, h, is_reset)
+                of_both, of_new = _product(bias, start, transposed).tensor_split((2 * size,), 1)
+                reset_update.add_(of_both).sigmoid_()
+                kept_n.copy_(of_new)
+                new.addcmul_(reset, kept_n).tanh_()
+                h = torch.lerp(new, start, update, out=h_out)
         ctx.save_for_backward(acts, h_in, recurrent_n, weight)
-        ctx.resets, ctx.dtype = resets, gates.dtype  # type: ignore[attr-defined]
+        ctx.resets, ctx.dtype = resets, gates.dtype
         return out, h.clone()
 
     @staticmethod
     def backward(ctx: Any, d_out: Tensor, d_last: Tensor) -> tuple[Tensor | None, ...]:
         acts, h_in, recurrent_n, weight = ctx.saved_tensors
-        steps, _, size = h_in.shape
+        steps, rows, size = h_in.shape
         with torch.autocast("cpu", enabled=False):
-            reset, update, new = acts.split(size, -1)
+            reset, update, new = acts.chunk(3, -1)
             # What of the chain rule does not depend on the gradient, for all steps at once.
             through_new = (1 - update) * (1 - new * new)
-            through_reset = recurrent_n * reset * (1 - reset)
-            through_update = (h_in - new) * update * (1 - update)
-            d_gates, d_recurrent = torch.empty_like(acts), torch.empty_like(acts)
+            factors = torch.stack(
+                [
+                    through_new * recurrent_n * reset * (1 - reset),
+                    (h_in - new) * update * (1 - update),
+                    through_new * reset,
+                ],
+                2,
+            )
+            d_recurrent, d_hs = torch.empty_like(factors), torch.empty_like(h_in)
             d_h = d_last
-            for t in reversed(range(steps)):
-                d_h = d_h + d_out[t]
-                d_new = torch.mul(d_h, through_new[t], out=d_gates[t, :, 2 * size :])
-                torch.mul(d_new, through_reset[t], out=d_gates[t, :, :size])
-                torch.mul(d_h, through_update[t], out=d_gates[t, :, size : 2 * size])
-                d_recurrent[t, :, : 2 * size] = d_gates[t, :, : 2 * size]
-                torch.mul(d_new, reset[t], out=d_recurrent[t, :, 2 * size :])
-                d_h = _kept(_product(d_h * update[t], d_recurrent[t], weight), ctx.resets[t])
+            for d_step, factor, d_total, of_out, kept, is_reset in zip(
+                *(reversed(x.unbind()) for x in (d_recurrent, factors, d_hs, d_out, update)),
+                reversed(ctx.resets),
+                strict=True,
+            ):
+                torch.add(d_h, of_out, out=d_total)
+                torch.mul(d_total.unsqueeze(1), factor, out=d_step)
+                d_h = _kept(_product(d_total * kept, d_step.view(rows, -1), weight), is_reset)
+            d_recurrent = d_recurrent.view(steps, rows, -1)
             d_weight, d_bias = _weight_gradients(d_recurrent, h_in, weight)
+            d_gates = torch.cat([d_recurrent[..., : 2 * size], d_hs * through_new], -1)
         return d_gates.to(ctx.dtype), d_h, None, d_weight, d_bias
 
 
 class _LSTM(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx, gates: Tensor, h: Tensor, c: Tensor, resets: Resets, weight: Tensor, bias: Tensor
+        ctx: Any, gates: Tensor, h: Tensor, c: Tensor, resets: Resets, weight: Tensor, bias: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, rows, size = gates.shape[0], gates.shape[1], gates.shape[2] // 4
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, c_in, tanh_c, out = (acts.new_empty(steps, rows, size) for _ in range(4))
             transposed = weight.t()
-            for t in range(steps):
-                _start(h_in[t], h, resets[t])
-                _start(c_in[t], c, resets[t])
-                acts[t].add_(_product(bias, h_in[t], transposed))
-                acts[t, :, : 2 * size].sigmoid_()
-                acts[t, :, 2 * size : 3 * size].tanh_()
-                acts[t, :, 3 * size :].sigmoid_()
-                in_, forget, cell, output = acts[t].chunk(4, -1)
-                c = torch.addcmul(forget * c_in[t], in_, cell)
-                torch.tanh(c, out=tanh_c[t])
-                h = torch.mul(output, tanh_c[t], out=out[t])
+            for act, in_forget, in_, forget, cell, output, h_start, c_start, tanh, h_out, is_reset in zip(
+                acts.unbind(),
+                acts[..., : 2 * size].unbind(),
+                *(part.unbind() for part in acts.chunk(4, -1)),
+                h_in.unbind(),
+                c_in.unbind(),
+                tanh_c.unbind(),
+                out.unbind(),
+                resets,
+                strict=True,
+            ):
+                _start(h_start, h, is_reset)
+                _start(c_start, c, is_reset)
+                act.add_(_product(bias, h_start, transposed))
+                in_forget.sigmoid_()
+                cell.tanh_()
+                output.sigmoid_()
+                c = torch.addcmul(forget * c_start, in_, cell)
+                torch.tanh(c, out=tanh)
+                h = torch.mul(output, tanh, out=h_out)
         ctx.save_for_backward(acts, h_in, c_in, tanh_c, weight)
-        ctx.resets, ctx.dtype = resets, gates.dtype  # type: ignore[attr-defined]
+        ctx.resets, ctx.dtype = resets, gates.dtype
         return out, h.clone(), c
 
     @staticmethod
@@ -128,25 +153,28 @@ class _LSTM(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             in_, forget, cell, output = acts.chunk(4, -1)
             into_c = output * (1 - tanh_c * tanh_c)
-            factors = torch.cat(
-                [
-                    cell * in_ * (1 - in_),
-                    c_in * forget * (1 - forget),
-                    in_ * (1 - cell * cell),
-                    tanh_c * output * (1 - output),
-                ],
-                -1,
-            ).view(steps, rows, 4, size)
-            d_gates = torch.empty_like(acts)
+            of_c = torch.stack(
+                [cell * in_ * (1 - in_), c_in * forget * (1 - forget), in_ * (1 - cell * cell)],
+                2,
+            )
+            of_output = tanh_c * output * (1 - output)
+            d_gates = acts.new_empty(steps, rows, 4, size)
             d_h = d_last
-            for t in reversed(range(steps)):
-                d_h = d_h + d_out[t]
-                d_c = torch.addcmul(d_c, d_h, into_c[t])
-                of_step = d_gates[t].view(rows, 4, size)
-                torch.mul(d_c.unsqueeze(1), factors[t, :, :3], out=of_step[:, :3])
-                torch.mul(d_h, factors[t, :, 3], out=of_step[:, 3])
-                d_h = _kept(_product(None, d_gates[t], weight), ctx.resets[t])
-                d_c = _kept(d_c * forget[t], ctx.resets[t])
+            for d_step, d_first, d_output, factor, last_factor, into, kept, of_out, is_reset in zip(
+                *(
+                    reversed(x.unbind())
+                    for x in (d_gates, d_gates[:, :, :3], d_gates[:, :, 3], of_c, of_output, into_c, forget, d_out)
+                ),
+                reversed(ctx.resets),
+                strict=True,
+            ):
+                d_h = d_h + of_out
+                d_c = torch.addcmul(d_c, d_h, into)
+                torch.mul(d_c.unsqueeze(1), factor, out=d_first)
+                torch.mul(d_h, last_factor, out=d_output)
+                d_h = _kept(_product(None, d_step.view(rows, -1), weight), is_reset)
+                d_c = _kept(d_c * kept, is_reset)
+            d_gates = d_gates.view(steps, rows, -1)
             d_weight, d_bias = _weight_gradients(d_gates, h_in, weight)
         return d_gates.to(ctx.dtype), d_h, d_c, None, d_weight, d_bias
 
