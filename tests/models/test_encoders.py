@@ -9,7 +9,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.encoders import ConvEncoder, DenseEncoder, channels_first, is_grid, is_large_image
+from rollmill.models.encoders import (
+    ConvEncoder,
+    DenseEncoder,
+    GridEncoder,
+    channels_first,
+    is_grid,
+    is_large_image,
+)
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.observation import ObservationEncoder, entry_encoder
 from rollmill.specs import ArraySpec
@@ -282,3 +289,31 @@ def test_initialisations() -> None:
     plain = entry_encoder("nature", "obs", ATARI, ModelConfig(init="torch", dense_size=32))
     assert isinstance(plain, ConvEncoder)
     assert (plain.dense.bias != 0).any()
+
+
+@pytest.mark.parametrize("shape", [(7, 6, 3), (3, 7, 6)])
+def test_a_grid_of_categories_becomes_one_hot(shape: tuple[int, ...]) -> None:
+    spec = ArraySpec(shape=shape, dtype="uint8", low=0, high=10)
+    encoder = entry_encoder("auto", "image", spec, ModelConfig())
+    assert isinstance(encoder, GridEncoder)
+    x = torch.randint(0, 11, (5, *shape), dtype=torch.uint8)
+    rows = x.permute(0, 2, 3, 1) if shape[0] == 3 else x
+    one_hot = functional.one_hot(rows.long(), 11).reshape(5, 7, 6, 33).float().permute(0, 3, 1, 2).contiguous()
+    maps = encoder.convolutions(one_hot).permute(0, 2, 3, 1).flatten(1)
+    torch.testing.assert_close(encoder(x), encoder.dense(maps).relu())
+
+
+@pytest.mark.parametrize(
+    ("spec", "config"),
+    [
+        (ArraySpec(shape=(7, 7, 3), dtype="uint8", low=0, high=255), ModelConfig()),
+        (ArraySpec(shape=(7, 7, 3), dtype="uint8"), ModelConfig()),
+        (ArraySpec(shape=(7, 7, 3), dtype="float32", low=0, high=10), ModelConfig()),
+        (
+            ArraySpec(shape=(7, 7, 3), dtype="uint8", low=0, high=10),
+            ModelConfig(normalise_observations=True, normalise_images=True),
+        ),
+    ],
+)
+def test_other_small_grids_stay_numbers(spec: ArraySpec, config: ModelConfig) -> None:
+    assert isinstance(entry_encoder("auto", "image", spec, config), ConvEncoder)

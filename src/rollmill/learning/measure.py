@@ -98,7 +98,8 @@ def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> 
     dtype: torch.dtype = getattr(torch, item.dtype)
     if dtype.is_floating_point:
         return torch.randn(shape, dtype=dtype, device=device)
-    high = 256 if item.dtype == "uint8" else int(min(item.high or 1, 2**15)) + 1
+    largest = 255 if item.dtype == "uint8" else 2**15
+    high = int(min(item.high if item.high is not None else largest, largest)) + 1
     if dtype is torch.bool:
         high = 2
     return torch.randint(0, high, shape, device=device).to(dtype)

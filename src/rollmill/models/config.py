@@ -22,7 +22,8 @@ class ModelConfig:
         model: Name of a whole model, as given to :func:`rollmill.models.registry.register_model`; ``"actor_critic"`` is
             the built-in :class:`rollmill.models.actor_critic.ActorCritic`.
         encoder: ``"auto"`` chooses for each observation entry by its spec: images of at least 36 x 36 pixels get the
-            Nature CNN, smaller grids a small CNN, everything else an MLP. A name (``"nature"``, ``"sf_simplified"``,
+            Nature CNN, smaller grids a small CNN (of one-hot numbers where the space says that they are at most 31, as
+            MiniGrid's categories), everything else an MLP. A name (``"nature"``, ``"sf_simplified"``,
             ``"sf_full"``, ``"impala"``, ``"small"``, ``"mlp"`` or one given to
             :func:`rollmill.models.registry.register_encoder`) is used for the images; other entries get an MLP.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.

@@ -31,14 +31,17 @@ __all__ = [
     "ConvEncoder",
     "DenseEncoder",
     "EntryEncoder",
+    "GridEncoder",
     "ImageInput",
     "channels_first",
+    "is_categorical",
     "is_grid",
     "is_large_image",
 ]
 
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
 _MAX_ONE_HOT = 4096
+_MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 # The native cast's dtypes, and what NumPy, which has no bfloat16, sees them as.
 _NATIVE_CAST = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
@@ -59,6 +62,11 @@ def is_grid(spec: ArraySpec) -> bool:
 def is_large_image(spec: ArraySpec) -> bool:
     """Whether an entry is a grid of at least 36 x 36 positions."""
     return is_grid(spec) and min(spec.shape[1:] if channels_first(spec) else spec.shape[:2]) >= _LARGE
+
+
+def is_categorical(spec: ArraySpec) -> bool:
+    """Whether an integer entry's declared bounds are 0 and a number so small that its values are categories."""
+    return spec.dtype == "uint8" and spec.low == 0 and spec.high is not None and spec.high <= _MAX_CATEGORY
 
 
 class EntryEncoder(nn.Module):
@@ -184,6 +192,53 @@ class ConvEncoder(EntryEncoder):
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
         return _dense_head(self.convolutions(x), self.dense, self.activation)
+
+
+class GridEncoder(EntryEncoder):
+    """Convolutions over a grid of categories: every number becomes one-hot, and then it is as a :class:`ConvEncoder`.
+
+    MiniGrid's objects, colours and states are indices; a convolution of the bare numbers would have to tell a ball (6)
+    from a key (5) by their sizes.
+
+    Args:
+        spec: The entry: integers from 0 to ``spec.high``.
+        convolutions: ``(channels, kernel, stride)`` of each.
+        dense_size: Width of the dense layer.
+        config: For activation and initialisation.
+    """
+
+    categories: Tensor
+
+    def __init__(
+        self, spec: ArraySpec, convolutions: tuple[tuple[int, int, int], ...], dense_size: int, config: ModelConfig
+    ) -> None:
+        super().__init__(dense_size)
+        assert spec.high is not None
+        self.num_categories = int(spec.high) + 1
+        self.register_buffer("categories", torch.arange(self.num_categories, dtype=torch.uint8), persistent=False)
+        self.channels_first = channels_first(spec)
+        shape = (*spec.shape[1:], spec.shape[0]) if self.channels_first else spec.shape
+        height, width, channels = shape
+        channels *= self.num_categories
+        layers: list[nn.Module] = []
+        for out, kernel, stride in convolutions:
+            layers += [
+                initialise_conv(nn.Conv2d(channels, out, kernel, stride), config.init),
+                activation_module(config.activation, "relu"),
+            ]
+            channels = out
+            height, width = _conv_size(height, width, kernel, stride, 0)
+        self.convolutions = nn.Sequential(*layers)
+        self.dense = initialise_dense(nn.Linear(height * width * channels, dense_size), config.init)
+        self.activation = activation_module(config.activation, "relu")
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
+        if self.channels_first:
+            x = x.permute(0, 2, 3, 1)
+        # A comparison: unlike one_hot() it needs no wide integers, and looks at no value on the host.
+        one_hot = (x.unsqueeze(-1) == self.categories).flatten(3).to(self.dense.weight.dtype)
+        return _dense_head(self.convolutions(one_hot.permute(0, 3, 1, 2)), self.dense, self.activation)
 
 
 class DenseEncoder(EntryEncoder):

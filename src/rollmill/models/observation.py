@@ -9,7 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.encoders import ConvEncoder, DenseEncoder, EntryEncoder, is_grid, is_large_image
+from rollmill.models.encoders import (
+    ConvEncoder,
+    DenseEncoder,
+    EntryEncoder,
+    GridEncoder,
+    is_categorical,
+    is_grid,
+    is_large_image,
+)
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -73,7 +81,10 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         return ConvEncoder(spec, _NATURE, dense_size, config)
     if kind == "small":
         side = min(sorted(spec.shape)[1:])
-        return ConvEncoder(spec, _SMALL if side >= 4 else _TINY, config.dense_size or 128, config)
+        convolutions = _SMALL if side >= 4 else _TINY
+        if is_categorical(spec) and not config.normalise_images:
+            return GridEncoder(spec, convolutions, config.dense_size or 128, config)
+        return ConvEncoder(spec, convolutions, config.dense_size or 128, config)
     return ConvEncoder(spec, _SAMPLE_FACTORY, dense_size, config, published="elu")
 
 
