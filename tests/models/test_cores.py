@@ -86,6 +86,16 @@ def test_initialisation_is_orthogonal() -> None:
     assert (layer.bias_ih_l0 == 0).all()
 
 
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_a_fresh_core_keeps_most_of_its_state(kind: str) -> None:
+    core = make_core(kind, 4, 64, "auto")
+    state = torch.randn(32, core.state_size)
+    _, after = core.step(torch.zeros(32, 4), state)
+    kept = slice(64, None) if kind == "lstm" else slice(None)  # an LSTM keeps its cell
+    share = (after[:, kept] * state[:, kept]).sum() / state[:, kept].square().sum()
+    assert share > 0.6
+
+
 def test_unknown_core() -> None:
     with pytest.raises(ValueError, match="the core is 'rnn'; allowed: 'gru', 'lstm'"):
         make_core("rnn", 3, 4, "auto")

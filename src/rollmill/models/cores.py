@@ -161,7 +161,11 @@ def _weights(layer: nn.RNNBase) -> tuple[Tensor, ...]:
 
 @torch.no_grad()
 def _initialise(layer: nn.RNNBase, init: Initialisation) -> None:
-    """Orthogonal matrices and zero biases (CleanRL's ppo_atari_lstm), or PyTorch's own."""
+    """Orthogonal matrices and zero biases (CleanRL's ppo_atari_lstm), or PyTorch's own.
+
+    The gate that keeps the state (a GRU's update gate, an LSTM's forget gate) starts with a bias of 1, so that a state
+    lasts longer than a few steps before anything is learned (Gers et al. 2000; Jozefowicz et al. 2015, section 5).
+    """
     if init == "torch":
         return
     for name, parameter in layer.named_parameters():
@@ -169,3 +173,5 @@ def _initialise(layer: nn.RNNBase, init: Initialisation) -> None:
             nn.init.zeros_(parameter)
         else:
             nn.init.orthogonal_(parameter, 1.0)
+    bias: Tensor = layer.get_parameter("bias_hh_l0")
+    bias[layer.hidden_size : 2 * layer.hidden_size] = 1.0
