@@ -4,6 +4,9 @@ Each peer runs in an environment of its own (``.venv-peers-sf``: Sample Factory;
 the CleanRL-style loop on EnvPool), made by the first run. One that does not install or fails is reported as absent,
 with the reason. All have the same game, network, batch, epochs and cores, one after another, round after round, so
 that a slow minute of the machine hits all of them; medians over the rounds are compared.
+
+Before that, each peer's workers, environments and threads are searched (``--search-seconds``, 0 leaves it out): every
+candidate is measured twice, in turn, and the fastest is the peer's configuration for the comparison.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ import signal
 import subprocess
 import sys
 import venv
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -40,6 +44,7 @@ class Peer:
         requirements: What is installed there.
         imports: What must import for it to be there.
         envs: What it is compared on.
+        candidates: For each of these, arguments that are searched for the fastest; the first are the script's own.
     """
 
     name: str
@@ -48,11 +53,22 @@ class Peer:
     requirements: str
     imports: str
     envs: tuple[str, ...]
+    candidates: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:
         """Its interpreter."""
         return _ROOT / self.environment / "bin" / "python"
+
+
+def _sample_factory(*sizes: tuple[int, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple((f"--num_workers={workers}", f"--num_envs_per_worker={envs}") for workers, envs in sizes)
+
+
+def _stable_baselines(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple(
+        (f"--num-envs={envs}", f"--vec-env={vec_env}", f"--threads={threads}") for envs, vec_env, threads in sizes
+    )
 
 
 PEERS = (
@@ -63,6 +79,11 @@ PEERS = (
         requirements="requirements-sample-factory.txt",
         imports="sample_factory, sf_examples.atari.atari_utils, ale_py, vizdoom",
         envs=("atari", "cartpole", "vizdoom"),
+        candidates={
+            "atari": _sample_factory((2, 16), (2, 32), (2, 8), (4, 16), (1, 32)),
+            "vizdoom": _sample_factory((2, 16), (2, 32), (4, 16), (2, 8)),
+            "cartpole": _sample_factory((2, 16), (2, 64), (1, 32), (4, 16)),
+        },
     ),
     Peer(
         name="stable-baselines3",
@@ -71,6 +92,10 @@ PEERS = (
         requirements="requirements.txt",
         imports="stable_baselines3, ale_py, cv2",
         envs=("atari", "cartpole"),
+        candidates={
+            "atari": _stable_baselines((8, "subproc", 2), (16, "subproc", 2), (8, "dummy", 2), (32, "dummy", 2)),
+            "cartpole": _stable_baselines((32, "dummy", 1), (64, "dummy", 1), (8, "dummy", 1), (32, "dummy", 2)),
+        },
     ),
     Peer(
         name="cleanrl-envpool",
@@ -79,6 +104,12 @@ PEERS = (
         requirements="requirements.txt",
         imports="envpool, torch",
         envs=("atari",),
+        candidates={
+            "atari": tuple(
+                (f"--num-envs={envs}", f"--threads={threads}", f"--env-threads={env_threads}")
+                for envs, threads, env_threads in ((64, 2, 2), (128, 2, 2), (64, 1, 2), (32, 2, 2))
+            )
+        },
     ),
 )
 
@@ -136,8 +167,42 @@ def run(command: list[str], timeout_seconds: float) -> dict[str, Any]:
     return result
 
 
-def measure(env: str, seconds: float, rounds: int, only: tuple[str, ...]) -> dict[str, Any]:
+def search(peer: Peer, env: str, seconds: float) -> tuple[str, ...]:
+    """The fastest of a peer's candidates by their better of two measurements; those that fail are passed over."""
+    candidates = peer.candidates.get(env, ())
+    if len(candidates) < 2 or seconds <= 0:
+        return candidates[0] if candidates else ()
+    best: dict[tuple[str, ...], float] = {}
+    for _ in range(2):
+        for candidate in candidates:
+            command = [*_command(peer, env, seconds), *candidate]
+            try:
+                rate = run(command, seconds + _OVERHEAD_SECONDS)["steps_per_second"]
+            except AbsentError as error:
+                print(f"search  {peer.name} {' '.join(candidate)}: {error}", file=sys.stderr, flush=True)
+                continue
+            print(f"search  {peer.name} {' '.join(candidate)}: {rate:,.0f} steps/s", file=sys.stderr, flush=True)
+            best[candidate] = max(rate, best.get(candidate, 0.0))
+    if not best:
+        raise AbsentError("none of its configurations runs; the reasons are above")
+    return max(best, key=best.__getitem__)
+
+
+def _command(peer: Peer, env: str, seconds: float) -> list[str]:
+    return [str(peer.python), str(_PEERS / peer.script), "--env", env, "--seconds", str(seconds)]
+
+
+def measure(
+    env: str, seconds: float, rounds: int, only: tuple[str, ...], search_seconds: float = 0.0
+) -> dict[str, Any]:
     """Measures Rollmill and the peers in turn, ``rounds`` times, each for ``seconds``.
+
+    Args:
+        env: Which comparison.
+        seconds: Length of each measurement.
+        rounds: How often all are measured.
+        only: Names of the peers; all if empty.
+        search_seconds: Length of each measurement of the search for a peer's best configuration; 0 takes its own.
 
     Returns:
         ``systems``: name -> medians, all values, configuration and Rollmill's speed over the peer's; ``absent``:
@@ -150,8 +215,7 @@ def measure(env: str, seconds: float, rounds: int, only: tuple[str, ...]) -> dic
         if env in peer.envs and (not only or peer.name in only):
             try:
                 install(peer)
-                script = str(_PEERS / peer.script)
-                commands[peer.name] = [str(peer.python), script, "--env", env, "--seconds", str(seconds)]
+                commands[peer.name] = [*_command(peer, env, seconds), *search(peer, env, search_seconds)]
             except AbsentError as error:
                 absent[peer.name] = str(error)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
@@ -178,6 +242,7 @@ def measure(env: str, seconds: float, rounds: int, only: tuple[str, ...]) -> dic
         "cores": len(os.sched_getaffinity(0)),
         "machine": _processor(),
         "systems": systems,
+        "commands": {name: command[1:] for name, command in commands.items()},
         "absent": absent,
     }
 
@@ -224,9 +289,12 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="length of each measurement")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=(), choices=[p.name for p in PEERS], help="these peers only")
+    parser.add_argument("--search-seconds", type=float, default=10.0, help="for each candidate; 0 does not search")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON instead of a table")
     arguments = parser.parse_args()
-    result = measure(arguments.env, arguments.seconds, arguments.rounds, tuple(arguments.only))
+    result = measure(
+        arguments.env, arguments.seconds, arguments.rounds, tuple(arguments.only), arguments.search_seconds
+    )
     print(json.dumps(result) if arguments.json else table(result))
     if "rollmill" in result["absent"]:
         sys.exit(1)

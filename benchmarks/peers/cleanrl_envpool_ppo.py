@@ -136,7 +136,7 @@ def fastest(num_actions: int, num_envs: int, minibatch: int) -> tuple[Precision,
         optimiser = torch.optim.Adam(net.parameters(), fused=True)
         with torch.inference_mode():
             inference = _seconds(lambda net=net: net(images[:num_envs])) / num_envs  # type: ignore[misc]
-        for micro_batch in (64, 128, minibatch):
+        for micro_batch in (64, minibatch):
             step = _seconds(lambda n=net, o=optimiser, m=micro_batch: learn(n, o, data, m))  # type: ignore[misc]
             total = inference + step / minibatch
             if best is None or total < best[0]:
@@ -149,7 +149,7 @@ def train(arguments: Any, window: Window) -> dict[str, object]:
     """Trains until the window is full; returns what was configured."""
     torch.manual_seed(1)
     torch.set_num_threads(arguments.threads)
-    num_envs, minibatch = arguments.num_envs, 256
+    num_envs, minibatch = arguments.num_envs, 128
     num_steps = arguments.batch // num_envs
     envs = envpool.make_gymnasium(
         "Breakout-v5", num_envs=num_envs, num_threads=arguments.env_threads, seed=1, reward_clip=True
@@ -159,7 +159,7 @@ def train(arguments: Any, window: Window) -> dict[str, object]:
     if arguments.precision != "auto":
         precision = PRECISIONS[arguments.precision]
     net = NatureNet(num_actions, precision)
-    optimiser = torch.optim.Adam(net.parameters(), lr=5e-4, eps=1e-5, fused=True)
+    optimiser = torch.optim.Adam(net.parameters(), lr=8e-4, eps=1e-5, fused=True)
     shape = (num_steps, num_envs)
     observations = torch.zeros((*shape, 4, 84, 84), dtype=torch.uint8)
     actions, log_probs = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape)

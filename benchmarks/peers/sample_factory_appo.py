@@ -17,7 +17,7 @@ from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
 from window import Window, make_parser, report
 
-# Of two cores: sensible numbers of workers and environments, not yet searched on a quiet machine.
+# Numbers of workers and environments are where the search of peers.py begins.
 _COMMON = {
     "device": "cpu",
     "normalize_input": False,  # 1,500 -> 2,200 frames/s
@@ -37,8 +37,8 @@ _SETTINGS: dict[str, dict[str, object]] = {
         "use_rnn": False,
         "rollout": 32,
         "recurrence": 1,
-        "batch_size": 256,  # of a minibatch
-        "num_batches_per_epoch": 4,
+        "batch_size": 128,  # of a minibatch
+        "num_batches_per_epoch": 8,
         "num_epochs": 1,
         "env_frameskip": 4,
         "env_framestack": 4,
@@ -55,8 +55,8 @@ _SETTINGS: dict[str, dict[str, object]] = {
         "rnn_size": 512,
         "rollout": 32,
         "recurrence": 32,
-        "batch_size": 2048,
-        "num_batches_per_epoch": 1,
+        "batch_size": 512,
+        "num_batches_per_epoch": 4,
         "num_epochs": 1,
         "env_frameskip": 4,
         "num_workers": 2,

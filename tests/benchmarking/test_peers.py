@@ -138,6 +138,25 @@ class TestComparison:
         assert "| sample-factory | 80 | 20 | 5.00x | fp32 |" in text
         assert "| failing | absent: failed (2)" in text
 
+    def test_the_search_takes_the_fastest_that_runs(
+        self, peers: ModuleType, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        script = tmp_path / "peer.py"
+        script.write_text(
+            "import json, sys\nrate = float(sys.argv[-1])\nassert rate\n"
+            "print(json.dumps({'steps_per_second': rate, 'frames_per_second': rate}))\n"
+        )
+        (tmp_path / "bin").mkdir()
+        (tmp_path / "bin" / "python").symlink_to(sys.executable)
+        candidates = {"atari": (("10",), ("30",), ("0",), ("20",)), "cartpole": (("0",), ("00",))}
+        peer = replace(peers.PEERS[0], script=str(script), environment=str(tmp_path), candidates=candidates)
+        assert peers.search(peer, "atari", 1.0) == ("30",)
+        assert peers.search(peer, "atari", 0.0) == ("10",)
+        assert peers.search(peer, "vizdoom", 1.0) == ()
+        assert "AssertionError" in capfd.readouterr().err
+        with pytest.raises(peers.AbsentError, match="none of its configurations runs"):
+            peers.search(peer, "cartpole", 1.0)
+
     @pytest.mark.slow
     def test_a_peer_that_does_not_install_is_absent(self, peers: ModuleType, tmp_path: Path) -> None:
         peer = replace(peers.PEERS[0], environment=str(tmp_path / "venv"), requirements="no-such-file.txt")
