@@ -141,7 +141,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPool-v1", "did you mean 'CartPole-v1'"),
         ("train gym/CartPole-v1 --resume", "resume"),
         ("train gym/CartPole-v1 --resume --run-dir runs/a", "runs/a holds no run"),
-        ("train a --import no_such_module", "--import no_such_module: there is no such module in"),
+        ("train a --import no_such_module", "--import no_such_module (env.imports): there is no such module in"),
         ("plot runs/a", "runs/a"),
     ],
 )

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollmill.config import Config
+from rollmill.envs.registry import find_registration
 from rollmill.options import apply, from_json, to_json
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
+    from rollmill.learning.report import LearnerReport
 
 __all__ = ["Run", "RunDirectoryError", "load", "make_config", "train"]
 
 CONFIG_FILE = "config.json"
+
+
+class MainGuardError(RuntimeError):
+    """A script trains at its top level, where its own worker processes come by."""
 
 
 class RunDirectoryError(ValueError):
@@ -85,8 +93,14 @@ def train(
 
     Raises:
         ValueError: The configuration cannot be used, or the run directory does not fit the call.
+        MainGuardError: A script calls this without the guard ``if __name__ == "__main__":``.
         ProcessFailed: A process of the run failed; the message holds its traceback.
     """
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise MainGuardError(
+            "train() was called while a process of a run was importing the script that started it. Put the call behind "
+            "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
+        )
     from rollmill.regimes.asynchronous import run
 
     given = dict(overrides)
@@ -98,7 +112,9 @@ def train(
         if run_dir is None:
             raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
         directory = Path(run_dir)
-        config = apply(load_config(directory), given)
+        saved = load_config(directory)
+        config = apply(saved, given)
+        _check_same_network(directory, saved, config)
         if preset is not None and config.preset and preset != config.preset:
             raise RunDirectoryError(
                 f"{directory} is a run of {config.preset!r}, not of {preset!r}: resume it by its own "
@@ -115,8 +131,16 @@ def train(
             )
     config = config.resolved()
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / CONFIG_FILE).write_text(json.dumps(to_json(config), indent=2) + "\n")
-    outcome = run(config, directory, resume=resume, quiet=quiet)
+    is_saved = False
+
+    def save_config(report: LearnerReport, time_s: float) -> None:
+        # Not before the learner runs with it: a run that cannot even start must not replace what is there.
+        nonlocal is_saved
+        if not is_saved:
+            _write_config(directory, config)
+            is_saved = True
+
+    outcome = run(config, directory, resume=resume, quiet=quiet, on_report=save_config)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
@@ -129,7 +153,11 @@ def load_config(run_dir: Path | str) -> Config:
     path = Path(run_dir) / CONFIG_FILE
     if not path.exists():
         raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.")
-    config = from_json(Config, json.loads(path.read_text()))
+    try:
+        content = json.loads(path.read_text())
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
+    config = from_json(Config, content)
     assert isinstance(config, Config)
     return config
 
@@ -139,6 +167,38 @@ def load(run_dir: Path | str, *, checkpoint: str = "latest", device: str = "cpu"
     from rollmill.evaluation.agent import load as load_agent
 
     return load_agent(run_dir, checkpoint=checkpoint, device=device)
+
+
+def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
+    """Refuses settings that a checkpoint cannot be continued with, before anything is started."""
+    changed = [
+        f"model.{field.name}"
+        for field in fields(saved.model)
+        if getattr(saved.model, field.name) != getattr(config.model, field.name)
+    ]
+    if saved.learner.optimiser != config.learner.optimiser:
+        changed.append("learner.optimiser")
+    if changed:
+        raise RunDirectoryError(
+            f"the run in {directory} cannot go on with another {', '.join(changed)}: its weights and its optimiser's "
+            "state would not fit; leave it as it was, or begin a new run."
+        )
+
+
+def _write_config(directory: Path, config: Config) -> None:
+    """Replaces ``config.json`` as a whole.
+
+    Where the environment was registered in the user's own script, the file names the script, so that ``rollmill eval``
+    and others, which the script does not start, find it.
+    """
+    registration, main = find_registration(config.env.name), sys.modules["__main__"]
+    script = getattr(main, "__file__", None)
+    if registration is not None and script is not None and registration.factory.__module__ == "__main__":
+        imports = dict.fromkeys((*config.env.imports, str(Path(script).resolve())))
+        config = replace(config, env=replace(config.env, imports=tuple(imports)))
+    aside = directory / f"{CONFIG_FILE}.new"
+    aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
+    aside.replace(directory / CONFIG_FILE)
 
 
 def _new_directory(preset: str) -> Path:

@@ -1,8 +1,8 @@
 """The command ``rollmill``: argv -> configuration -> run.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted. Whatever Rollmill itself raises is a message for
-the user and is printed as one, without the traceback of our own code; an environment's traceback is part of its
-message. Anything else is a defect and shows its full traceback.
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
+Whatever Rollmill itself raises is a message for the user and is printed as one, without the traceback of our own code;
+an environment's traceback is part of its message. Anything else is a defect and shows its full traceback.
 
 Nothing heavy is imported before it is needed: ``--help`` imports neither torch nor Gymnasium.
 """
@@ -113,7 +113,7 @@ _USAGE = {
     "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
     "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
     "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
-    "envs": "[FAMILY]",
+    "envs": "[FAMILY] [--import MODULE]",
 }
 
 
@@ -176,6 +176,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
 
     envs = Command("envs", _USAGE["envs"], _envs, "List the presets.")
     envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
+    _add_import(envs)
 
     commands = {"train": train, "eval": evaluate, "watch": watch, "plot": plot, "bench": bench, "envs": envs}
     parser = argparse.ArgumentParser(
@@ -198,7 +199,7 @@ def _add_run_dir(command: Command) -> None:
 def _add_import(command: Command) -> None:
     command.option(
         "--import",
-        "import a module that registers environments or models; may be given several times",
+        "import a module, or a .py file, that registers environments or models; may be given several times",
         metavar="MODULE",
         repeatable=True,
         dest="modules",
@@ -209,6 +210,7 @@ def _add_playing(command: Command) -> None:
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action instead of sampling")
+    _add_import(command)
 
 
 def _version() -> str:
@@ -232,14 +234,11 @@ def _settings_help() -> str:
 def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
     """Import the user's modules here, and have every worker import them too."""
     modules: list[str] = arguments.modules or []
-    for module in modules:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not module.startswith(error.name):
-                raise
-            raise OptionError(f"--import {module}: there is no such module in {os.getcwd()} or on PYTHONPATH") from None
     if modules:
+        from rollmill.envs.user_code import import_user_code
+
+        for module in modules:
+            import_user_code(module)
         overrides["env.imports"] = tuple(modules)
 
 
@@ -257,10 +256,11 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         **overrides,
     )
     print(run.dir)
-    return 0
+    return _EXIT_INTERRUPTED if run.ended_by == "signal" else 0
 
 
 def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    _import_modules(arguments, overrides)
     from rollmill.evaluation.evaluate import evaluate
 
     _use_one_thread()
@@ -279,6 +279,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
 
 
 def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    _import_modules(arguments, overrides)
     from rollmill.evaluation.watch import watch
 
     _use_one_thread()
@@ -338,6 +339,7 @@ def _format_result(result: Mapping[str, object], indent: str = "") -> str:
 
 
 def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
+    _import_modules(arguments, overrides)
     from rollmill.presets import list_presets
 
     families: dict[str, list[str]] = {}

@@ -72,7 +72,10 @@ def outcome_view(rows):
     )
 
 
-def random_actions(spec: ActionSpec, rows, rng):
+def random_actions(spec: ActionSpec, rows, rng, mask=None):
+    """Uniform; of what ``mask [B, n]`` allows, where the action is a single choice."""
+    if mask is not None and len(spec.categorical_sizes) == 1:
+        return np.array([[rng.choice(np.flatnonzero(row))] for row in mask], np.int32), None
     discrete = [rng.integers(0, n, rows) for n in spec.categorical_sizes]
     return (
         np.stack(discrete, axis=1).astype(np.int32) if discrete else None,
@@ -88,7 +91,7 @@ def run(group, specs, action, steps, mask_size=0, seed=0):
     shown, outcomes, actions = [copy(into)], [], []
     for _ in range(steps):
         into, outcome = observation_view(specs, group.num_rows, mask_size), outcome_view(group.num_rows)
-        chosen = random_actions(action, group.num_rows, rng)
+        chosen = random_actions(action, group.num_rows, rng, shown[-1].action_mask)
         group.step(*chosen, into, outcome)
         shown.append(copy(into))
         outcomes.append(outcome)

@@ -99,3 +99,11 @@ def test_the_stored_action_is_not_changed():
 def test_squashing_into_an_unbounded_box_is_refused():
     with pytest.raises(ValueError, match="finite bounds are needed"):
         ActionCodec(action_spec(spaces.Box(-np.inf, 1.0, (1,), np.float32)), squash=True)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("squash", [False, True])
+def test_actions_stay_within_the_box_in_its_own_dtype(dtype, squash):
+    box = spaces.Box(-0.4, 0.4, (2,), dtype)
+    action = ActionCodec(action_spec(box), squash).decode_batch(None, np.array([[9.0, -9.0]], np.float32))[0]
+    assert box.contains(action)

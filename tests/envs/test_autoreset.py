@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.spaces import action_spec, observation_specs
 
@@ -153,3 +155,31 @@ def test_time_limit_of_a_python_group_truncates_after_that_many_steps(harness):
     np.testing.assert_array_equal(np.flatnonzero(data.terminated[:, 0]), [7])
     np.testing.assert_array_equal(data.episode_length[[3, 7, 12], 0], [4, 3, 4])
     np.testing.assert_array_equal(data.observation["obs"][4, 0], [0, 0, 4])
+
+
+class Bandit(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_episodes_of_one_step_are_refused_where_none_of_them_would_be_seen(mode, harness):
+    group = VectorGroup(lambda seeds: SyncVectorEnv([Bandit] * 2, autoreset_mode=mode), seeds=[0, 1])
+    with pytest.raises(UnsupportedSpace, match=r"lasted a single step.*autoreset_mode=NEXT_STEP"):
+        harness.run(group, observation_specs(Bandit.observation_space), action_spec(Bandit.action_space), 200)
+
+
+def test_a_vector_whose_close_fails_says_so_without_raising():
+    class Stubborn(SyncVectorEnv):
+        def close(self, **kwargs):
+            raise BrokenPipeError("gone")
+
+    group = VectorGroup(lambda seeds: Stubborn([Bandit] * 2), seeds=[0, 1])
+    group.close()
+    assert "BrokenPipeError: gone" in group.failures[0]

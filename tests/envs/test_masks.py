@@ -4,7 +4,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import SyncVectorEnv
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollmill.envs import EnvConfig
 from rollmill.envs.errors import InvalidActionMask
@@ -67,6 +67,29 @@ def test_masks_stand_beside_their_observation(kind, where, harness):
     for t, row in np.ndindex(*x.shape):
         expected = np.arange(3) == x[t, row] % 3 if x[t, row] < 4 else np.ones(3)
         np.testing.assert_array_equal(data.mask[t, row], expected)
+
+
+class Strict(MaskedEnv):
+    """Refuses what its mask forbids, as board games do."""
+
+    def reset(self, **kwargs):
+        observation, info = super().reset(**kwargs)
+        self.allowed = info["action_mask"]
+        return observation, info
+
+    def step(self, action):
+        assert self.allowed[action], "an action was executed that the mask forbids"
+        result = super().step(action)
+        self.allowed = result[4]["action_mask"]
+        return result
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_no_action_is_executed_that_its_mask_forbids(mode, harness):
+    group = VectorGroup(lambda seeds: SyncVectorEnv([lambda: Strict("info")] * 2, autoreset_mode=mode), seeds=[0, 1])
+    env = Strict("info")
+    data = harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 40, mask_size=3)
+    assert data.valid.sum() > 40
 
 
 @pytest.mark.parametrize("kind", ["python", "vector"])

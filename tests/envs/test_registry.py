@@ -13,6 +13,7 @@ from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import make_env
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import find_registration, install, register_env, registrations
+from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 
 
 def test_a_class_is_registered_in_one_line():
@@ -86,11 +87,26 @@ def test_a_module_given_for_import_registers(tmp_path, monkeypatch):
     with pytest.raises(UnknownEnvironment, match="theirs"):
         probe(EnvConfig(name="theirs"))
     assert probe(EnvConfig(name="theirs", imports=("their_envs",))).name == "theirs"
-    with pytest.raises(UnknownEnvironment, match=r"no module 'their_env' to import.*did you mean 'their_envs'"):
+    with pytest.raises(NoSuchModuleError, match=r"--import their_env .*no such module"):
         probe(EnvConfig(name="theirs", imports=("their_env",)))
     (tmp_path / "broken_envs.py").write_text("import not_installed_anywhere\n")
     with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
         probe(EnvConfig(name="theirs", imports=("broken_envs",)))
+
+
+def test_a_file_given_for_import_registers(tmp_path):
+    path = tmp_path / "envs_in_a_file.py"
+    path.write_text(
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\nfrom rollmill.envs import register_env\n"
+        "class InAFile(CartPoleEnv): pass\nregister_env('in-a-file', InAFile)\n"
+    )
+    for _ in range(2):
+        assert probe(EnvConfig(name="in-a-file", imports=(str(path),))).name == "in-a-file"
+    with pytest.raises(NoSuchModuleError, match="there is no such file"):
+        probe(EnvConfig(name="in-a-file", imports=(str(tmp_path / "other.py"),)))
+    (tmp_path / "gym_like.py").write_text("import gym_like_and_not_there\n")
+    with pytest.raises(ModuleNotFoundError, match="gym_like_and_not_there"):
+        import_user_code(str(tmp_path / "gym_like.py"))
 
 
 def test_a_class_of_the_users_script_reaches_spawned_children(tmp_path):

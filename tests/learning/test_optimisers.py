@@ -251,3 +251,28 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
     graph.replay()
     assert not any(torch.equal(p, b) for p, b in zip(params, before, strict=True))
     guard.check("batch")
+
+
+@pytest.mark.parametrize("kind", ["adam", "rmsprop"])
+@pytest.mark.parametrize("before", [torch.channels_last, torch.contiguous_format])
+def test_a_resume_in_another_memory_format_goes_on_the_same(kind: str, before: torch.memory_format) -> None:
+    """Fused kernels walk parameters and moments side by side, whatever their strides."""
+    after = torch.contiguous_format if before is torch.channels_last else torch.channels_last
+    config = LearnerConfig(optimiser=kind, learning_rate=0.1)  # type: ignore[arg-type]
+
+    def start(layout: torch.memory_format, values: list[Tensor]) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
+        params = [nn.Parameter(v.clone(memory_format=layout) if v.dim() == 4 else v.clone()) for v in values]
+        return params, make_optimiser(params, config, "cpu")
+
+    values = [p.detach() for p in make_params()]
+    params, optimiser = start(before, values)
+    set_grads(params, 1)
+    optimiser.step()
+    state = copy.deepcopy(optimiser_state(optimiser))
+    resumed, again = start(after, [p.detach() for p in params])
+    load_optimiser_state(again, state)
+    for each, of_each in ((params, optimiser), (resumed, again)):
+        set_grads(each, 2)
+        of_each.step()
+    for p, q in zip(params, resumed, strict=True):
+        torch.testing.assert_close(p, q)

@@ -262,3 +262,33 @@ def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> No
     of = config(advantage="vtrace", minibatches=1, epochs=2)
     first, second = scene.step(of, micro_batch=2 * T), scene.step(of, micro_batch=2 * T)
     assert_same(first, second)
+
+
+@pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
+def test_what_does_not_count_makes_no_step(core: str, advantage: str) -> None:
+    scene = Scene(core=core)
+    of = config(advantage=advantage, minibatches=2)
+    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
+    path = FastPath(precision="fp32", micro_batch=10**6, channels_last=False)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
+    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0)
+    steps: list[int] = []
+    whole = updater.learn(
+        scene.batch, targets, np.zeros_like(scene.batch.arrays["valid"]), clip_range=0.1, entropy_coef=0.0,
+        after_step=lambda: steps.append(1) is None,
+    )  # fmt: skip
+    assert whole
+    assert not steps
+
+
+def test_vtrace_gives_the_normaliser_of_returns_what_it_needs() -> None:
+    scene = Scene()
+    of = config(advantage="vtrace")
+    assert targets_of(scene.batch, of, value_mean=0.0, value_std=1.0).return_ is None
+    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0, normalises_returns=True)
+    assert targets.advantage is None
+    assert targets.return_ is not None
+    expected = targets_of(scene.batch, config(gae_lambda=1.0), value_mean=0.0, value_std=1.0).return_
+    assert expected is not None
+    np.testing.assert_allclose(targets.return_, expected, rtol=1e-6)

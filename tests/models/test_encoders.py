@@ -82,10 +82,8 @@ def test_every_way_to_deliver_pixels_gives_the_same(spec: ArraySpec, kind: str) 
     expected = encoder(x)
     first = next(m for m in encoder.modules() if hasattr(m, "channels_last"))
     close = {"rtol": 1e-4, "atol": 1e-5}
-    planes = x if channels_first(spec) else x.permute(0, 3, 1, 2)
-    scaled = planes.float() / 255.0
-    torch.testing.assert_close(encoder(scaled.contiguous()), expected, **close)
-    torch.testing.assert_close(encoder(scaled.contiguous(memory_format=torch.channels_last)), expected, **close)
+    # What a normaliser has made of the pixels has the same axes, and is not scaled again.
+    torch.testing.assert_close(encoder(x.float() / 255.0), expected, **close)
     assert torch.equal(encoder(x.flip(0).flip(0)), expected)
     noncontiguous = torch.cat([x, x])[::2]
     torch.testing.assert_close(encoder(noncontiguous), encoder(noncontiguous.contiguous()))
@@ -152,7 +150,7 @@ def test_impala_equals_a_literal_network() -> None:
 
 def test_impala_learns_through_its_skip_connections() -> None:
     encoder = entry_encoder("impala", "obs", ArraySpec(shape=(36, 36, 3), dtype="uint8"), NARROW).double()
-    x = torch.rand(1, 3, 36, 36, dtype=torch.float64, requires_grad=True)
+    x = torch.rand(1, 36, 36, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda v: encoder(v)[:, :4].sum(), (x,), fast_mode=True)
 
 
@@ -317,3 +315,24 @@ def test_a_grid_of_categories_becomes_one_hot(shape: tuple[int, ...]) -> None:
 )
 def test_other_small_grids_stay_numbers(spec: ArraySpec, config: ModelConfig) -> None:
     assert isinstance(entry_encoder("auto", "image", spec, config), ConvEncoder)
+
+
+def test_bytes_that_were_normalised_are_not_scaled_again() -> None:
+    spec = ArraySpec(shape=(16,), dtype="uint8", low=0, high=255)
+    encoder = entry_encoder("mlp", "ram", spec, ModelConfig())
+    assert isinstance(encoder, DenseEncoder)
+    x = torch.randn(4, 16)
+    torch.testing.assert_close(encoder(x), encoder.layers(x))
+    whole = pixels(spec, 4)
+    torch.testing.assert_close(encoder(whole), encoder.layers(whole / 255.0))
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 6), (-3, 2), (-9, -4)])
+def test_a_choice_with_any_bounds(low: int, high: int) -> None:
+    spec = ArraySpec(shape=(1,), dtype="int64", low=low, high=high)
+    encoder = entry_encoder("auto", "die", spec, ModelConfig(mlp_sizes=()))
+    assert encoder.output_size == 6
+    x = torch.arange(low, high + 1)[:, None]
+    assert torch.equal(encoder(x), torch.eye(6))
+    # What a worker tries out the network with before there is data; it may be no choice at all.
+    assert not encoder(torch.tensor([[high + 1]])).any()

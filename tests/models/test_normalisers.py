@@ -100,3 +100,17 @@ def test_images_are_normalised_if_asked() -> None:
     assert result.dtype == torch.float32
     torch.testing.assert_close(result.mean(0), torch.zeros(4, 36, 36), rtol=0, atol=1e-4)
     torch.testing.assert_close(result.std(0, correction=0), torch.ones(4, 36, 36), rtol=0, atol=1e-4)
+
+
+def test_nothing_to_merge_changes_nothing() -> None:
+    statistics = RunningMeanStd((2,))
+    statistics.update(torch.randn(5, 2))
+    before = {name: value.clone() for name, value in statistics.state_dict().items()}
+    statistics.update(torch.empty(0, 2))
+    assert all(torch.equal(value, before[name]) for name, value in statistics.state_dict().items())
+
+
+def test_choices_are_not_normalised() -> None:
+    specs = {"die": ArraySpec(shape=(1,), dtype="int64", low=1, high=6), "x": ArraySpec(shape=(2,), dtype="float32")}
+    normaliser = ObservationNormaliser(specs, images=False, clip=10.0)
+    assert normaliser.names == ("x",)

@@ -125,12 +125,13 @@ def test_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
 
 def test_keeps_the_untrained_one(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=1)
-    store.save({"step": 0}, 0)
-    store.save({"step": 1}, 1)
+    store.save({"step": 0}, 0, is_initial=True)
+    # Nothing of a batch that was not finished is counted, but its weights are not those of the beginning.
+    store.save({"step": 1}, 0)
     assert load_checkpoint(store.initial_path) == {"step": 0}
     assert [load_checkpoint(p) for p in store.paths()] == [{"step": 1}]
     without = make_store(tmp_path / "without", keep_initial=False)
-    without.save({"step": 0}, 0)
+    without.save({"step": 0}, 0, is_initial=True)
     assert not without.initial_path.exists()
 
 
@@ -288,7 +289,6 @@ def test_when_one_is_due(tmp_path: Path) -> None:
         ({"every_s": float("nan")}, r"checkpoint\.every_s=nan"),
         ({"every_steps": 0}, r"checkpoint\.every_steps=0: give at least 1"),
         ({"keep": 0}, r"checkpoint\.keep=0: give at least 1"),
-        ({"best_metric": ""}, r"checkpoint\.best_metric='': name the metric"),
     ],
 )
 def test_config_refuses_what_cannot_be_meant(options: dict[str, Any], message: str) -> None:

@@ -41,15 +41,16 @@ class _Numbers:
     def __init__(self, first: int, head: BoxHead, squash: bool) -> None:
         self.columns = slice(first, first + head.size)
         self.head = head
-        self.low = np.array(head.low, np.float32)
-        self.high = np.array(head.high, np.float32)
+        # In the environment's dtype: the nearest float32 may lie outside a float64 box, which `contains` would refuse.
+        self.low = np.array(head.low, head.dtype)
+        self.high = np.array(head.high, head.dtype)
         self.squash = squash
         self.half_range = (self.high - self.low) / 2 if squash else None
         self.clip = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
     def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
         assert continuous is not None
-        stored = continuous[:, self.columns]
+        stored = continuous[:, self.columns].astype(self.head.dtype, copy=False)
         if self.half_range is not None:
             value = np.tanh(stored)
             value += 1.0
@@ -61,7 +62,8 @@ class _Numbers:
             value = np.clip(stored, self.low, self.high)
         else:
             value = stored.copy()
-        return value.reshape(len(value), *self.head.shape).astype(self.head.dtype, copy=False)
+        batch: Array = value.reshape(len(value), *self.head.shape)
+        return batch
 
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
         return list(self.batch(discrete, continuous))

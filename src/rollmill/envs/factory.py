@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import Group
 from rollmill.specs import EnvSpec
@@ -65,33 +65,16 @@ def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = No
     return f"; did you mean {' or '.join(map(repr, names))}?" if names else ""
 
 
-def import_modules(config: EnvConfig) -> None:
-    """Import the modules that register environments.
-
-    Raises:
-        UnknownEnvironment: When there is no such module (an error inside one is raised as it is).
-    """
-    for module in config.imports:
-        try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
-                raise
-            known = [m.name for m in pkgutil.iter_modules()]
-            raise UnknownEnvironment(
-                f"no module {module!r} to import (env.imports / --import): it must be importable from the current "
-                f"directory or the installed packages{suggest(module, known)}"
-            ) from error
-
-
 def resolve_maker(config: EnvConfig) -> Maker:
     """Find who makes the environment: registrations first, then the families, then Gymnasium's registry.
 
     Raises:
         UnknownEnvironment: No such name; suggests the nearest ones.
         MissingExtra: The package that makes it is not installed.
+        NoSuchModuleError: One of ``imports`` does not exist.
     """
-    import_modules(config)
+    for name in config.imports:
+        import_user_code(name)
     registration = find_registration(config.name)
     if registration is not None:
         return _registered_maker(registration, config)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import traceback
+
 from rollmill.envs.errors import EnvironmentFailure
 
-__all__ = ["RestartBudget", "failure"]
+__all__ = ["RestartBudget", "failure", "report"]
 
 
 class RestartBudget:
@@ -44,3 +46,8 @@ def failure(
             "allow more"
         )
     return EnvironmentFailure(message + advice)
+
+
+def report(who: str, where: str, error: Exception) -> str:
+    """What is said of a failure that does not end the run: who failed where, with the environment's own traceback."""
+    return f"{who} failed in its {where}:\n" + "".join(traceback.format_exception(error)).rstrip()

@@ -11,7 +11,7 @@ import numpy as np
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import InvalidActionMask, RollmillEnvError
-from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
@@ -32,7 +32,8 @@ class PythonGroup:
 
     Attributes:
         num_rows: Rows of the group.
-        failures: Failures mended so far, as messages (only with ``on_failure="restart"``).
+        failures: Failures mended so far, each with its traceback (only with ``on_failure="restart"``); whoever reads
+            them may clear the list.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class PythonGroup:
             try:
                 env.close()
             except Exception as error:
-                self.failures.append(f"close: {error!r}")
+                self.failures.append(report(self._name, "close", error))
 
     def _reset_instead(self, row: int) -> Callable[[Any], Any]:
         env = self._envs[row]
@@ -252,7 +253,7 @@ class PythonGroup:
             try:
                 self._envs[row].close()
             except Exception as also:
-                self.failures.append(f"close: {also!r}")
+                self.failures.append(report(self._name, "close", also))
             self._envs[row] = self._construct(row)
             self._rebuilds[row] += 1
             # A rebuilt environment must not play its first episodes again.
@@ -271,4 +272,4 @@ class PythonGroup:
     def _spend(self, row: int, where: str, error: Exception) -> None:
         if self._budget is None or not self._budget.spend():
             raise failure(self._name, self._first + row, where, self._clock, error, self._budget) from error
-        self.failures.append(f"{where}: environment {self._first + row} of {self._name}: {error!r}")
+        self.failures.append(report(f"environment {self._first + row} of {self._name}", where, error))

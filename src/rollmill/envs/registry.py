@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -64,8 +66,9 @@ def _identity(factory: Callable[..., Any]) -> tuple[str, str] | int:
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if module is None or name is None:
         return id(factory)
-    # A spawned child imports the user's script once more, as __mp_main__.
-    return ("__main__" if module == "__mp_main__" else module), name
+    # A spawned child imports the user's script once more, as __mp_main__, and --import may do so by its path.
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return (module if file is None else os.path.realpath(file)), name
 
 
 def find_registration(name: str) -> Registration | None:

@@ -11,12 +11,13 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace
-from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
 __all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
 
+_MOST_HIDDEN_ENDS = 100
 _MODES = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}
 
 
@@ -55,7 +56,8 @@ class VectorGroup:
 
     Attributes:
         num_rows: Rows of the group.
-        failures: Failures mended so far, as messages (only with ``on_failure="restart"``).
+        failures: Failures mended so far, each with its traceback (only with ``on_failure="restart"``); whoever reads
+            them may clear the list.
     """
 
     def __init__(
@@ -114,6 +116,7 @@ class VectorGroup:
         # Rows that show an observation from which their environment will not act: their next step is masked.
         self._masked = np.zeros(self.num_rows, bool)
         self._any_masked = False
+        self._hidden_ends = np.zeros(self.num_rows, np.int64)
         self._lives = np.zeros(self.num_rows, np.int64)
         self._return = np.zeros(self.num_rows, np.float64)
         self._length = np.zeros(self.num_rows, np.int32)
@@ -142,8 +145,6 @@ class VectorGroup:
         actions = self._actions.decode_batch(discrete, continuous)
         masked = self._masked
         try:
-            if self._mode == "disabled" and self._any_masked:
-                self._env.reset(options={"reset_mask": masked.copy()})
             observation, reward, terminated, truncated, info = self._env.step(actions)
         except Exception as error:
             self._mend("step", error, into)
@@ -173,6 +174,14 @@ class VectorGroup:
         self._masked = ended
         if self._life_key is not None:
             self._lose_lives(info[self._life_key], outcome, ended)
+        if self._any_masked and self._mode == "disabled":
+            # Now, not before the next step: its actions have to fit the masks of these first observations.
+            try:
+                observation, info = self._env.reset(options={"reset_mask": ended.copy()})
+            except Exception as error:
+                self._mend("reset", error, into)
+                _write_failed(outcome)
+                return
         self._write_mask(observation, info, into)
         self._checks.reward(outcome.reward, self._clock)
         self._checks.observation(into, self._clock)
@@ -181,7 +190,10 @@ class VectorGroup:
         """Close the vector environment."""
         env, self._env = self._env, None
         if env is not None:
-            env.close()
+            try:
+                env.close()
+            except Exception as error:  # what failed before, if anything, says more
+                self.failures.append(report(self._name, "close", error))
 
     def _end(self, ended: Array, masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
         outcome.episode_return[ended] = self._return[ended]
@@ -189,6 +201,13 @@ class VectorGroup:
         self._return[ended] = 0.0
         self._length[ended] = 0
         # An episode of a single step can end inside a masked row; its end is counted, but is no transition.
+        self._hidden_ends[ended] = np.where(masked[ended], self._hidden_ends[ended] + 1, 0)
+        if self._mode != "next_step" and int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
+            raise UnsupportedSpace(
+                f"{_MOST_HIDDEN_ENDS} episodes in succession of {self._name} lasted a single step, which a vector "
+                "with autoreset SAME_STEP or DISABLED makes unseen: nothing could be learned from them; build it with "
+                "autoreset_mode=NEXT_STEP"
+            )
         outcome.terminated[masked] = False
         outcome.truncated[masked] = False
         if self._mode == "same_step":
@@ -210,8 +229,11 @@ class VectorGroup:
         if into.action_mask is None:
             return
         raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)
+        # With NEXT_STEP a masked row's action is ignored; with the other modes it is the first of the next episode,
+        # whose mask the vector shows already.
+        ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
         for row in range(self.num_rows):
-            if self._masked[row] or raw is None:
+            if ignored[row] or raw is None:
                 into.action_mask[row] = True
             else:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
@@ -241,10 +263,7 @@ class VectorGroup:
     def _mend(self, where: str, error: Exception, into: ObservationView) -> None:
         while True:
             self._spend(where, error)
-            try:
-                self.close()
-            except Exception as also:
-                self.failures.append(f"close: {also!r}")
+            self.close()
             self._rebuilds += 1
             seeds = [
                 int(np.random.SeedSequence([seed, self._rebuilds]).generate_state(1)[0] >> 1) for seed in self._seeds
@@ -262,7 +281,7 @@ class VectorGroup:
         index = f"{self._first}..{self._first + self.num_rows - 1}"
         if self._budget is None or not self._budget.spend():
             raise failure(self._name, index, where, self._clock, error, self._budget) from error
-        self.failures.append(f"{where}: environments {index} of {self._name}: {error!r}")
+        self.failures.append(report(f"environments {index} of {self._name}", where, error))
 
 
 def _autoreset_mode(env: Any) -> str:

@@ -50,6 +50,7 @@ class Group(Protocol):
     """``num_rows`` rows that are stepped together; the only owner of its environments."""
 
     num_rows: int
+    failures: list[str]
 
     def reset(self, into: ObservationView) -> None:
         """Start every row's first episode and write ``x_0``."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot
+from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import film_episode
 from rollmill.runtime.seeds import int_seed
@@ -167,7 +169,11 @@ def evaluate_snapshot(
         group.close()
     film = None
     if video is not None:
-        film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
+        try:
+            film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
+        except NotRenderableError as error:
+            # What has been played is not thrown away for a picture.
+            warnings.warn(f"no video was written: {error}", stacklevel=2)
     flat = tuple(value for row in returns for value in row)
     steps_played = tuple(value for row in lengths for value in row)
     estimate: Estimate = mean_interval(flat, seed=seed)

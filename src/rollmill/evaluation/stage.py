@@ -66,6 +66,7 @@ class Stage:
         self, group: Group, picture: Callable[[ObservationView], Any], fps: float, twin: _Twin | None = None
     ) -> None:
         self._group = group
+        self.failures = group.failures
         self._picture = picture
         self._twin = twin
         self._shown: ObservationView | None = None
@@ -210,7 +211,10 @@ def _vector_stage(config: EnvConfig, seed: int, *, squash: bool, fps: float) -> 
     )
 
     def picture(view: ObservationView) -> Any:
-        rendered = vector.render()
+        try:
+            rendered = vector.render()
+        except NotImplementedError:  # what gymnasium.vector.VectorEnv does by itself
+            rendered = None
         return _observed_picture(view) if rendered is None else rendered[0]
 
     return Stage(group, picture, fps)

@@ -82,6 +82,7 @@ class PolicyWorker:
         )
         self._worker_of_group = topology.worker_of_group
         self._requests = store.requests[index]
+        self._min_groups = min(config.min_batch_groups, len(groups))
         self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
         limit = config.max_batch_rows
         self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
@@ -115,9 +116,9 @@ class PolicyWorker:
         while not self._context.stop.is_set():
             self._ledger.enter(WAITING)
             waiting = self._requests.get_many(self._pending, _POLL_S)
-            if 0 < waiting < self._config.min_batch_groups:
+            if 0 < waiting < self._min_groups:
                 waiting += self._requests.get_many(
-                    self._pending[waiting:], self._config.max_wait_us * 1e-6, self._config.min_batch_groups - waiting
+                    self._pending[waiting:], self._config.max_wait_us * 1e-6, self._min_groups - waiting
                 )
             for first in range(0, waiting, self._max_groups):
                 self._answer(self._pending[first : min(first + self._max_groups, waiting)])

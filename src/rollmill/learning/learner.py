@@ -148,12 +148,20 @@ class Learner:
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
         mean, std = self._model.value_moments()
-        return _Prepared(batch, targets_of(batch, self._config, value_mean=mean, value_std=std))
+        targets = targets_of(
+            batch,
+            self._config,
+            value_mean=mean,
+            value_std=std,
+            normalises_returns=self._model.normalises_returns,
+        )
+        return _Prepared(batch, targets)
 
     def _learn(self, prepared: _Prepared) -> None:
         """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
         self._ledger.enter(LEARNING)
         batch, targets = prepared
+        steps_before = self.sgd_steps
         keep = self._admit(batch)
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
         self._update_normalisers(batch, targets, keep)
@@ -173,7 +181,7 @@ class Learner:
         self.updates += 1
         self._ledger.add(0, consumed)
         self._episodes.extend(batch.episodes)
-        if self._config.schedule == "kl":
+        if self._config.schedule == "kl" and self.sgd_steps > steps_before:
             self._learning_rate.update(self._updater.last_kl())
 
     def _admit(self, batch: Batch) -> NDArray[np.bool_]:
@@ -189,6 +197,8 @@ class Learner:
 
     def _update_normalisers(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_]) -> None:
         """Running statistics take in each batch once, before it is learned from."""
+        if not keep.any():
+            return
         if self._model.normalises_observations:
             index = batch.observation_index[: self._rollout_length][keep]
             self._model.update_normaliser(self._updater.observations(index))
@@ -249,6 +259,7 @@ class Learner:
             },
             agent_steps=self.agent_steps,
             metric=metric,
+            is_initial=self.sgd_steps == 0,
         )
 
     def _restore(self) -> None:

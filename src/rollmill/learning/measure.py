@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -98,8 +99,10 @@ def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> 
     dtype: torch.dtype = getattr(torch, item.dtype)
     if dtype.is_floating_point:
         return torch.randn(shape, dtype=dtype, device=device)
-    largest = 255 if item.dtype == "uint8" else 2**15
-    high = int(min(item.high if item.high is not None else largest, largest)) + 1
+    low, high = item.low, item.high
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        low, high = 0, 255 if item.dtype == "uint8" else 100
     if dtype is torch.bool:
-        high = 2
-    return torch.randint(0, high, shape, device=device).to(dtype)
+        low, high = 0, 1
+    # In 64 bits, and no wider than those can be.
+    return torch.randint(int(low), int(min(high, 2**62)) + 1, shape, device=device).to(dtype)

@@ -135,7 +135,17 @@ def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, A
                 )
     rates = [group["lr"] for group in optimiser.param_groups]
     groups = optimiser.state_dict()["param_groups"]
-    optimiser.load_state_dict({"state": dict(moments), "param_groups": groups})
+    # In the parameters' memory format, which a run may choose anew each time: fused kernels walk both side by side.
+    fitting = {
+        index: {
+            name: torch.empty_like(params[index], dtype=value.dtype).copy_(value)
+            if isinstance(value, Tensor) and value.dim() > 0
+            else value
+            for name, value in of_param.items()
+        }
+        for index, of_param in moments.items()
+    }
+    optimiser.load_state_dict({"state": fitting, "param_groups": groups})
     # Loading copies the groups, and with them the learning rate's tensor, which set_learning_rate's callers may share.
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate

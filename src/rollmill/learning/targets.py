@@ -26,7 +26,8 @@ class Targets:
         reward: float32 ``[T, N]``, scaled and clipped.
         cut: bool ``[T, N]``, see :mod:`rollmill.specs`.
         advantage: float32 ``[T, N]``, from GAE; None where V-trace computes it inside the loss.
-        return_: float32 ``[T, N]`` in the units of the rewards, likewise.
+        return_: float32 ``[T, N]`` in the units of the rewards: GAE's; with V-trace the behaviour policy's, for the
+            normaliser of returns alone, or None where there is none.
     """
 
     reward: NDArray[np.float32]
@@ -35,7 +36,9 @@ class Targets:
     return_: NDArray[np.float32] | None
 
 
-def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_std: float) -> Targets:
+def targets_of(
+    batch: Batch, config: LearnerConfig, *, value_mean: float, value_std: float, normalises_returns: bool = False
+) -> Targets:
     """Rewards as the loss wants them, and for GAE the advantages; everything that needs no weights.
 
     Args:
@@ -43,6 +46,7 @@ def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_
         config: Reward scale and clip, estimator, discount, lambda.
         value_mean: The critic predicts (V - value_mean) / value_std.
         value_std: See ``value_mean``.
+        normalises_returns: Whether returns are wanted with V-trace too.
 
     Raises:
         NonFiniteSampleError: A reward, value or log-probability of a valid sample is not finite.
@@ -54,13 +58,13 @@ def targets_of(batch: Batch, config: LearnerConfig, *, value_mean: float, value_
     if config.reward_clip is not None:
         reward = np.clip(reward, -config.reward_clip, config.reward_clip)
     cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)
-    if config.advantage == "vtrace":
+    is_vtrace = config.advantage == "vtrace"
+    if is_vtrace and not normalises_returns:
         return Targets(reward, cut, None, None)
     value = arrays["value"] * np.float32(value_std) + np.float32(value_mean)
-    advantage, return_ = gae_numpy(
-        reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=config.gae_lambda
-    )
-    return Targets(reward, cut, advantage, return_)
+    trace = config.vtrace_lambda if is_vtrace else config.gae_lambda
+    advantage, return_ = gae_numpy(reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=trace)
+    return Targets(reward, cut, None if is_vtrace else advantage, return_)
 
 
 def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:

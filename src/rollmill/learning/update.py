@@ -119,7 +119,8 @@ class Updater:
             keep: bool ``[T, N]``: samples that count: valid and not too old.
             clip_range: Epsilon of the PPO ratio, by its schedule.
             entropy_coef: Weight of the entropy bonus, by its schedule.
-            after_step: Called after every SGD step, to publish; False leaves the rest of the batch.
+            after_step: Called after every SGD step, to publish; False leaves the rest of the batch. A minibatch without
+                a sample that counts makes no step.
 
         Returns:
             Whether the whole batch was learned from.
@@ -130,7 +131,8 @@ class Updater:
         coefficients = (clip_range, entropy_coef)
         for _ in range(self._config.epochs):
             for chosen in self._minibatches(keep):
-                self._step(batch, targets, keep, chosen, *coefficients)
+                if not self._step(batch, targets, keep, chosen, *coefficients):
+                    continue
                 if not after_step():
                     self._guard.check("learning from a batch")
                     return False
@@ -164,11 +166,11 @@ class Updater:
         chosen: NDArray[np.int64],
         clip_range: float,
         entropy_coef: float,
-    ) -> None:
-        """One SGD step: the minibatch's micro-batches, whose gradients add up."""
+    ) -> bool:
+        """One SGD step: the minibatch's micro-batches, whose gradients add up; False if no sample of it counts."""
         count = int(keep[:, chosen].sum()) if self._trajectories else len(chosen)
         if not count:
-            return
+            return False
         limit = self._fast_path.micro_batch
         if self._trajectories:
             limit = (self._fast_path.graph_samples or limit) // batch.rollout_length
@@ -190,6 +192,7 @@ class Updater:
         self._optimiser.step()
         self._losses[-1] += norm
         self._num_losses += 1
+        return True
 
     def _advantage_sums(self, targets: Targets, keep: NDArray[np.bool_], chosen: NDArray[np.int64]) -> Tensor | None:
         """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""

@@ -7,9 +7,8 @@ on the device to the compute dtype (exact in bfloat16 too, which holds every int
 folded into the first convolution's weight, so that no pass over the pixels scales them. The cast writes channels_last
 memory, which is what convolutions are fastest on.
 
-A batch builder may have done this already: an image entry whose spec is uint8 but that arrives as float32 or bfloat16
-is taken to be ``[N, C, H, W]`` (of any memory format, best a channels_last view of ``[N, H, W, C]`` memory) *already
-multiplied by 1/255*.
+An entry whose spec is uint8 but that arrives as float32 has been normalised (``model.normalise_images``): it has the
+same axes, and nothing scales it any more.
 """
 
 from __future__ import annotations
@@ -37,6 +36,7 @@ __all__ = [
     "is_categorical",
     "is_grid",
     "is_large_image",
+    "one_hot_size",
 ]
 
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
@@ -107,17 +107,13 @@ class ImageInput(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to the convolution's output."""
         weight = self.weight
-        prepared = self.is_bytes and x.is_floating_point()
-        if not (prepared or self.channels_first):
+        if not self.channels_first:
             x = x.permute(0, 3, 1, 2)
-        if not prepared:
-            if self.pixel_scale != 1.0:
-                weight = weight * self.pixel_scale
-            device = x.device.type
-            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-            x = self._cast(x, dtype)
-        elif not torch.is_autocast_enabled(x.device.type):
-            x = x.to(weight.dtype)
+        if self.pixel_scale != 1.0 and not x.is_floating_point():
+            weight = weight * self.pixel_scale
+        device = x.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+        x = self._cast(x, dtype)
         return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
 
     def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -254,14 +250,17 @@ class DenseEncoder(EntryEncoder):
         published: The activation that ``"auto"`` stands for.
     """
 
+    choices: Tensor
+
     def __init__(
         self, spec: ArraySpec, sizes: tuple[int, ...], config: ModelConfig, *, published: Activation = "tanh"
     ) -> None:
-        choices = _one_hot_size(spec)
+        choices = one_hot_size(spec)
         width = choices or spec.size
         super().__init__(sizes[-1] if sizes else width)
         self.num_choices = choices
-        self.first_choice = int(spec.low) if choices and spec.low is not None else 0
+        first_choice = int(spec.low) if choices and spec.low is not None else 0
+        self.register_buffer("choices", torch.arange(first_choice, first_choice + choices), persistent=False)
         self.input_scale = 1.0 / 255.0 if spec.dtype == "uint8" and spec.high == 255 else 1.0
         layers: list[nn.Module] = []
         for before, size in pairwise((width, *sizes)):
@@ -274,13 +273,13 @@ class DenseEncoder(EntryEncoder):
     def forward(self, x: Tensor) -> Tensor:
         """``[N, ...]`` to ``[N, output_size]``."""
         x = x.reshape(x.shape[0], -1)
-        if self.num_choices and not x.is_floating_point():
-            choice = (x[:, 0] - self.first_choice).long()
-            x = functional.one_hot(choice, self.num_choices)
+        scale = 1.0 if x.is_floating_point() else self.input_scale
+        if self.num_choices:
+            x = x == self.choices
         first = self.layers[0].weight if len(self.layers) else None
         x = x.to(first.dtype if isinstance(first, Tensor) else torch.float32)
-        if self.input_scale != 1.0:
-            x = x * self.input_scale
+        if scale != 1.0:
+            x = x * scale
         features: Tensor = self.layers(x)
         return features
 
@@ -295,7 +294,8 @@ def _conv_size(height: int, width: int, kernel: int, stride: int, padding: int) 
     return (height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1
 
 
-def _one_hot_size(spec: ArraySpec) -> int:
+def one_hot_size(spec: ArraySpec) -> int:
+    """Columns of an entry that is one choice (an integer with declared bounds), 0 for every other entry."""
     is_integer = spec.dtype.startswith(("int", "uint"))
     if not is_integer or spec.size != 1 or spec.low is None or spec.high is None:
         return 0

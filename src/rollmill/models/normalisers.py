@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from rollmill.models.encoders import one_hot_size
 from rollmill.specs import ArraySpec
 
 __all__ = ["ObservationNormaliser", "RunningMeanStd"]
@@ -55,6 +56,8 @@ class RunningMeanStd(nn.Module):
             valid: bool, as many leading axes; False leaves a sample out (which may then be NaN). None takes all.
         """
         rows = x.reshape(-1, *self.mean.shape).double()
+        if not rows.shape[0]:
+            return
         if valid is None:
             count = torch.full((), float(rows.shape[0]), dtype=torch.float64, device=rows.device)
             mean = rows.mean(0)
@@ -84,7 +87,7 @@ class RunningMeanStd(nn.Module):
 
 
 class ObservationNormaliser(nn.Module):
-    """Normalises and clips some entries of an observation; the others pass unchanged.
+    """Normalises and clips some entries of an observation; the others, and choices, pass unchanged.
 
     Args:
         observation: Name -> spec.
@@ -94,7 +97,9 @@ class ObservationNormaliser(nn.Module):
 
     def __init__(self, observation: Mapping[str, ArraySpec], *, images: bool, clip: float) -> None:
         super().__init__()
-        self.names = tuple(name for name, spec in observation.items() if images or not spec.is_image)
+        self.names = tuple(
+            name for name, spec in observation.items() if (images or not spec.is_image) and not one_hot_size(spec)
+        )
         self.statistics = nn.ModuleList([RunningMeanStd(observation[name].shape) for name in self.names])
         self.clip = clip
 

@@ -30,6 +30,7 @@ from rollmill.runtime.affinity import plan
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
+from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage import weights
@@ -168,7 +169,18 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> R
     )
     SlotStore(arena, fields, topology, create=True)
     weights.WeightStore(arena, create=True)
-    return RunSetup(config, probed, topology, fields, arena, run_dir, resume, UserCode.of_this_process(config))
+    done = (_saved_steps(run_dir) or 0) if resume else 0
+    return RunSetup(
+        config,
+        probed,
+        topology,
+        fields,
+        arena,
+        run_dir,
+        resume,
+        UserCode.of_this_process(config),
+        int_seed(config.seed, "resumed", done) if done else config.seed,
+    )
 
 
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:

@@ -5,13 +5,13 @@ The functions import torch inside, because rollout workers, which import this mo
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rollmill.config import Config
 from rollmill.envs.registry import Registration, install, registrations
+from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
@@ -59,13 +59,26 @@ class UserCode:
     def install(self) -> None:
         """Registers it all in this process."""
         for module in self.modules:
-            importlib.import_module(module)
+            import_user_code(module)
         install(self.environments)
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Everything that a process needs to find its place; pickled to it when it starts."""
+    """Everything that a process needs to find its place; pickled to it when it starts.
+
+    Attributes:
+        config: Resolved.
+        probed: What the environment and the network are.
+        topology: Who serves whom.
+        fields: The slots' arrays.
+        arena: The shared memory.
+        run_dir: The run's directory.
+        resume: Whether the learner goes on from a checkpoint.
+        user_code: What the user registered.
+        sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
+            checkpoint that it goes on from, so that it does not play its first episodes again.
+    """
 
     config: Config
     probed: Probed
@@ -75,6 +88,7 @@ class RunSetup:
     run_dir: Path
     resume: bool
     user_code: UserCode
+    sampling_seed: int
 
     def store(self) -> SlotStore:
         """The slots, attached."""
@@ -93,8 +107,15 @@ def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
     context.send(Probed(spec, model.state_size, flat_nbytes(model), sum(p.numel() for p in model.parameters())))
 
 
-def build_group(config: Config, group: int, budget: RestartBudget | None = None) -> Group:
-    """The environments of one group, seeded by their places in the whole run; ``config`` is resolved."""
+def build_group(config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None) -> Group:
+    """The environments of one group, seeded by their places in the whole run.
+
+    Args:
+        config: Resolved.
+        group: Which group.
+        budget: See :func:`rollmill.envs.factory.make_group`.
+        seed: Keys them; the run's by default.
+    """
     from rollmill.envs.factory import make_group
     from rollmill.runtime.seeds import int_seed
 
@@ -103,7 +124,10 @@ def build_group(config: Config, group: int, budget: RestartBudget | None = None)
     return make_group(
         config.env,
         config.envs_per_group,
-        [int_seed(config.seed, "environment", first + i) for i in range(config.envs_per_group)],
+        [
+            int_seed(config.seed if seed is None else seed, "environment", first + i)
+            for i in range(config.envs_per_group)
+        ],
         first,
         num_threads=1 if config.rollout.env_threads == "auto" else config.rollout.env_threads,
         squash=config.model.squash_actions,
@@ -125,10 +149,10 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         context,
         setup.store(),
         worker,
-        lambda group: build_group(config, group, budget),
+        lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
         action=setup.probed.spec.action,
         decorrelate_steps=config.rollout_length if steps == "auto" else steps,
-        random=stream(config.seed, "rollout worker", worker),
+        random=stream(setup.sampling_seed, "rollout worker", worker),
     ).run()
 
 
@@ -152,7 +176,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         make_model(spec.observation, spec.action, config.model),
         action=spec.action,
         config=config.inference,
-        seed=int_seed(config.seed, "policy worker", index),
+        seed=int_seed(setup.sampling_seed, "policy worker", index),
     ).run()
 
 

@@ -10,7 +10,8 @@ from rollmill.storage.slots import Topology, slots_needed
 def plan_topology(config: Config, probed: Probed) -> Topology:
     """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots.
 
-    Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones.
+    Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
+    where it has fewer groups than there are policy workers, groups go round over all rollout workers.
 
     Raises:
         ConfigError: Fewer slots were asked for than the run needs to go on.
@@ -40,12 +41,14 @@ def plan_topology(config: Config, probed: Probed) -> Topology:
             f"num_slots={wanted}: at least {least} are needed, one for each of the {num_groups} groups and one "
             "batch's; fewer would stop the run for good. Use 'auto'."
         )
+    # The rollout worker with the fewest groups has num_groups // num_workers of them.
+    round_of = num_workers if num_policy_workers <= num_groups // num_workers else 1
     groups_of_worker = [len(range(worker, num_groups, num_workers)) for worker in range(num_workers)]
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=group_rows,
         worker_of_group=tuple(group % num_workers for group in range(num_groups)),
-        policy_worker_of_group=tuple(group // num_workers % num_policy_workers for group in range(num_groups)),
+        policy_worker_of_group=tuple(group // round_of % num_policy_workers for group in range(num_groups)),
         slots_of_worker=tuple(-(-wanted * groups // num_groups) for groups in groups_of_worker),
         num_policy_workers=num_policy_workers,
     )

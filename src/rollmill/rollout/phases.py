@@ -10,7 +10,7 @@ from rollmill.runtime.ledger import Role
 ROLE = Role(
     name="rollout worker",
     phases=("building environments", "simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
-    counters=("agent steps",),
+    counters=("agent steps", "failures mended"),
     waiting=frozenset({"waiting for actions", "waiting for a slot"}),
 )
 BUILDING, SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))

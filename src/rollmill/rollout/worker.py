@@ -89,9 +89,11 @@ class RolloutWorker:
                 self._start(group, random_steps=self._decorrelate_steps * place // max(1, len(self._groups) - 1))
             while not self._context.stop.is_set():
                 self._serve_inbox()
+                self._report_failures()
         finally:
             for group in self._groups.values():
                 group.environments.close()
+            self._report_failures()
 
     def _serve_inbox(self) -> None:
         """Handles what has come: every group whose actions are there is stepped, every free slot is used."""
@@ -108,6 +110,16 @@ class RolloutWorker:
                 self._begin_slot(self._parked.popleft(), index)
             else:
                 self._free.append(index)
+
+    def _report_failures(self) -> None:
+        """Says in the log, and counts, which environments failed and were mended."""
+        for group in self._groups.values():
+            failures = group.environments.failures
+            if failures:
+                for failure in failures:
+                    self._context.log.warning("%s", failure)
+                self._ledger.add(1, len(failures))
+                failures.clear()
 
     def _start(self, group: _HostedGroup, *, random_steps: int) -> None:
         """Resets a group, lets it run ahead with random actions, and submits its first observation."""

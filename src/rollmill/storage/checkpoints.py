@@ -57,10 +57,9 @@ class CheckpointConfig:
         every_steps: Agent steps between two; ``None`` for no such rule. With both, whichever comes first; with neither,
             only the end of the run writes one.
         keep: How many of the newest stay.
-        keep_best: Whether the one with the largest ``best_metric`` stays as well, as ``best.pt``.
+        keep_best: Whether the one with the largest mean return of recent episodes stays as well, as ``best.pt``.
         keep_initial: Whether the one that is written before anything is learned stays as well, as ``initial.pt``: what
             training is measured against.
-        best_metric: Name of the metric, larger being better; a mean over recent episodes.
     """
 
     every_s: float | None = 120.0
@@ -68,7 +67,6 @@ class CheckpointConfig:
     keep: int = 3
     keep_best: bool = True
     keep_initial: bool = True
-    best_metric: str = "episode_return"
 
     def __post_init__(self) -> None:
         """Refuses values that cannot be meant.
@@ -82,8 +80,6 @@ class CheckpointConfig:
             raise ValueError(f"checkpoint.every_steps={self.every_steps!r}: give at least 1, or None for no such rule")
         if self.keep < 1:
             raise ValueError(f"checkpoint.keep={self.keep!r}: give at least 1; a run without any cannot be resumed")
-        if self.keep_best and not self.best_metric:
-            raise ValueError("checkpoint.best_metric='': name the metric, or set checkpoint.keep_best=False")
 
 
 class LoadedCheckpoint(NamedTuple):
@@ -141,13 +137,16 @@ class CheckpointStore:
             every_steps is not None and agent_steps - self._saved_at_steps >= every_steps
         )
 
-    def save(self, state: Mapping[str, Any], agent_steps: int, metric: float | None = None) -> Path:
+    def save(
+        self, state: Mapping[str, Any], agent_steps: int, metric: float | None = None, *, is_initial: bool = False
+    ) -> Path:
         """Writes ``state`` as the newest checkpoint, updates the best one, and removes what is not kept.
 
         Args:
             state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
             agent_steps: Agent steps consumed so far.
-            metric: Value of the configured metric, larger being better; None (or not finite) where there is none.
+            metric: Mean return of recent episodes; None (or not finite) where there is none.
+            is_initial: Nothing has been learned yet.
 
         Returns:
             The new file.
@@ -168,7 +167,7 @@ class CheckpointStore:
             self._write(path, content)
             if self._config.keep_best and metric is not None and metric > self._best_metric():
                 self._write(self.best_path, content)
-            if self._config.keep_initial and agent_steps == 0:
+            if self._config.keep_initial and is_initial:
                 self._write(self.initial_path, content)
             for old in self.paths()[self._config.keep :]:
                 old.unlink(missing_ok=True)

@@ -1,0 +1,57 @@
+"""The user's own modules and scripts, imported by name or by path."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+__all__ = ["NoSuchModuleError", "import_user_code"]
+
+
+class NoSuchModuleError(ImportError):
+    """What ``--import`` names is neither a module nor a file."""
+
+
+def import_user_code(name: str) -> None:
+    """Import a module by its dotted name, or a ``.py`` file by its path; a second time does nothing.
+
+    Raises:
+        NoSuchModuleError: There is no such module or file. Errors inside of one are raised as they are.
+    """
+    if name.endswith(".py"):
+        _import_file(name)
+        return
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        # What is missing may also be something that the module itself imports.
+        if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
+            raise
+        raise NoSuchModuleError(
+            f"--import {name} (env.imports): there is no such module in {os.getcwd()} or on PYTHONPATH; a file is "
+            "given by its path, ending in .py"
+        ) from error
+
+
+def _import_file(name: str) -> None:
+    path = Path(name).resolve()
+    module_name = path.stem
+    known = sys.modules.get(module_name)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return
+    if not path.is_file():
+        raise NoSuchModuleError(f"--import {name} (env.imports): there is no such file")
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Under its own name, so that what it defines can be found again by other processes that import it likewise.
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
