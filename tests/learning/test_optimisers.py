@@ -21,6 +21,9 @@ from rollmill.learning.optimisers import (
     optimiser_state,
     set_learning_rate,
 )
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
@@ -38,7 +41,8 @@ def make_params(device: str = "cpu", seed: int = 0) -> list[nn.Parameter]:
 def set_grads(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for p in params:
-        p.grad = scale * torch.randn(p.shape, generator=generator).to(p.device)
+        # In the parameter's memory format, as the backward pass leaves it (see the test of exactly that).
+        p.grad = torch.empty_like(p).copy_(scale * torch.randn(p.shape, generator=generator))
 
 
 def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
@@ -276,3 +280,23 @@ def test_a_resume_in_another_memory_format_goes_on_the_same(kind: str, before: t
         of_each.step()
     for p, q in zip(params, resumed, strict=True):
         torch.testing.assert_close(p, q)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
+def test_gradients_and_moments_lie_in_memory_as_their_parameters(channels_last: bool, shape: tuple[int, ...]) -> None:
+    """What fused kernels on a CPU take for granted: another layout would be a permuted gradient, silently."""
+    spec = {"obs": ArraySpec(shape=shape, dtype="uint8", low=0, high=255)}
+    action = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+    model = make_model(spec, action, ModelConfig(dense_size=32))
+    model.set_channels_last(channels_last)
+    optimiser = make_optimiser(model.parameters(), LearnerConfig(), "cpu")
+    for _ in range(2):  # a second micro-batch adds to the first one's gradient
+        output = model({"obs": torch.randint(0, 256, (3, *shape), dtype=torch.uint8)})
+        (output.params.sum() + output.value.sum()).backward()
+    optimiser.step()
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        assert parameter.grad.stride() == parameter.stride(), name
+        for moment in optimiser.state[parameter].values():
+            assert moment.dim() == 0 or moment.stride() == parameter.stride(), name
