@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -97,13 +98,15 @@ def result_of(rows: list[dict[str, Any]], goal: float) -> Result:
 def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
     """Trains, or goes on training, until the goal or the budget; Ctrl-C and SIGTERM end the program."""
     begun = (run_dir / "config.json").exists()
+    seconds_left = task.max_seconds
     if begun:
         result = result_of(read_metrics(run_dir), task.goal)
-        if result.steps_to_goal is not None or result.agent_steps >= task.total_steps:
+        seconds_left = math.inf if task.max_seconds is None else task.max_seconds - result.seconds
+        if result.steps_to_goal is not None or result.agent_steps >= task.total_steps or seconds_left <= 0:
             return result
     settings = {**task.settings, "target_return": task.goal}
     if task.max_seconds is not None:
-        settings["max_seconds"] = task.max_seconds
+        settings["max_seconds"] = seconds_left
     run = rollmill.train(
         task.preset,
         total_steps=task.total_steps,

@@ -340,8 +340,11 @@ def _format_result(result: Mapping[str, object], indent: str = "") -> str:
 
 def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     _import_modules(arguments, overrides)
-    from rollmill.presets import list_presets
+    from rollmill.presets import list_presets, missing_families
 
+    missing = missing_families()
+    if arguments.family in missing:
+        raise OptionError(missing[arguments.family])
     families: dict[str, list[str]] = {}
     for preset in list_presets():
         families.setdefault(preset.partition("/")[0], []).append(preset)
@@ -351,4 +354,7 @@ def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         if arguments.family in (None, family):
             print(f"{family} ({len(presets)})")
             print("\n".join(f"  {preset}" for preset in presets))
+    if arguments.family is None:
+        for family, reason in missing.items():
+            print(f"{family}: {reason}")
     return 0

@@ -6,6 +6,7 @@ Nothing below this layer may import it; each part gets its own config only.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Literal
 
 from rollmill.envs.config import EnvConfig
@@ -83,6 +84,8 @@ class Config:
             raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed}: must be 0 or more.")
+        if self.wandb_project is not None and find_spec("wandb") is None:
+            raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
 
@@ -103,6 +106,11 @@ class Config:
             raise ConfigError(
                 f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} "
                 "environments: use fewer workers, more environments or smaller groups."
+            )
+        if self.inference.num_workers > num_groups:
+            raise ConfigError(
+                f"inference.num_workers={self.inference.num_workers} is more than the {num_groups} groups of "
+                f"{envs_per_group} environments: use fewer policy workers, more environments or smaller groups."
             )
         return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
 

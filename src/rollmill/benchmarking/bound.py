@@ -32,6 +32,8 @@ from statistics import fmean, median
 from types import TracebackType
 from typing import Any, Self
 
+from rollmill.runtime.sweep import remove_leftovers
+
 __all__ = ["KINDS", "Bound", "BoundError", "StageKernels", "StageTimes", "available_cores", "measure_bound"]
 
 _STAGES = ("env", "inference", "train")
@@ -164,6 +166,7 @@ class _Worker:
 
     def __init__(self, core: int, kernels: StageKernels) -> None:
         self.core = core
+        self._started = time.time()
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rollmill.benchmarking.kernel_worker", str(core), json.dumps(kernels.catalogues())],
@@ -214,6 +217,7 @@ class _Worker:
             self._process.wait()
         with contextlib.suppress(ProcessLookupError):  # an engine whose controller died without closing it
             os.killpg(self._process.pid, signal.SIGKILL)
+        remove_leftovers(self._started)
 
 
 class _Workers:

@@ -39,9 +39,11 @@ def import_user_code(name: str) -> None:
 def _import_file(name: str) -> None:
     path = Path(name).resolve()
     module_name = path.stem
-    known = sys.modules.get(module_name)
-    if known is not None and getattr(known, "__file__", None) == str(path):
-        return
+    # The script that is running (a spawned process has it as its __main__ too) must not run a second time.
+    for known in (sys.modules.get(module_name), sys.modules.get("__main__")):
+        file = getattr(known, "__file__", None)
+        if file is not None and Path(file).resolve() == path:
+            return
     if not path.is_file():
         raise NoSuchModuleError(f"--import {name} (env.imports): there is no such file")
     spec = importlib.util.spec_from_file_location(module_name, path)

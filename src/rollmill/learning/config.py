@@ -234,6 +234,11 @@ class LearnerConfig:
                 f"learner.micro_batch={self.micro_batch} is more than the minibatch of {self.minibatch_size} samples "
                 f"(batch_size / minibatches): give at most that, or 'auto'"
             )
+        if self.clip_kind == "symmetric" and self.clip_range >= 1:
+            raise ValueError(
+                f"learner.clip_range={self.clip_range} with learner.clip_kind='symmetric': 1 - clip_range must be "
+                f"above 0; give less than 1, or clip_kind='reciprocal'"
+            )
         if not self.min_learning_rate <= self.max_learning_rate:
             raise ValueError(
                 f"learner.min_learning_rate={self.min_learning_rate} is above "

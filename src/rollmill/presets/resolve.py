@@ -10,7 +10,7 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
 from rollmill.presets import families
 
-__all__ = ["Preset", "list_presets", "resolve"]
+__all__ = ["Preset", "list_presets", "missing_families", "resolve"]
 
 _MEMORY_TASKS = ("Memory", "RedBlueDoors", "ObstructedMaze", "MultiRoom", "KeyCorridor")
 
@@ -67,7 +67,14 @@ def list_presets() -> list[str]:
     return names
 
 
-def _ids() -> dict[str, list[str]]:
+def missing_families() -> dict[str, str]:
+    """Family -> what to install, of those whose packages are not installed."""
+    missing: dict[str, str] = {}
+    _ids(missing)
+    return missing
+
+
+def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
     from rollmill.envs import atari, envpool, gym, minigrid, vizdoom
 
     found: dict[str, list[str]] = {}
@@ -81,8 +88,10 @@ def _ids() -> dict[str, list[str]]:
     ):
         try:
             found[family] = ids()
-        except MissingExtra:
+        except MissingExtra as error:
             found[family] = []
+            if missing is not None:
+                missing[family] = str(error)
     return found
 
 
@@ -110,7 +119,7 @@ def _atari(name: str, id: str) -> Preset:
         name=name,
         env=EnvConfig(name=name),
         overrides=families.ATARI,
-        source="CleanRL's ppo_atari.py and Cleanba (arXiv:2310.00036), with one epoch at twice the learning rate",
+        source="CleanRL's ppo_atari.py and Cleanba (arXiv:2310.00036), with one epoch at 3.2 times the learning rate",
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -15,7 +16,7 @@ from rollmill.learning.report import LearnerReport
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import Stage, phase_shares
-from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.metrics import MetricsWriter, Record
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
 
@@ -142,8 +143,9 @@ class Monitor:
             shares=shares,
         )
 
-    def _record(self, report: LearnerReport, status: Status) -> dict[str, float | int | str | None]:
-        record: dict[str, float | int | str | None] = {
+    def _record(self, report: LearnerReport, status: Status) -> Record:
+        returns = [r for r, _ in self._recent]
+        record: Record = {
             "time_s": self._time_before_s + status.time_s,
             "agent_steps": status.agent_steps,
             "frames": status.frames,
@@ -153,10 +155,12 @@ class Monitor:
             "frames_per_second": status.frames_per_second,
             "episodes": status.episodes,
             "episode_return": status.episode_return,
+            "episode_return_std": statistics.pstdev(returns) if returns else None,
             "episode_length": status.episode_length,
             "policy_lag_mean": report.policy_lag_mean,
             "policy_lag_max": report.policy_lag_max,
             "policy_lag_expected": status.policy_lag_expected,
+            "policy_lag_histogram": _without_tail(report.policy_lag_histogram),
             "versions_per_trajectory": report.versions_per_trajectory,
             "stale_samples": report.stale_samples,
             "invalid_samples": report.invalid_samples,
@@ -166,3 +170,9 @@ class Monitor:
         for role, phases in status.shares.items():
             record |= {f"share/{role}/{phase}": share for phase, share in phases.items()}
         return record
+
+
+def _without_tail(histogram: Sequence[int]) -> list[int]:
+    """The histogram up to its last sample."""
+    last = max((lag for lag, count in enumerate(histogram) if count), default=-1)
+    return list(histogram[: last + 1])

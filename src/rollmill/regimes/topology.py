@@ -21,11 +21,6 @@ def plan_topology(config: Config, probed: Probed) -> Topology:
     assert envs_per_group != "auto"
     num_groups = config.num_envs // envs_per_group
     num_policy_workers = config.inference.num_workers
-    if num_policy_workers > num_groups:
-        raise ConfigError(
-            f"inference.num_workers={num_policy_workers} is more than the {num_groups} groups: use fewer policy "
-            "workers or smaller groups."
-        )
     group_rows = envs_per_group * probed.spec.rows_per_env
     least = num_groups + -(-config.learner.batch_size // (config.rollout_length * group_rows)) + 1
     wanted = config.num_slots

@@ -1,6 +1,7 @@
 """A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
 
-A record is flat: name -> number. Names that several figures share are grouped with a slash (``loss/policy``,
+A record is flat: name -> number (or a list of counts, of a histogram). Names that several figures share are grouped
+with a slash (``loss/policy``,
 ``share/learner/training``). Every record has ``time_s`` (seconds trained) and ``agent_steps``.
 """
 
@@ -11,12 +12,14 @@ import json
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-__all__ = ["METRICS_FILE", "MetricsWriter", "NoMetricsError", "TrackerNotInstalledError", "read_metrics"]
+__all__ = ["METRICS_FILE", "MetricsWriter", "NoMetricsError", "Record", "TrackerNotInstalledError", "read_metrics"]
+
+Record = dict[str, float | int | str | list[int] | None]
 
 METRICS_FILE = "metrics.jsonl"
 _TENSORBOARD_DIR = "tensorboard"
@@ -71,11 +74,12 @@ class MetricsWriter:
         self._file: IO[str] = path.open("a", encoding="utf-8")
         self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
 
-    def write(self, record: Mapping[str, float | int | str | _Number | None]) -> None:
+    def write(self, record: Mapping[str, float | int | str | Sequence[int] | _Number | None]) -> None:
         """Write one record.
 
         Args:
-            record: Name -> value; has ``agent_steps``. NaN and infinity become ``null``: JSON has no word for them.
+            record: Name -> value; has ``agent_steps``. Histograms (lists of counts) go to the file only. NaN and
+                infinity become ``null``: JSON has no word for them.
 
         Raises:
             ValueError: ``agent_steps`` is missing.
@@ -163,7 +167,12 @@ def _repair(path: Path, resume_at_steps: int | None) -> None:
     temporary.replace(path)
 
 
-def _plain(value: float | int | str | _Number | None) -> float | int | str | None:
+def _plain(
+    value: float | int | str | Sequence[int] | _Number | None,
+) -> float | int | str | list[int] | None:
+    if isinstance(value, list | tuple):
+        return list(value)
+    assert not isinstance(value, Sequence) or isinstance(value, str)
     number = value if value is None or isinstance(value, int | float | str) else value.item()
     return None if isinstance(number, float) and not math.isfinite(number) else number
 
