@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,7 @@ def encoder(observation, action, config):
     return Sum()
 
 rollmill.register_encoder("mine", encoder)
+rollmill.register_env("my/maze", Maze)
 SETTINGS = {
     "num_envs": 4, "rollout_length": 8, "learner.batch_size": 64, "learner.epochs": 1, "learner.minibatches": 1,
     "learner.precision": "fp32", "learner.micro_batch": 64, "learner.channels_last": False, "model.encoder": "mine",
@@ -54,7 +56,6 @@ SETTINGS = {
 }
 
 if __name__ == "__main__":
-    rollmill.register_env("my/maze", Maze)
     run = rollmill.train("my/maze", total_steps=800, run_dir="run", quiet=True, **SETTINGS)
     agent = rollmill.load(run.dir)
     print("acts", agent.act(Maze().reset()[0]))
@@ -68,3 +69,42 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "acts" in done.stdout
+    # The run remembers where its classes are: nobody has to import them by hand.
+    command = [sys.executable, "-m", "rollmill", "eval", "run", "--episodes", "3", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["env"] == "my/maze"
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_script_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "unguarded.py"
+    script.write_text(
+        "import rollmill\nrollmill.train('gym/CartPole-v1', total_steps=1000, run_dir='run', quiet=True)\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.returncode != 0
+    assert "if __name__ == '__main__':" in done.stderr
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_run_that_could_not_start_leaves_no_run(tmp_path: Path) -> None:
+    import rollmill
+
+    with pytest.raises(Exception, match="encoder 'no_such' is not known"):
+        rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **{"model.encoder": "no_such"})
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_a_resume_with_another_network_is_refused_and_changes_nothing(tmp_path: Path) -> None:
+    import rollmill
+    from rollmill.api import RunDirectoryError, _write_config
+
+    _write_config(tmp_path, rollmill.make_config("gym/CartPole-v1"))
+    before = (tmp_path / "config.json").read_text()
+    with pytest.raises(RunDirectoryError, match=r"cannot go on with another model\.core, learner\.optimiser"):
+        rollmill.train(run_dir=tmp_path, resume=True, **{"model.core": "gru", "learner.optimiser": "rmsprop"})
+    assert (tmp_path / "config.json").read_text() == before
+    (tmp_path / "config.json").write_text(before[:100])
+    with pytest.raises(RunDirectoryError, match=r"config\.json is not whole"):
+        rollmill.train(run_dir=tmp_path, resume=True)

@@ -1,8 +1,8 @@
 """A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
 
 A record is flat: name -> number (or a list of counts, of a histogram). Names that several figures share are grouped
-with a slash (``loss/policy``,
-``share/learner/training``). Every record has ``time_s`` (seconds trained) and ``agent_steps``.
+with a slash (``loss/policy``, ``share/learner/training``). Every record has ``time_s`` (seconds trained) and
+``agent_steps``.
 """
 
 from __future__ import annotations
