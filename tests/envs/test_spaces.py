@@ -153,3 +153,38 @@ def test_batch_space_agrees_with_gymnasium():
     # The views of a slot have the shapes of Gymnasium's own batched space.
     batched = batch_space(spaces.Box(0, 1, (2, 3), np.float32), 4)
     assert (4, *observation_specs(spaces.Box(0, 1, (2, 3), np.float32))["obs"].shape) == batched.shape
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        (spaces.Box(0, 255, (4,), np.uint8), np.random.default_rng(0).random(4), "would be cut down to integers"),
+        (spaces.Box(-1, 1, (4,), np.float32), np.float32(0.5), r"it has shape \(\)"),
+        (spaces.Box(-1, 1, (4,), np.float32), np.zeros((1, 4), np.float32), r"it has shape \(1, 4\)"),
+        (spaces.Discrete(4), -1, "it is -1"),
+        (spaces.Discrete(4, start=1), 5, "it is 5"),
+        (spaces.MultiDiscrete([2, 3]), np.array([1, 3]), r"it is \[1, 3\]"),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Discrete(2)}), {"a": 1}, "'b' does not fit.*no such entry"),
+        (spaces.Box(-1, 1, (2,), np.float32), ["a", "b"], "it is of"),
+    ],
+)
+def test_an_observation_that_does_not_fit_is_told(space, observation, message):
+    with pytest.raises(UnsupportedSpace, match=message):
+        ObservationCodec(space).check(observation)
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [
+        (spaces.Box(-1, 1, (2,), np.float32), np.array([1.5, 0])),
+        (spaces.Box(-1, 1, (2,), np.float32), [1, 0]),
+        (spaces.Box(0, 1, (), np.float32), 0.5),
+        (spaces.Box(0, 1, (1,), np.float32), 0.5),
+        (spaces.Discrete(4, start=1), np.int64(4)),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), np.array([[1, 2], [3, 4]])),
+        (spaces.MultiBinary(3), np.array([True, False, True])),
+        (spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 255, (2, 2), np.uint8)]), (1, np.zeros((2, 2), np.uint8))),
+    ],
+)
+def test_an_observation_that_fits_passes(space, observation):
+    ObservationCodec(space).check(observation)

@@ -26,6 +26,8 @@ class Walk(gymnasium.Env[np.ndarray, int]):
         self.steps = self.total = self.position = 0
         if fault == "constructor":
             raise RuntimeError("the constructor went wrong")
+        if fault == "slow constructor":
+            time.sleep(10_000)
         # Like VizDoom's engine: a process of the environment's own, in a session of its own.
         self.child = subprocess.Popen(["sleep", "1000"], start_new_session=True) if child else None
 

@@ -150,6 +150,19 @@ def test_a_signal_saves_a_checkpoint_and_ends(tmp_path: Path, number: signal.Sig
     assert again.agent_steps >= run.agent_steps + 1000
 
 
+def test_a_signal_ends_a_run_that_is_still_building_its_first_environment(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        time.sleep(3.0)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    begun = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "run", **{"env.kwargs": {"fault": "slow constructor"}})
+    assert time.monotonic() - begun < 13.0
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
 def test_time_can_end_a_run(tmp_path: Path) -> None:
     assert train(tmp_path / "run", total_steps=10**9, max_seconds=3.0).agent_steps > 0
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import gymnasium
 
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.errors import RollmillEnvError, UnknownEnvironment
+from rollmill.envs.errors import RollmillEnvError, UnknownEnvironment, UnsupportedSpace
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
@@ -191,13 +191,13 @@ def make_group(
 
 
 def probe(config: EnvConfig) -> EnvSpec:
-    """Build one environment, read its spaces, reset it once (for ``info["action_mask"]``) and close it.
+    """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
 
     Raises:
         UnknownEnvironment: No such name; suggests the nearest ones.
         MissingExtra: The package that makes it is not installed.
-        EnvironmentFailure: Its constructor or reset raised; its exception is the cause.
-        UnsupportedSpace: Its spaces have no place in a slot.
+        EnvironmentFailure: Its constructor, reset or first step raised; its exception is the cause.
+        UnsupportedSpace: Its spaces have no place in a slot, or what it returns does not fit them.
     """
     maker = resolve_maker(config)
     native = _takes_vector(maker, config)
@@ -217,11 +217,16 @@ def probe(config: EnvConfig) -> EnvSpec:
         observation_space = env.single_observation_space if native else env.observation_space
         action_space = env.single_action_space if native else env.action_space
         codec = ObservationCodec(observation_space)
+        action = action_spec(action_space)
         try:
-            _, info = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
+            shown = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
         except Exception as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
-        action = action_spec(action_space)
+        info = _two(config.name, shown)[1]
+        if not native:
+            codec.check(shown[0])
+            if not codec.has_mask and ACTION_MASK not in info:
+                _try_step(config.name, env, codec)
         return EnvSpec(
             name=config.name,
             observation=codec.specs,
@@ -233,6 +238,30 @@ def probe(config: EnvConfig) -> EnvSpec:
         )
     finally:
         env.close()
+
+
+def _two(name: str, shown: Any) -> tuple[Any, Any]:
+    if not (isinstance(shown, tuple) and len(shown) == 2 and isinstance(shown[1], dict)):
+        raise UnsupportedSpace(
+            f"{name}: reset returned {type(shown).__name__} instead of (observation, info): Gymnasium 1.x is needed; "
+            "environments of the old gym can be wrapped with shimmy"
+        )
+    return shown
+
+
+def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
+    """One step with a random action, to find early what does not fit."""
+    env.action_space.seed(0)
+    try:
+        result = env.step(env.action_space.sample())
+    except Exception as error:
+        raise failure(name, 0, "step", 1, error, None) from error
+    if not (isinstance(result, tuple) and len(result) == 5):
+        raise UnsupportedSpace(
+            f"{name}: step returned {type(result).__name__} of {len(result) if isinstance(result, tuple) else 1} "
+            "instead of (observation, reward, terminated, truncated, info): Gymnasium 1.x is needed"
+        )
+    codec.check(result[0])
 
 
 def known_names() -> list[str]:

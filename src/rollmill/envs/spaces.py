@@ -28,6 +28,7 @@ class _Leaf(NamedTuple):
     spec: ArraySpec
     # First column and smallest index of each one-hot block; None for arrays that are copied as they are.
     onehot_offset: Array | None
+    space: spaces.Space[Any]
 
 
 def _uniform(values: Array, worst: float) -> float | None:
@@ -40,17 +41,17 @@ def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _
         low = _uniform(space.low, float(space.low.min()) if space.low.size else 0.0)
         high = _uniform(space.high, float(space.high.max()) if space.high.size else 0.0)
         shape = space.shape or (1,)
-        return _Leaf(name, path, ArraySpec(shape=shape, dtype=dtype, low=low, high=high), None)
+        return _Leaf(name, path, ArraySpec(shape=shape, dtype=dtype, low=low, high=high), None, space)
     if isinstance(space, spaces.MultiBinary):
-        return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None)
+        return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
     if isinstance(space, spaces.Discrete):
         spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1)
-        return _Leaf(name, path, spec, np.array([-int(space.start)]))
+        return _Leaf(name, path, spec, np.array([-int(space.start)]), space)
     if isinstance(space, spaces.MultiDiscrete):
         nvec = space.nvec.ravel()
         first = np.concatenate([[0], np.cumsum(nvec)[:-1]]) - np.asarray(space.start).ravel()
         spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1)
-        return _Leaf(name, path, spec, first)
+        return _Leaf(name, path, spec, first, space)
     raise UnsupportedSpace(
         f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "
         "allowed, because a slot holds arrays of fixed shape; wrap the environment so that it leaves this entry out or "
@@ -141,9 +142,48 @@ class ObservationCodec:
                 view[row] = 0
                 view[row, (np.ravel(value) + leaf.onehot_offset).astype(np.int64)] = 1
 
+    def check(self, observation: Any) -> None:
+        """Raise if one environment's observation does not fit its space in a way that writing would hide.
+
+        Writing casts and broadcasts, because that is fast; so this is asked once, of the first observations. Numbers
+        somewhat outside of a Box's bounds are let pass: many environments have them.
+
+        Raises:
+            UnsupportedSpace: An entry is missing, or has another shape, fractions instead of integers, or a choice that
+                does not exist.
+        """
+        for leaf in self._leaves:
+            value = observation
+            try:
+                for key in leaf.path:
+                    value = value[key]
+            except (KeyError, IndexError, TypeError) as error:
+                raise _misfit(leaf, f"there is no such entry in {type(observation).__name__} ({error!r})") from error
+            array = np.asarray(value)
+            shape = leaf.space.shape or ()
+            if array.shape != shape and not (array.size == 1 and shape in ((), (1,))):
+                raise _misfit(leaf, f"it has shape {array.shape}")
+            if array.dtype.kind not in "biuf":
+                raise _misfit(leaf, f"it is of {array.dtype}")
+            whole = leaf.space.dtype is None or np.dtype(leaf.space.dtype).kind in "biu"
+            if whole and array.dtype.kind == "f":
+                raise _misfit(leaf, f"it is of {array.dtype}, which would be cut down to integers")
+            if leaf.onehot_offset is not None:
+                least = np.asarray(getattr(leaf.space, "start", 0))
+                count = np.asarray(leaf.space.nvec if isinstance(leaf.space, spaces.MultiDiscrete) else leaf.spec.size)
+                if ((array < least) | (array >= least + count)).any():
+                    raise _misfit(leaf, f"it is {array.tolist()}")
+
     def mask_of(self, observation: Any) -> Any:
         """The raw mask inside an observation (only where ``has_mask``)."""
         return observation[ACTION_MASK]
+
+
+def _misfit(leaf: _Leaf, what: str) -> UnsupportedSpace:
+    return UnsupportedSpace(
+        f"observation {leaf.name!r} does not fit its space {leaf.space}: {what}; mend the environment's "
+        "observation_space, or what its reset and step return"
+    )
 
 
 def _heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete", "box"], tuple[Head, ...]]:

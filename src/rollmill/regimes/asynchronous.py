@@ -88,11 +88,12 @@ def run(
     Raises:
         ProcessFailed: A process failed or hung; the others were ended, and the learner has saved a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
     display = None if quiet else Display()
     log_path = run_dir / "run.log"
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
-        probed = probe(supervisor, config)
+        probed = probe(supervisor, config, is_stop_wanted=lambda: signals.received is not None)
         run_setup = prepare(config, probed, run_dir, resume=resume)
         writer = MetricsWriter(
             run_dir, resume_at_steps=_saved_steps(run_dir) if resume else None, wandb_project=config.wandb_project
@@ -138,12 +139,19 @@ def _saved_steps(run_dir: Path) -> int | None:
     return None
 
 
-def probe(supervisor: Supervisor, config: Config) -> Probed:
-    """Builds one environment and the network in a process of its own, so that neither can harm this one."""
+def probe(supervisor: Supervisor, config: Config, *, is_stop_wanted: Callable[[], bool] = lambda: False) -> Probed:
+    """Builds one environment and the network in a process of its own, so that neither can harm this one.
+
+    Raises:
+        ProcessFailed: It failed, or took too long.
+        KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
+    """
     handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config))
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
     found: Probed | None = None
     while time.monotonic() < deadline:
+        if is_stop_wanted():
+            raise KeyboardInterrupt
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed):
                 raise event.error()
