@@ -138,3 +138,12 @@ def test_a_class_of_the_users_script_reaches_spawned_children(tmp_path):
     )
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout.strip() == "(4,)", done.stderr
+
+
+def test_a_time_limit_for_a_vector_of_the_users_own_is_refused():
+    def vector(num_envs, **kwargs):
+        raise AssertionError("it must not be built")
+
+    register_env("own-vector-with-limit", vector, vector=True)
+    with pytest.raises(UnknownEnvironment, match="env.max_episode_steps=5 cannot be kept"):
+        probe(EnvConfig(name="own-vector-with-limit", max_episode_steps=5))

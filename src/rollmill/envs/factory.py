@@ -91,6 +91,11 @@ def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:
     kwargs = dict(config.kwargs)
     skip = config.frameskip or entry.frameskip
     if entry.vector:
+        if config.max_episode_steps is not None:
+            raise UnknownEnvironment(
+                f"env.max_episode_steps={config.max_episode_steps} cannot be kept for {entry.name!r}, a vector "
+                "environment of your own, which ends its episodes itself: give it the limit through env.kwargs"
+            )
 
         def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
             return entry.factory(num_envs=num_envs, **kwargs)
