@@ -145,5 +145,5 @@ def test_a_time_limit_for_a_vector_of_the_users_own_is_refused():
         raise AssertionError("it must not be built")
 
     register_env("own-vector-with-limit", vector, vector=True)
-    with pytest.raises(UnknownEnvironment, match="env.max_episode_steps=5 cannot be kept"):
+    with pytest.raises(UnknownEnvironment, match=r"env\.max_episode_steps=5 cannot be kept"):
         probe(EnvConfig(name="own-vector-with-limit", max_episode_steps=5))
