@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
     from rollmill.learning.report import LearnerReport
 
-__all__ = ["Run", "RunDirectoryError", "load", "make_config", "train"]
+__all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", "train"]
 
 CONFIG_FILE = "config.json"
 

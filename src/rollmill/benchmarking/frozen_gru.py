@@ -1,4 +1,4 @@
-"""A frozen copy of the fastest known way to train a GRU on a CPU: one matrix product for the weights of all steps.
+"""A frozen copy of a fast way to train a GRU on a CPU: one matrix product for the weights of all steps.
 
 It belongs to the machine's bound (:mod:`rollmill.benchmarking.frozen_networks`) and is not touched when
 :mod:`rollmill.models.unrolls`, from which it was taken on 2026-11-21, changes.
@@ -16,6 +16,7 @@ __all__ = ["unroll"]
 
 def unroll(gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Outputs ``[T, N, H]`` for the input's share of the gates ``[T, N, 3 H]`` and the state ``[N, H]``."""
+    # torch leaves Function.apply untyped.
     return cast("Tensor", _Unroll.apply(gates, state, weight, bias))  # type: ignore[no-untyped-call]
 
 

@@ -79,8 +79,8 @@ class LearnerConfig:
             ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
             (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
-        compile: Whether torch.compile is used; ``"auto"`` measures on CUDA and does without on CPU.
-        cuda_graphs: Whether an update is captured as a CUDA graph; ``"auto"`` measures on CUDA.
+        compile: Whether torch.compile is used. Not built into the update yet: ``"auto"`` does without, true is refused.
+        cuda_graphs: Whether an update is captured as a CUDA graph. As ``compile``.
         channels_last: Memory format of convolutions; ``"auto"`` measures.
     """
 

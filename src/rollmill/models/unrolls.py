@@ -33,6 +33,7 @@ def unroll_gru(gates: Tensor, h: Tensor, resets: Resets, weight: Tensor, bias: T
     Returns:
         float32 outputs ``[T, N, H]`` and the last state ``[N, H]``.
     """
+    # torch leaves Function.apply untyped.
     return cast("tuple[Tensor, Tensor]", _GRU.apply(gates, h, resets, weight, bias))  # type: ignore[no-untyped-call]
 
 
@@ -45,7 +46,7 @@ def unroll_lstm(
     """
     return cast(
         "tuple[Tensor, Tensor, Tensor]",
-        _LSTM.apply(gates, h, c, resets, weight, bias),  # type: ignore[no-untyped-call]
+        _LSTM.apply(gates, h, c, resets, weight, bias),  # type: ignore[no-untyped-call]  # as above
     )
 
 
