@@ -292,6 +292,8 @@ def main() -> None:
     parser.add_argument("--search-seconds", type=float, default=10.0, help="for each candidate; 0 does not search")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON instead of a table")
     arguments = parser.parse_args()
+    # Its own exception, so that a peer in the middle of its measurement is ended too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = measure(
         arguments.env, arguments.seconds, arguments.rounds, tuple(arguments.only), arguments.search_seconds
     )

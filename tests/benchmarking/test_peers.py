@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -107,6 +109,22 @@ class TestRun:
         while os.path.exists(f"/proc/{pid}") and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][1] != "Z":
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+    def test_a_terminated_comparison_takes_its_peers_with_it(self, tmp_path: Path) -> None:
+        file = tmp_path / "pid"
+        peer = f"import os, time; open({str(file)!r}, 'w').write(f'{{os.getpid()}} '); time.sleep(600)"
+        main = (
+            f"import sys; sys.path.insert(0, {str(BENCHMARKS)!r}); import peers\n"
+            f"peers._ROLLMILL = [sys.executable, '-c', {peer!r}]; peers.PEERS = (); peers.main()"
+        )
+        comparison = subprocess.Popen([sys.executable, "-c", main])
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().endswith(" ")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        comparison.terminate()
+        assert comparison.wait(30) == 128 + signal.SIGTERM
+        assert not Path(f"/proc/{int(file.read_text())}").exists()
 
 
 class TestComparison:
