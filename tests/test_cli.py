@@ -81,10 +81,11 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
         ("--seed=3 atari/pong", "--seed=3 atari/pong", ""),
         ("atari/pong --clip -1", "atari/pong", "--clip -1"),
         ("--fast --seed 3", "--seed 3", "--fast"),
+        ("--run_dir a_b --total_steps=1_0 --num_envs 3", "--run-dir a_b --total-steps=1_0", "--num_envs 3"),
     ],
 )
 def test_settings_are_told_apart_from_the_commands_own_options(words: str, known: str, overrides: str) -> None:
-    options = {"--seed": True, "--resume": False}
+    options = {"--seed": True, "--resume": False, "--run-dir": True, "--total-steps": True}
     assert split_overrides(words.split(), options) == (known.split(), overrides.split())
 
 
@@ -137,6 +138,15 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --learner.precission fp32", "did you mean learner.precision?"),
         ("train gym/CartPole-v1 --num-envs few", "num_envs: 'few' was given; allowed is an integer"),
         ("train gym/CartPole-v1 --total-steps 1.5", "is not a whole number such as 3000000 or 3e6"),
+        ("train gym/CartPole-v1 --total_steps 1.5", "is not a whole number such as 3000000 or 3e6"),
+        ("train --preset gym/CartPole-v1", "--preset gym/CartPole-v1 was given, which is no setting: name the preset"),
+        ("bench sim --preset x", "--preset x was given, which is no setting"),
+        ("train gym/CartPole-v1 --learner.compile true", "learner.compile=True: the update is not built for it"),
+        ("train gym/CartPole-v1 --run_dir /dev/null", "something that is no directory has this name"),
+        ("train gym/CartPole-v1 --run-dir /dev/null/a", "directory /dev/null/a cannot be made (Not a directory)"),
+        ("train gym/CartPole-v1 --run-dir /proc/a", "in a place where you may write"),
+        ("train gym/CartPole-v1 --run-dir /proc/self", "/proc/self/.lock cannot be written"),
+        ("train --resume --run-dir /dev/null", "/dev/null holds no run"),
         ("train gym/CartPole-v1 --total-steps 0", "total_steps=0: must be at least 1"),
         ("train gym/CartPool-v1", "did you mean 'CartPole-v1'"),
         ("train gym/CartPole-v1 --resume", "resume"),

@@ -106,6 +106,7 @@ def given_words(words: str) -> Whole:
         ('--kwargs {"a":[1,2]}', "kwargs", {"a": [1, 2]}),
         ("--kwargs.size [84,84] --kwargs.mode rgb", "kwargs", {"size": [84, 84], "mode": "rgb"}),
         ("--kwargs.a.b 1", "kwargs", {"a.b": 1}),
+        ("--kwargs.slippery False --kwargs.other None", "kwargs", {"slippery": False, "other": None}),
         ("--names.x 2", "names", {"x": 2.0}),
         ("--extra.depth 5", "extra.depth", 5),
     ],

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import multiprocessing
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", "train"]
 
 CONFIG_FILE = "config.json"
+_LOCK_FILE = ".lock"
+# Of the environment's families, what decides the shape and the meaning of observations and actions.
+_SEEN_OF_FAMILY = {
+    "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
+    "vizdoom": ("width", "height", "measurements"),
+}
 
 
 class MainGuardError(RuntimeError):
@@ -29,7 +38,7 @@ class MainGuardError(RuntimeError):
 
 
 class RunDirectoryError(ValueError):
-    """The run directory holds something else than the call needs."""
+    """The run directory holds something else than the call needs, is in use, or cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +133,14 @@ def train(
         if preset is None:
             raise RunDirectoryError("no preset was given: name one (`rollmill envs` lists them), or resume a run.")
         config = make_config(preset, given)
-        directory = Path(run_dir) if run_dir is not None else _new_directory(preset)
-        if (directory / CONFIG_FILE).exists():
-            raise RunDirectoryError(
-                f"{directory} already holds a run: resume it (--resume), or choose another directory."
-            )
     config = config.resolved()
-    directory.mkdir(parents=True, exist_ok=True)
+    to_json(config)  # What config.json cannot hold is refused before anything is made or started.
+    if run_dir is not None:
+        directory = Path(run_dir)
+        _make_directory(directory, is_new=False)
+    else:
+        assert preset is not None
+        directory = _new_directory(preset)
     is_saved = False
 
     def save_config(report: LearnerReport, time_s: float) -> None:
@@ -140,7 +150,12 @@ def train(
             _write_config(directory, config)
             is_saved = True
 
-    outcome = run(config, directory, resume=resume, quiet=quiet, on_report=save_config)
+    with _for_this_run_alone(directory):
+        if not resume and (directory / CONFIG_FILE).exists():
+            raise RunDirectoryError(
+                f"{directory} already holds a run: resume it (--resume), or choose another directory."
+            )
+        outcome = run(config, directory, resume=resume, quiet=quiet, on_report=save_config)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
@@ -151,10 +166,12 @@ def load_config(run_dir: Path | str) -> Config:
         RunDirectoryError: There is no run in this directory.
     """
     path = Path(run_dir) / CONFIG_FILE
-    if not path.exists():
-        raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.")
     try:
         content = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
     except ValueError as error:
         raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
     config = from_json(Config, content)
@@ -178,27 +195,55 @@ def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
     ]
     if saved.learner.optimiser != config.learner.optimiser:
         changed.append("learner.optimiser")
+    changed += [f"env.{name}" for name in ("name", "kwargs") if getattr(saved.env, name) != getattr(config.env, name)]
+    changed += [
+        f"env.{family}.{name}"
+        for family, names in _SEEN_OF_FAMILY.items()
+        for name in names
+        if getattr(getattr(saved.env, family), name) != getattr(getattr(config.env, family), name)
+    ]
     if changed:
         raise RunDirectoryError(
             f"the run in {directory} cannot go on with another {', '.join(changed)}: its weights and its optimiser's "
-            "state would not fit; leave it as it was, or begin a new run."
+            "state belong to what it began with; leave it as it was, or begin a new run."
         )
 
 
 def _write_config(directory: Path, config: Config) -> None:
     """Replaces ``config.json`` as a whole.
 
-    Where the environment was registered in the user's own script, the file names the script, so that ``rollmill eval``
-    and others, which the script does not start, find it.
+    Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
+    eval`` and others, which the script does not start, find it.
     """
-    registration, main = find_registration(config.env.name), sys.modules["__main__"]
-    script = getattr(main, "__file__", None)
-    if registration is not None and script is not None and registration.factory.__module__ == "__main__":
-        imports = dict.fromkeys((*config.env.imports, str(Path(script).resolve())))
+    script = _own_script()
+    if script is not None and _is_registered_by_user(config):
+        imports = dict.fromkeys((*config.env.imports, str(script)))
         config = replace(config, env=replace(config.env, imports=tuple(imports)))
     aside = directory / f"{CONFIG_FILE}.new"
     aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
     aside.replace(directory / CONFIG_FILE)
+
+
+def _own_script() -> Path | None:
+    """The user's script that is running; None in the command line of ours, in a notebook and at a prompt."""
+    file = getattr(sys.modules["__main__"], "__file__", None)
+    # A package that is run (`python -m pytest`) is not a script: its __main__.py would run again when it is imported.
+    if file is None or not file.endswith(".py") or Path(file).name == "__main__.py":
+        return None
+    script = Path(file).resolve()
+    return None if script.is_relative_to(Path(__file__).resolve().parent) else script
+
+
+def _is_registered_by_user(config: Config) -> bool:
+    """Whether the environment or the network is known here because somebody other than Rollmill registered it."""
+    if find_registration(config.env.name) is not None:
+        return True
+    # Only who has registered a network has loaded torch in this process.
+    models = sys.modules.get("rollmill.models.registry")
+    if models is not None and models.is_users(config.model):
+        return True
+    gym = sys.modules.get("rollmill.envs.gym")
+    return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)
 
 
 def _new_directory(preset: str) -> Path:
@@ -207,6 +252,66 @@ def _new_directory(preset: str) -> Path:
     base = Path("runs") / preset.replace("/", "_").replace(":", "_")
     for suffix in ("", *(f"_{i}" for i in range(2, 1000))):
         directory = base / f"{stamp}{suffix}"
-        if not directory.exists():
+        if _make_directory(directory, is_new=True):
             return directory
     raise RunDirectoryError(f"{base} has no free name left for {stamp}: give run_dir.")
+
+
+def _make_directory(directory: Path, *, is_new: bool) -> bool:
+    """Makes a run directory, with those above it.
+
+    Args:
+        directory: Where.
+        is_new: Whether it must not exist yet: of two runs that start at once, only one makes it.
+
+    Returns:
+        False if it must not exist and does.
+
+    Raises:
+        RunDirectoryError: It cannot be made.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=not is_new)
+    except OSError as error:
+        is_taken = isinstance(error, FileExistsError)
+        if is_taken and is_new:
+            return False
+        reason = "something that is no directory has this name" if is_taken else error.strerror
+        raise RunDirectoryError(
+            f"the run directory {directory} cannot be made ({reason}): give another one (--run-dir, run_dir), in a "
+            "place where you may write."
+        ) from error
+    return True
+
+
+@contextlib.contextmanager
+def _for_this_run_alone(directory: Path) -> Iterator[None]:
+    """Keeps other runs out of the directory, in which two would take away each other's checkpoints and metrics.
+
+    The kernel gives the lock back however this process ends: Python's descriptors do not pass to processes that it
+    starts. The file stays, because a run that is about to lock it may have opened it already.
+
+    Raises:
+        RunDirectoryError: A run has it, or nothing can be written there.
+    """
+    path = directory / _LOCK_FILE
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise RunDirectoryError(
+            f"{path} cannot be written ({error.strerror}): mend the permissions of {directory}, or give another run "
+            "directory (--run-dir, run_dir)."
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunDirectoryError(
+                f"another process is training in {directory}: wait for it or end it, or give another run directory "
+                "(--run-dir, run_dir)."
+            ) from None
+        except OSError:
+            pass  # Some network file systems have no locks; that is no reason not to train there.
+        yield
+    finally:
+        os.close(descriptor)

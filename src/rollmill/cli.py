@@ -101,7 +101,12 @@ def _dispatch(argv: list[str]) -> int:
     if overrides and not command.takes_settings:
         raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
     arguments = command.parser.parse_args(known)
-    return command.run(arguments, parse_overrides(overrides))
+    settings = parse_overrides(overrides)
+    if "preset" in settings:
+        raise OptionError(
+            f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
+        )
+    return command.run(arguments, settings)
 
 
 # ------------------------------------------------------------------------------------------------------------ parsing
@@ -255,7 +260,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         quiet=arguments.quiet,
         **overrides,
     )
-    print(run.dir)
+    print(run.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
     return _EXIT_INTERRUPTED if run.ended_by == "signal" else 0
 
 

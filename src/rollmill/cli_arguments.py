@@ -58,14 +58,20 @@ class Command:
 
 
 def split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Words of the command itself, and words of settings: options that the command does not know, with their value."""
+    """Words of the command itself, and words of settings: options that the command does not know, with their value.
+
+    The command's own options may be written with underscores, as settings are.
+    """
     known: list[str] = []
     overrides: list[str] = []
     index = 0
     while index < len(words):
         word = words[index]
         index += 1
-        name, equals, _ = word.partition("=")
+        name, equals, value = word.partition("=")
+        if name.replace("_", "-") in options:
+            name = name.replace("_", "-")
+            word = f"{name}{equals}{value}"
         into = overrides if word.startswith("--") and name not in options else known
         into.append(word)
         takes_value = options.get(name, word.startswith("--")) and not equals

@@ -43,6 +43,8 @@ __all__ = [
 
 T = TypeVar("T", bound="DataclassInstance")
 
+_PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
+
 
 class Option(NamedTuple):
     """One key that can be set.
@@ -216,9 +218,11 @@ def _coerce_leaf(value: object, annotation: object, key: str) -> object:
 
 
 def _coerce_entry(value: object) -> object:
-    """Entry of an untyped mapping: JSON where the text is JSON, the text itself otherwise."""
+    """Entry of an untyped mapping: JSON where the text is JSON, Python's constants, the text itself otherwise."""
     if not isinstance(value, str):
         return value
+    if value in _PYTHON_CONSTANTS:
+        return _PYTHON_CONSTANTS[value]
     try:
         return json.loads(value)
     except json.JSONDecodeError:

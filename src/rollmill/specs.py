@@ -68,12 +68,14 @@ class ArraySpec:
         dtype: NumPy dtype name, for example ``"uint8"``. Observations keep the environment's own dtype.
         low: Smallest value, where the space declares a finite one for all elements.
         high: Largest value, likewise.
+        one_hot: Whether these are choices that the data plane has made one-hot, and nobody normalises.
     """
 
     shape: tuple[int, ...]
     dtype: str
     low: float | None = None
     high: float | None = None
+    one_hot: bool = False
 
     @property
     def size(self) -> int:
@@ -87,8 +89,8 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether this is a uint8 array with three axes, which encoders treat as an image."""
-        return self.dtype == "uint8" and len(self.shape) == 3
+        """Whether this is a uint8 array with three axes (or four: frames in colour), an image for encoders."""
+        return self.dtype == "uint8" and len(self.shape) in (3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)

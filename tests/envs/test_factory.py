@@ -4,14 +4,22 @@ import builtins
 import subprocess
 import sys
 
+import gymnasium
 import numpy as np
 import pytest
 
 from rollmill.envs import EnvConfig, make_group, probe
 from rollmill.envs.config import AtariOptions, VizdoomOptions
-from rollmill.envs.errors import EnvironmentFailure, MissingExtra, UnknownEnvironment
+from rollmill.envs.errors import (
+    EnvironmentFailure,
+    InvalidReward,
+    MissingExtra,
+    NonFiniteObservation,
+    UnknownEnvironment,
+)
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import register_env
+from rollmill.envs.spaces import action_spec, observation_specs
 
 
 @pytest.mark.parametrize(
@@ -119,6 +127,58 @@ def test_the_probe_shows_the_environments_error(broken, where):
     with pytest.raises(EnvironmentFailure, match=f"raised OSError in its {where}") as caught:
         probe(EnvConfig(name=broken.__name__))
     assert isinstance(caught.value.__cause__, OSError)
+
+
+class Paying(gymnasium.Env):
+    """Rewards as the tutorial of somebody's computed them."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, rewards):
+        self.rewards = list(rewards)
+
+    def reset(self, *, seed=None, options=None):
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        assert type(action) is int
+        return np.zeros(1, np.float32), self.rewards.pop(0), False, False, {}
+
+
+def test_a_reward_may_be_an_array_of_one_element(harness):
+    group = PythonGroup(lambda: Paying([np.array([1.5]), 2, np.float32(3)]), num_envs=2, seeds=[0, 1])
+    data = harness.run(group, observation_specs(Paying.observation_space), action_spec(Paying.action_space), 3)
+    np.testing.assert_array_equal(data.reward, [[1.5, 1.5], [2, 2], [3, 3]])
+    assert probe(EnvConfig(name=register(Paying), kwargs={"rewards": [np.array([1.5])]}))
+
+
+@pytest.mark.parametrize("reward", [None, "much", np.zeros(2)])
+def test_what_is_no_reward_is_refused_by_name(reward, harness):
+    with pytest.raises(InvalidReward, match=r"one real number is needed"):
+        probe(EnvConfig(name=register(Paying), kwargs={"rewards": [reward]}))
+    group = PythonGroup(lambda: Paying([0.0, reward]), num_envs=2, seeds=[0, 1], name="paying", first_index=6)
+    # NumPy reads None as NaN, which the next check names.
+    message = r"environment 6 of paying gave (the reward .*|1 non-finite value\(s\) as reward) at group step 2"
+    with pytest.raises((InvalidReward, NonFiniteObservation), match=message):
+        harness.run(group, observation_specs(Paying.observation_space), action_spec(Paying.action_space), 3)
+
+
+def register(factory):
+    register_env(factory.__name__, factory)
+    return factory.__name__
+
+
+def test_a_module_before_the_id_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control import CartPoleEnv\n"
+        "gymnasium.register('Elsewhere-v0', CartPoleEnv, max_episode_steps=7)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe(EnvConfig(name="gym/elsewhere:Elsewhere-v0")).max_episode_steps == 7
+    with pytest.raises(UnknownEnvironment, match="no module 'nowhere' to import"):
+        probe(EnvConfig(name="gym/nowhere:Elsewhere-v0"))
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,37 @@ def test_no_action_is_executed_that_its_mask_forbids(mode, harness):
     assert data.valid.sum() > 40
 
 
+class Uneven(Strict):
+    """Episodes of four steps, or of eight from the second environment: they do not end together."""
+
+    made = 0
+
+    def __init__(self):
+        super().__init__("info")
+        self.length = 4 * (1 + Uneven.made % 2)
+        Uneven.made += 1
+
+    def _show(self):
+        mask = np.arange(3) == self.t % 3
+        return np.array([self.t], np.float32), {"action_mask": mask.astype(np.int8)}
+
+    def step(self, action):
+        observation, reward, _, _, info = super().step(action)
+        return observation, reward, self.t == self.length, False, info
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_rows_that_go_on_keep_their_masks_while_others_begin_anew(mode, harness):
+    Uneven.made = 0
+    group = VectorGroup(lambda seeds: SyncVectorEnv([Uneven] * 2, autoreset_mode=mode), seeds=[0, 1])
+    env = Strict("info")
+    data = harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 40, mask_size=3)
+    assert data.valid.sum() > 50
+    x = data.observation["obs"][:-1, :, 0].astype(int)
+    for t, row in np.argwhere(data.valid):
+        np.testing.assert_array_equal(data.mask[t, row], np.arange(3) == x[t, row] % 3)
+
+
 @pytest.mark.parametrize("kind", ["python", "vector"])
 @pytest.mark.parametrize(
     ("broken", "message"), [("empty", "allows no choice of action head 0"), ("size", "4 entries: 3 are needed")]
@@ -103,8 +134,22 @@ def test_broken_masks_are_refused(kind, broken, message, harness):
         harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 5, mask_size=3)
 
 
+class Forgetful(SyncVectorEnv):
+    """Gives no masks at all in its second step."""
+
+    steps = 0
+
+    def step(self, actions):
+        *result, info = super().step(actions)
+        self.steps += 1
+        return (*result, {} if self.steps == 2 else info)
+
+
 def test_a_mask_that_stops_coming_is_an_error(harness):
     env = MaskedEnv()
+    vector = VectorGroup(lambda seeds: Forgetful([MaskedEnv] * 2), seeds=[0, 1])
+    with pytest.raises(InvalidActionMask, match="with every reset and every step"):
+        harness.run(vector, observation_specs(env.observation_space), action_spec(env.action_space), 5, mask_size=3)
     with pytest.raises(InvalidActionMask, match="with every reset and every step"):
         harness.run(
             group_of("python", broken="missing"),
@@ -136,3 +181,14 @@ def test_the_probe_sees_masks(where):
     register_env(f"masked-{where}", MaskedEnv)
     assert probe(EnvConfig(name=f"masked-{where}", kwargs={"where": where})).has_action_mask
     assert not probe(EnvConfig(name="gym/CartPole-v1")).has_action_mask
+
+
+class MaskedLater(MaskedEnv):
+    def reset(self, *, seed=None, options=None):
+        return super().reset()[0], {}
+
+
+def test_the_probe_refuses_masks_that_come_with_steps_only():
+    register_env("masked-later", MaskedLater)
+    with pytest.raises(InvalidActionMask, match=r"gave none with reset: give it with every reset"):
+        probe(EnvConfig(name="masked-later"))

@@ -114,6 +114,23 @@ class Blind(Striped):
         return None
 
 
+class Windowed(Blind):
+    """Knows only windows, and says so as Gymnasium's tutorial does."""
+
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        assert render_mode is None or render_mode in self.metadata["render_modes"]
+        super().__init__()
+
+
+class Crashing(Striped):
+    """Its renderer lacks a library."""
+
+    def render(self) -> Any:
+        raise gym.error.DependencyNotInstalled("a library for drawing")
+
+
 class Broken(Striped):
     """Draws something that is no picture."""
 
@@ -136,6 +153,8 @@ REGISTERED = {
     "test/striped": Striped,
     "test/blind": Blind,
     "test/broken": Broken,
+    "test/windowed": Windowed,
+    "test/crashing": Crashing,
     "test/remembers": Remembers,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import gymnasium as gym
 import numpy as np
@@ -95,3 +96,10 @@ def test_a_failing_environment_stops_the_evaluation(make_run: MakeRun) -> None:
     unknown = broken._replace(env=replace(broken.env, kwargs={"unknown": 1}))
     with pytest.raises(EnvironmentFailure, match="test/striped"):
         evaluate_snapshot(unknown, episodes=1)
+
+
+def test_a_renderer_that_fails_costs_the_video_only(make_run: MakeRun, tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="no video was written: DependencyNotInstalled: a library for drawing"):
+        result = evaluate(make_run("test/crashing"), episodes=3, video=tmp_path / "a.mp4")
+    assert len(result.returns) == 3
+    assert result.video is None

@@ -105,8 +105,9 @@ def test_frames_tell_the_episode_so_far(make_run: MakeRun) -> None:
     assert [int(f.picture[0, 0, 0]) for f in frames] == [40, 80, 120, 160, 200]
 
 
-def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run: MakeRun) -> None:
-    agent = load(make_run("test/blind"))
+@pytest.mark.parametrize("name", ["test/blind", "test/windowed"])
+def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run: MakeRun, name: str) -> None:
+    agent = load(make_run(name))
     pictures = [frame.picture for frame in play_episode(agent, agent.snapshot.env, 0)]
     assert pictures[0].shape == (12, 16, 3)
     assert [int(picture.mean()) for picture in pictures] == [1, 2, 3, 4, 5]

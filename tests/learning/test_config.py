@@ -93,7 +93,8 @@ def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -
         ({"batch_size": 1024, "minibatches": 4, "micro_batch": 257}, "more than the minibatch of 256 samples"),
         ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
         ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
-        ({"cuda_graphs": True, "device": "cpu"}, "graphs need a CUDA device"),
+        ({"compile": True}, "learner.compile=True: the update is not built for it yet.*use 'auto' or False"),
+        ({"cuda_graphs": True}, "learner.cuda_graphs=True: the update is not built for it yet"),
     ],
 )
 def test_contradictions_are_refused(options: dict[str, Any], message: str) -> None:

@@ -71,8 +71,10 @@ def test_open_candidates_on_cuda_add_graphs_and_compilation() -> None:
 
 
 def test_what_the_user_sets_has_one_value() -> None:
-    candidates = cpu_candidates(precision="fp32", channels_last=False, micro_batch=100, compile=True)
-    assert candidates == (Candidate(precision="fp32", micro_batch=100, channels_last=False, compile=True),)
+    candidates = cpu_candidates(precision="fp32", channels_last=False, micro_batch=100)
+    assert candidates == (Candidate(precision="fp32", micro_batch=100, channels_last=False),)
+    config = LearnerConfig(micro_batch=256, compile=False)
+    assert not any(c.compile for c in candidates_for(config, "cuda", has_images=False))
 
 
 @pytest.mark.parametrize(
@@ -90,9 +92,9 @@ def test_micro_batches_that_are_compared(batch_size: int, minibatches: int, has_
     assert {c.micro_batch for c in candidates_for(config, "cpu", has_images=has_images)} == sizes
 
 
-def test_graphs_without_a_cuda_device_are_refused() -> None:
-    with pytest.raises(ValueError, match="graphs need a CUDA device; use cuda_graphs='auto'"):
-        candidates_for(LearnerConfig(cuda_graphs=True), "cpu", has_images=False)
+def test_a_wish_to_stop_ends_the_measuring_after_one_candidate() -> None:
+    path = choose(lambda candidate: lambda: None, cpu_candidates(), 1e9, is_stop_wanted=lambda: True)
+    assert len(path.report) == 1
 
 
 def test_a_single_candidate_is_not_measured() -> None:

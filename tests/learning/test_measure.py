@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -57,10 +55,3 @@ def test_a_graph_holds_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> No
     # than ten times as much.
     assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch
     assert measure._activation_bytes(model, SPEC, torch.device("cpu")) > 28_800
-
-
-@pytest.mark.parametrize("name", ["compile", "cuda_graphs"])
-def test_what_is_not_built_is_refused(name: str) -> None:
-    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
-    with pytest.raises(ValueError, match=f"learner.{name}=true"):
-        choose_fast_path(model, SPEC, replace(LearnerConfig(), **{name: True}), in_time=True)

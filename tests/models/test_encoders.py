@@ -12,7 +12,9 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import (
     ConvEncoder,
     DenseEncoder,
+    FrameStackEncoder,
     GridEncoder,
+    ImageInput,
     channels_first,
     is_grid,
     is_large_image,
@@ -89,6 +91,49 @@ def test_every_way_to_deliver_pixels_gives_the_same(spec: ArraySpec, kind: str) 
     torch.testing.assert_close(encoder(noncontiguous), encoder(noncontiguous.contiguous()))
     first.channels_last = False
     torch.testing.assert_close(encoder(x), expected, **close)
+
+
+@pytest.mark.parametrize(
+    ("shape", "high", "scale"),
+    [
+        ((84, 84, 3), 255, 1 / 255),
+        ((32, 32, 3), 255, 1 / 255),
+        ((40, 40, 5), 1, 1.0),
+        ((7, 7, 3), 255, 1.0),  # MiniGrid declares its categories like this
+        ((19, 19, 2), 20, 1.0),
+    ],
+)
+def test_pixels_are_scaled_and_categories_are_not(shape: tuple[int, ...], high: float, scale: float) -> None:
+    spec = ArraySpec(shape=shape, dtype="uint8", low=0, high=high)
+    kind = "nature" if min(shape[:2]) >= 36 else "small"
+    encoder = entry_encoder(kind, "obs", spec, ModelConfig(dense_size=8))
+    if isinstance(encoder, ConvEncoder):
+        first = encoder.convolutions[0]
+        assert isinstance(first, ImageInput)
+        assert first.pixel_scale == pytest.approx(scale)
+    else:
+        assert scale == 1.0
+
+
+@pytest.mark.parametrize("shape", [(30, 3, 4), (4, 3, 10), (3, 12, 4)])
+def test_thin_grids_get_an_encoder(shape: tuple[int, ...]) -> None:
+    spec = ArraySpec(shape=shape, dtype="float32")
+    assert entry_encoder("auto", "obs", spec, NARROW)(torch.rand(2, *shape)).shape == (2, 32)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_stack_of_colour_frames_is_one_image_of_many_channels(first: bool) -> None:
+    shape = (4, 3, 40, 44) if first else (4, 40, 44, 3)
+    spec = ArraySpec(shape=shape, dtype="uint8", low=0, high=255)
+    encoder = entry_encoder("auto", "obs", spec, NARROW)
+    assert isinstance(encoder, FrameStackEncoder)
+    x = pixels(spec, 2)
+    frames = x if first else x.permute(0, 1, 4, 2, 3)
+    side_by_side = torch.cat([frames[:, i] for i in range(4)], 1)
+    given = side_by_side if first else side_by_side.permute(0, 2, 3, 1)
+    torch.testing.assert_close(encoder(x), encoder.encoder(given.contiguous()))
+    named = ObservationEncoder({"frames": spec, "speed": ArraySpec(shape=(2,), dtype="float32")}, NARROW)
+    assert isinstance(named.encoders[0], FrameStackEncoder)
 
 
 def test_bfloat16_weights_and_autocast_see_exact_pixels() -> None:

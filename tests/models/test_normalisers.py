@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from gymnasium import spaces
 
+from rollmill.envs.spaces import observation_specs
 from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
 from rollmill.specs import ArraySpec
 
@@ -114,3 +116,7 @@ def test_choices_are_not_normalised() -> None:
     specs = {"die": ArraySpec(shape=(1,), dtype="int64", low=1, high=6), "x": ArraySpec(shape=(2,), dtype="float32")}
     normaliser = ObservationNormaliser(specs, images=False, clip=10.0)
     assert normaliser.names == ("x",)
+    space = spaces.Dict(
+        {"place": spaces.Discrete(4), "dice": spaces.MultiDiscrete([6, 6]), "x": spaces.Box(-9, 9, (2,))}
+    )
+    assert ObservationNormaliser(observation_specs(space), images=False, clip=10.0).names == ("x",)

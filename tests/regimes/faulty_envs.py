@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -16,18 +18,23 @@ from rollmill import register_env
 
 
 class Walk(gymnasium.Env[np.ndarray, int]):
-    """Ten steps to the right end an episode with reward 1; ``fault`` says what goes wrong, and where."""
+    """Ten steps to the right end an episode with reward 1; ``fault`` says what goes wrong, and where.
+
+    Those named "... at the mark" begin when the file ``mark`` is there.
+    """
 
     observation_space = gymnasium.spaces.Box(-20.0, 20.0, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, fault: str = "", after: int = 200, child: bool = False) -> None:
-        self.fault, self.after = fault, after
+    def __init__(self, fault: str = "", after: int = 200, child: bool = False, mark: str = "") -> None:
+        self.fault, self.after, self.mark = fault, after, Path(mark)
         self.steps = self.total = self.position = 0
         if fault == "constructor":
             raise RuntimeError("the constructor went wrong")
-        if fault == "slow constructor":
+        if fault == "slow constructor" or (fault == "slow constructor at the mark" and self.mark.exists()):
             time.sleep(10_000)
+        if fault == "exit 0 in the constructor":
+            os._exit(0)
         # Like VizDoom's engine: a process of the environment's own, in a session of its own.
         self.child = subprocess.Popen(["sleep", "1000"], start_new_session=True) if child else None
 
@@ -47,6 +54,10 @@ class Walk(gymnasium.Env[np.ndarray, int]):
         self.position += 1 if action else -1
         if self.total == self.after:
             self._fail()
+        if self.fault == "hang at the mark" and self.mark.exists():
+            time.sleep(10_000)
+        if self.fault == "slow":
+            time.sleep(0.01)
         terminated = self.position >= 5
         observation = self._observe()
         if self.fault == "nan" and self.total > self.after:
@@ -54,7 +65,7 @@ class Walk(gymnasium.Env[np.ndarray, int]):
         return observation, float(terminated), terminated, self.steps >= 30, {}
 
     def _fail(self) -> None:
-        if self.fault == "step":
+        if self.fault in ("step", "step and close"):
             raise ZeroDivisionError("the step went wrong")
         if self.fault == "hang":
             time.sleep(10_000)
@@ -64,8 +75,14 @@ class Walk(gymnasium.Env[np.ndarray, int]):
             os.kill(os.getpid(), signal.SIGSEGV)
         if self.fault == "exit":
             os._exit(3)
+        if self.fault == "exit 0":
+            os._exit(0)
+        if self.fault == "sys.exit":
+            sys.exit()
 
     def close(self) -> None:
+        if self.fault == "step and close" and self.total >= self.after:
+            time.sleep(10_000)
         if self.child is not None:
             self.child.kill()
             self.child.wait()

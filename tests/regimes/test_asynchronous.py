@@ -105,6 +105,10 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
         ("kill", "SIGKILL"),
         ("segfault", "SIGSEGV"),
         ("exit", "code 3"),
+        ("exit 0", "rollout worker .* code 0 before its work was done"),
+        ("exit 0 in the constructor", "probe .* code 0 before its work was done"),
+        ("sys.exit", "SystemExit"),
+        ("step and close", "the step went wrong"),
     ],
 )
 def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: str, message: str) -> None:
@@ -112,7 +116,7 @@ def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: s
     with pytest.raises(ProcessFailed, match=message) as failure:
         train(tmp_path / "run", total_steps=10**9, **{"env.kwargs": {"fault": fault, "child": True}})
     assert time.monotonic() - begun < 60.0
-    if fault in ("constructor", "reset", "step"):
+    if fault in ("constructor", "reset", "step", "sys.exit", "step and close"):
         assert "faulty_envs.py" in str(failure.value), "the environment's own traceback is shown"
 
 

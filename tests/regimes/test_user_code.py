@@ -77,6 +77,35 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("leaves_nothing")
+@pytest.mark.parametrize("how", ["script", "import"])
+def test_classes_beside_a_file_in_another_folder_are_found(tmp_path: Path, how: str) -> None:
+    """The file imports them, registers one with Gymnasium or with us, and everything is run from elsewhere."""
+    project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    project.mkdir()
+    elsewhere.mkdir()
+    (project / "my_classes.py").write_text(SCRIPT.partition("rollmill.register_encoder")[0])
+    settings = SCRIPT[SCRIPT.index("SETTINGS") : SCRIPT.index("if __name__")].replace("mine", "auto")
+    name = "gym/My-v0" if how == "script" else "my/maze"
+    (project / "my_project.py").write_text(
+        "import gymnasium, rollmill\nfrom my_classes import Maze\n"
+        "gymnasium.register('My-v0', Maze)\n"
+        f"rollmill.register_env('my/maze', Maze)\n{settings}\n"
+        "if __name__ == '__main__':\n"
+        f"    rollmill.train('{name}', total_steps=200, run_dir='run', quiet=True, **SETTINGS)\n"
+    )
+    words = [str(project / "my_project.py")]
+    if how == "import":
+        sizes = "--num-envs 4 --rollout-length 8 --learner.batch-size 64 --learner.minibatches 1 --total-steps 200"
+        words = ["-m", "rollmill", "train", "--import", "../project/my_project.py", name, "--run-dir", "run"]
+        words += sizes.split()
+    eval_words = ["-m", "rollmill", "eval", "run", "--episodes", "2", "--json"]
+    for command in (words, eval_words):
+        done = subprocess.run([sys.executable, *command], cwd=elsewhere, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["env"] == name
+
+
+@pytest.mark.usefixtures("leaves_nothing")
 def test_a_script_without_the_main_guard_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(

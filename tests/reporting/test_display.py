@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
+import sys
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
 from rollmill.reporting.display import Display, format_line
@@ -109,3 +112,43 @@ def test_on_a_terminal_the_panel_shows_speed_return_lag_and_stages() -> None:
     display.close()
     assert "251,000" in out.getvalue()
     display.close()
+
+
+def test_a_name_is_no_markup() -> None:
+    out = io.StringIO()
+    with Display(console=Console(file=out, force_terminal=True, width=100, color_system=None)) as display:
+        display.update(replace(STATUS, name="my[/maze]", shares={"a[/role]": STATUS.shares["learner"]}))
+    assert "my[/maze]" in out.getvalue()
+    assert "a[/role]" in out.getvalue()
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_reader_that_has_gone_ends_the_display_and_nothing_else(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    # Unbuffered, so that nothing is left to be written when it is closed.
+    with io.TextIOWrapper(os.fdopen(writing, "wb", buffering=0), write_through=True) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        display = Display(plain_interval_s=0.0, live_interval_s=0.0)
+        display.console._force_terminal = is_terminal
+        for steps in range(3):
+            display.update(replace(STATUS, agent_steps=steps))
+        display.note("the end")
+        display.close()
+        assert display.console.quiet
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_a_full_disk_ends_the_display_and_nothing_else(is_terminal: bool) -> None:
+    stdout = sys.stdout
+    # Unbuffered, as above.
+    with io.TextIOWrapper(open("/dev/full", "wb", buffering=0), write_through=True) as stream:
+        display = Display(console=Console(file=stream, force_terminal=is_terminal), plain_interval_s=0.0)
+        for steps in range(3):
+            display.update(replace(STATUS, agent_steps=steps))
+        display.note("the end")
+        display.close()
+        assert display.console.quiet
+    assert sys.stdout is stdout, "rich redirects it while a panel is shown"

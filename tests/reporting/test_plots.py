@@ -86,6 +86,11 @@ def test_the_picture_shows_the_curves(tmp_path: Path) -> None:
     assert is_mostly_coloured(two, blue) > 1000
 
 
+def test_a_title_is_no_formula(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.0)
+    assert plot_runs([run], tmp_path / "x.png", title=r"my/$\frac{maze$").stat().st_size > 1000
+
+
 def test_a_run_without_an_episode_is_still_drawn(tmp_path: Path) -> None:
     assert plot_runs([make_run(tmp_path / "a", 0.0, last=1)], tmp_path / "x.png").stat().st_size > 1000
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -18,10 +19,19 @@ def test_the_first_signal_sets_the_flag_the_second_interrupts(number: signal.Sig
         assert not signals.received
         os.kill(os.getpid(), number)
         assert signals.received == number
+        time.sleep(1.05)
         with pytest.raises(KeyboardInterrupt, match="second signal"):
             os.kill(os.getpid(), signal.SIGINT)
         assert signals.received == number
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_a_signal_that_is_delivered_twice_is_one() -> None:
+    with StopSignals() as signals:
+        os.kill(os.getpid(), signal.SIGTERM)  # As coreutils' timeout does: its child, then the child's group.
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert signals.received == signal.SIGTERM
 
 
 def test_handlers_are_restored_after_an_exception() -> None:

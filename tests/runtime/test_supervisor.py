@@ -151,6 +151,7 @@ def test_a_killed_process_is_named_with_its_signal(supervisor: Supervisor, numbe
     handle = supervisor.start("rollout worker 3", targets.kill_itself, int(number))
     failed = _failure(supervisor)
     assert failed.description.startswith(f"rollout worker 3 (pid {handle.pid}) was killed by")
+    assert failed.killed_by == number
     with pytest.raises(ProcessFailed, match=words):
         raise failed.error()
 
@@ -163,10 +164,18 @@ def test_a_segfault_shows_where_it_happened(supervisor: Supervisor) -> None:
     assert "in read_address_zero" in failed.traceback
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_target_that_calls_sys_exit_is_shown_where_it_does(supervisor: Supervisor, code: int) -> None:
+    supervisor.start("quitter", targets.exit_with, code)
+    failed = _failure(supervisor)
+    assert failed.description.endswith(f"failed: SystemExit: {code}")
+    assert "in exit_with" in failed.traceback
+
+
 def test_exit_codes(supervisor: Supervisor) -> None:
-    fine = supervisor.start("fine", targets.exit_with, 0)
+    fine = supervisor.start("fine", targets.exit_at_once_with, 0)
     assert _until(supervisor, Exited) == [Exited(fine)]
-    supervisor.start("odd", targets.exit_with, 3)
+    supervisor.start("odd", targets.exit_at_once_with, 3)
     assert "exited with code 3 without an exception" in _failure(supervisor).description
 
 

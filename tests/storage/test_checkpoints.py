@@ -244,6 +244,50 @@ def test_none_usable_names_every_file_and_reason(tmp_path: Path) -> None:
         store.load_latest()
 
 
+def test_a_link_to_nothing_is_passed_over(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.folder.mkdir()
+    link = store.folder / "checkpoint_000009_steps_000000000009.pt"
+    link.symlink_to(tmp_path / "removed.pt")
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=f"{link.name} is a link to nothing"):
+        store.load_latest()
+    with pytest.raises(CheckpointError, match="none of the 1"):
+        store.latest_header()
+    link.unlink()
+    store.save({"step": 1}, 1)
+    link.symlink_to(tmp_path / "removed.pt")
+    with pytest.warns(CheckpointWarning, match="is a link to nothing; trying the one before it"):
+        assert store.load_latest().state == {"step": 1}
+    assert store.latest_header().agent_steps == 1
+
+
+def test_the_header_is_that_of_the_checkpoint_that_is_loaded(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.save({"step": 100}, 100)
+    damaged = store.save({"step": 200}, 200)
+    flip_bit(damaged, 100)
+    assert read_header(damaged).agent_steps == 200, "damage to the content alone"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.latest_header().agent_steps == 100
+    with pytest.warns(CheckpointWarning):
+        assert store.load_latest().state == {"step": 100}
+
+
+def test_a_checkpoint_that_does_not_fit_is_passed_over(tmp_path: Path) -> None:
+    def use(state: dict[str, Any]) -> None:
+        if state["step"] != 1:
+            raise ValueError("it is of another network")
+
+    store = make_store(tmp_path)
+    first, second = store.save({"step": 1}, 1), store.save({"step": 2}, 2)
+    with pytest.warns(CheckpointWarning, match=f"{second.name} does not fit this run: it is of another network; try"):
+        assert store.load_latest(use=use).path == first
+    first.unlink()
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match=f"none of the 1.*{second.name}"):
+        store.load_latest(use=use)
+
+
 def test_a_full_disk_leaves_the_previous_checkpoint(tmp_path: Path) -> None:
     store = make_store(tmp_path, keep=1)
     store.save({"step": 1}, 1, 1.0)

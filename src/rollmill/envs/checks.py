@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.envs.errors import InvalidActionMask, NonFiniteObservation
-from rollmill.envs.spaces import ObservationCodec
+from rollmill.envs.errors import InvalidActionMask, InvalidReward, NonFiniteObservation
+from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.envs.views import Array, ObservationView
 from rollmill.specs import ActionSpec
 
@@ -81,6 +81,30 @@ class RowChecks:
                 f"{self._mask_size} are needed, one for each choice of each categorical head"
             )
         return mask.astype(bool)
+
+    def missing_mask(self, row: int) -> InvalidActionMask:
+        """The error for a mask that was given before and is not now."""
+        return InvalidActionMask(
+            f"environment {self._first + row} of {self._name} gave info[{ACTION_MASK!r}] before and does not now: "
+            "give it with every reset and every step"
+        )
+
+    def rewards(self, rewards: Sequence[Any], step: int) -> Array:
+        """Rewards as the environments gave them, as float64 ``[B]``; an array of one element counts as a number.
+
+        Raises:
+            InvalidReward: One is no number; names the environment and the step.
+        """
+        numbers = np.empty(len(rewards))
+        for row, reward in enumerate(rewards):
+            try:
+                numbers[row] = np.asarray(reward).item()
+            except (TypeError, ValueError) as error:
+                raise InvalidReward(
+                    f"environment {self._first + row} of {self._name} gave the reward {reward!r} at group step {step}: "
+                    "one real number is needed"
+                ) from error
+        return numbers
 
     def masks(self, mask: Array, step: int) -> None:
         """Raise if a row allows no choice of some head (rows whose next action is ignored allow everything).

@@ -6,7 +6,8 @@ RollmillEnvError
 |-- UnsupportedSpace        a Gymnasium space that has no place in a slot
 |-- EnvironmentFailure      an exception inside an environment (its traceback is the cause)
 |-- NonFiniteObservation    NaN or infinity out of an environment
-`-- InvalidActionMask       a mask of the wrong shape, or one that allows nothing
+|-- InvalidActionMask       a mask of the wrong shape, one that allows nothing, or one that is missing
+`-- InvalidReward           a reward that is no number
 """
 
 # ruff: noqa: N818 - the names say what happened, and the base class says that it is an error
@@ -15,6 +16,7 @@ from __future__ import annotations
 __all__ = [
     "EnvironmentFailure",
     "InvalidActionMask",
+    "InvalidReward",
     "MissingExtra",
     "NonFiniteObservation",
     "RollmillEnvError",
@@ -49,3 +51,7 @@ class NonFiniteObservation(RollmillEnvError):
 
 class InvalidActionMask(RollmillEnvError):
     """An action mask that does not fit the action space, or that allows no action at all."""
+
+
+class InvalidReward(RollmillEnvError):
+    """A reward that is not one real number."""

@@ -8,9 +8,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
+import numpy as np
+from gymnasium import spaces
 
 from rollmill.envs.config import EnvConfig
-from rollmill.envs.errors import RollmillEnvError, UnknownEnvironment, UnsupportedSpace
+from rollmill.envs.errors import (
+    InvalidActionMask,
+    InvalidReward,
+    RollmillEnvError,
+    UnknownEnvironment,
+    UnsupportedSpace,
+)
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
@@ -257,8 +265,10 @@ def _two(name: str, shown: Any) -> tuple[Any, Any]:
 def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
     """One step with a random action, to find early what does not fit."""
     env.action_space.seed(0)
+    action = env.action_space.sample()
     try:
-        result = env.step(env.action_space.sample())
+        # A choice is a Python integer in training too.
+        result = env.step(int(action) if isinstance(env.action_space, spaces.Discrete) else action)
     except Exception as error:
         raise failure(name, 0, "step", 1, error, None) from error
     if not (isinstance(result, tuple) and len(result) == 5):
@@ -267,6 +277,15 @@ def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
             "instead of (observation, reward, terminated, truncated, info): Gymnasium 1.x is needed"
         )
     codec.check(result[0])
+    try:
+        float(np.asarray(result[1]).item())
+    except (TypeError, ValueError) as error:
+        raise InvalidReward(f"{name}: step gave the reward {result[1]!r}: one real number is needed") from error
+    if ACTION_MASK in result[4]:
+        raise InvalidActionMask(
+            f"{name} gives info[{ACTION_MASK!r}] with a step but gave none with reset: give it with every reset and "
+            "every step"
+        )
 
 
 def known_names() -> list[str]:

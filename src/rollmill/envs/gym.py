@@ -16,7 +16,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
 
-__all__ = ["bare", "find_spec", "ids", "is_registered", "kind", "maker", "mujoco_ids"]
+__all__ = ["bare", "find_spec", "ids", "is_registered", "is_registered_by_import", "kind", "maker", "mujoco_ids"]
 
 _OWN = "gymnasium.envs."
 
@@ -38,6 +38,18 @@ def find_spec(id: str) -> GymSpec:
     Raises:
         UnknownEnvironment: Not registered; suggests the nearest ids.
     """
+    module, colon, name = id.partition(":")
+    if colon and id not in gymnasium.registry:
+        try:
+            importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            # What is missing may also be something that the module itself imports.
+            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+                raise
+            raise UnknownEnvironment(
+                f"{id!r}: there is no module {module!r} to import; module:id imports the module that registers the id"
+            ) from error
+        return find_spec(name)
     try:
         return gymnasium.spec(id)
     except gymnasium.error.Error as error:
@@ -62,6 +74,15 @@ def is_registered(id: str) -> bool:
     except UnknownEnvironment:
         return False
     return True
+
+
+def is_registered_by_import(name: str) -> bool:
+    """Whether a ``gym/<id>`` is in the registry only because some module of others was imported, or did it itself."""
+    entry = gymnasium.registry.get(name.partition("/")[2])
+    if entry is None or entry.entry_point is None:
+        return False
+    place = entry.entry_point if isinstance(entry.entry_point, str) else str(entry.entry_point.__module__)
+    return place.partition(":")[0].partition(".")[0] not in {"gymnasium", *_EXTRAS}
 
 
 def kind(id: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import InvalidActionMask, RollmillEnvError
+from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -171,7 +171,10 @@ class PythonGroup:
         outcome: OutcomeView,
     ) -> None:
         """Write what the loop found: outcomes, counters, and who is reset next."""
-        outcome.reward[:] = rewards
+        try:
+            outcome.reward[:] = rewards
+        except (TypeError, ValueError):  # not all of them are plain numbers
+            outcome.reward[:] = self._checks.rewards(rewards, self._clock)
         outcome.terminated.fill(False)
         outcome.truncated.fill(False)
         outcome.valid.fill(True)
@@ -232,10 +235,7 @@ class PythonGroup:
         elif final:
             into.action_mask[row] = True
         else:
-            raise InvalidActionMask(
-                f"environment {self._first + row} of {self._name} gave info[{ACTION_MASK!r}] before and does not now: "
-                "give it with every reset and every step"
-            )
+            raise self._checks.missing_mask(row)
 
     def _construct(self, row: int) -> Any:
         while True:

@@ -45,12 +45,12 @@ def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _
     if isinstance(space, spaces.MultiBinary):
         return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
     if isinstance(space, spaces.Discrete):
-        spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1)
+        spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1, one_hot=True)
         return _Leaf(name, path, spec, np.array([-int(space.start)]), space)
     if isinstance(space, spaces.MultiDiscrete):
         nvec = space.nvec.ravel()
         first = np.concatenate([[0], np.cumsum(nvec)[:-1]]) - np.asarray(space.start).ravel()
-        spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1)
+        spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1, one_hot=True)
         return _Leaf(name, path, spec, first, space)
     raise UnsupportedSpace(
         f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "

@@ -38,7 +38,8 @@ def import_user_code(name: str) -> None:
 
 def _import_file(name: str) -> None:
     path = Path(name).resolve()
-    module_name = path.stem
+    # Under the name __main__ a package's __main__.py would take itself for the program.
+    module_name = path.parent.name if path.stem == "__main__" else path.stem
     # The script that is running (a spawned process has it as its __main__ too) must not run a second time.
     for known in (sys.modules.get(module_name), sys.modules.get("__main__")):
         file = getattr(known, "__file__", None)
@@ -50,7 +51,11 @@ def _import_file(name: str) -> None:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # Under its own name, so that what it defines can be found again by other processes that import it likewise.
+    # What it defines is sent to other processes by reference: they look it up under this name, before they could import
+    # the file by its path, so its folder is searched there too. The same finds what the file imports from beside it.
+    folder = str(path.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
     sys.modules[module_name] = module
     try:
         spec.loader.exec_module(module)

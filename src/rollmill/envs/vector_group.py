@@ -118,6 +118,7 @@ class VectorGroup:
         self._any_masked = False
         self._hidden_ends = np.zeros(self.num_rows, np.int64)
         self._lives = np.zeros(self.num_rows, np.int64)
+        self._every_row = np.ones(self.num_rows, bool)
         self._return = np.zeros(self.num_rows, np.float64)
         self._length = np.zeros(self.num_rows, np.int32)
 
@@ -175,14 +176,20 @@ class VectorGroup:
         if self._life_key is not None:
             self._lose_lives(info[self._life_key], outcome, ended)
         if self._any_masked and self._mode == "disabled":
-            # Now, not before the next step: its actions have to fit the masks of these first observations.
+            # Now, not before the next step: its actions have to fit the masks of these first observations. What a
+            # partial reset tells holds for the rows that it resets alone.
+            self._write_mask(observation, info, into, ~ended)
             try:
                 observation, info = self._env.reset(options={"reset_mask": ended.copy()})
             except Exception as error:
                 self._mend("reset", error, into)
                 _write_failed(outcome)
                 return
-        self._write_mask(observation, info, into)
+            self._write_mask(observation, info, into, ended)
+        else:
+            self._write_mask(observation, info, into, self._every_row)
+        if into.action_mask is not None:
+            self._checks.masks(into.action_mask, self._clock)
         self._checks.reward(outcome.reward, self._clock)
         self._checks.observation(into, self._clock)
 
@@ -225,19 +232,21 @@ class VectorGroup:
         np.logical_or(outcome.terminated, lost, out=outcome.terminated)
         np.copyto(self._lives, lives)
 
-    def _write_mask(self, observation: Any, info: Any, into: ObservationView) -> None:
+    def _write_mask(self, observation: Any, info: Any, into: ObservationView, rows: Array) -> None:
+        """Writes the masks of the rows that bool ``rows [B]`` chooses."""
         if into.action_mask is None:
             return
         raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)
         # With NEXT_STEP a masked row's action is ignored; with the other modes it is the first of the next episode,
         # whose mask the vector shows already.
         ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
-        for row in range(self.num_rows):
-            if ignored[row] or raw is None:
+        for row in np.flatnonzero(rows).tolist():
+            if ignored[row]:
                 into.action_mask[row] = True
+            elif raw is None:
+                raise self._checks.missing_mask(row)
             else:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
-        self._checks.masks(into.action_mask, self._clock)
 
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
         observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))
@@ -249,7 +258,9 @@ class VectorGroup:
         self._length.fill(0)
         if self._life_key is not None:
             np.copyto(self._lives, info[self._life_key])
-        self._write_mask(observation, info, into)
+        self._write_mask(observation, info, into, self._every_row)
+        if into.action_mask is not None:
+            self._checks.masks(into.action_mask, self._clock)
 
     def _construct(self, seeds: Sequence[int]) -> Any:
         while True:

@@ -171,9 +171,10 @@ def evaluate_snapshot(
     if video is not None:
         try:
             film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
-        except NotRenderableError as error:
-            # What has been played is not thrown away for a picture.
-            warnings.warn(f"no video was written: {error}", stacklevel=2)
+        except Exception as error:
+            # What has been played is not thrown away for a picture, whatever a renderer raises.
+            name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
+            warnings.warn(f"no video was written: {name}{error}", stacklevel=2)
     flat = tuple(value for row in returns for value in row)
     steps_played = tuple(value for row in lengths for value in row)
     estimate: Estimate = mean_interval(flat, seed=seed)

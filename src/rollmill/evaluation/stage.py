@@ -174,13 +174,16 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
             built.append(make_env(rendering))
         except RollmillEnvError:
             raise
-        except TypeError:
-            # No such argument: an environment of the user's that has one look only, or none.
+        except Exception:
+            # No such argument, or no such mode: an environment of the user's that has one look only, or none. Whatever
+            # else it was, it is raised again.
             built.append(make_env(replace(config, vector=False)))
         _prepare_mujoco(built[-1])
         return built[-1]
 
-    group = PythonGroup(build, num_envs=1, seeds=[seed], name=config.name, squash=squash)
+    group = PythonGroup(
+        build, num_envs=1, seeds=[seed], name=config.name, squash=squash, check_finite=config.check_finite
+    )
     fps = float(built[-1].metadata.get("render_fps") or 30.0)
 
     def picture(view: ObservationView) -> Any:
@@ -208,6 +211,7 @@ def _vector_stage(config: EnvConfig, seed: int, *, squash: bool, fps: float) -> 
         reset_seed=maker.reset_seed,
         squash=squash,
         life_key=maker.life_key,
+        check_finite=config.check_finite,
     )
 
     def picture(view: ObservationView) -> Any:

@@ -250,10 +250,12 @@ class LearnerConfig:
                 f"{self.min_learning_rate} .. learner.max_learning_rate={self.max_learning_rate}, which schedule='kl' "
                 f"keeps it in: change one of the three"
             )
-        if self.cuda_graphs is True and self.device == "cpu":
-            raise ValueError(
-                "learner.cuda_graphs=True with learner.device='cpu': graphs need a CUDA device; use cuda_graphs='auto'"
-            )
+        for name in ("compile", "cuda_graphs"):
+            if getattr(self, name) is True:
+                raise ValueError(
+                    f"learner.{name}=True: the update is not built for it yet, so it would change nothing; use 'auto' "
+                    "or False"
+                )
 
     @staticmethod
     def _check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:

@@ -112,15 +112,8 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
         config: Each option of it that is not ``"auto"`` has one value in all candidates.
         device: Graphs and compilation are open on CUDA only: on CPU there are no graphs, and a compiler may be missing.
         has_images: Whether the memory format matters to the model.
-
-    Raises:
-        ValueError: ``cuda_graphs=True`` and the device is no CUDA device.
     """
     on_cuda = torch.device(device).type == "cuda"
-    if config.cuda_graphs is True and not on_cuda:
-        raise ValueError(
-            f"learner.cuda_graphs=True on the device {device}: graphs need a CUDA device; use cuda_graphs='auto'"
-        )
     full = config.minibatch_size
     sizes = {full, *(size for size in MICRO_BATCHES if size < full)}
     if has_images and not on_cuda and full > 2 * max(MICRO_BATCHES):
@@ -153,6 +146,7 @@ def choose(
     *,
     device: torch.device | str = "cpu",
     modules: Sequence[nn.Module] = (),
+    is_stop_wanted: Callable[[], bool] = lambda: False,
     clock: Callable[[], float] = time.perf_counter,
     timer: Callable[[], float] | None = None,
 ) -> FastPath:
@@ -172,6 +166,7 @@ def choose(
         budget_s: Seconds, after which no further candidate is started; the time that compilation takes is not counted.
         device: Waited for around each measurement, if it is a CUDA device.
         modules: What the steps touch. They, and torch's random states, are afterwards what they were.
+        is_stop_wanted: True ends the measuring as the end of the budget does.
         clock: Gives the seconds of the budget.
         timer: Gives the seconds that candidates are compared by. By default, the wall clock; for one torch thread on a
             CPU, that thread's CPU time, so that it does not matter how busy the machine is with other processes.
@@ -187,7 +182,7 @@ def choose(
     on_cuda = torch.device(device).type == "cuda"
     if timer is None:
         timer = time.thread_time if not on_cuda and torch.get_num_threads() == 1 else time.perf_counter
-    bench = _Bench(make_step, on_cuda, clock, timer, clock() + budget_s)
+    bench = _Bench(make_step, on_cuda, is_stop_wanted, clock, timer, clock() + budget_s)
     plain = list(dict.fromkeys(map(_plain, candidates)))
     screened_at = (max if on_cuda else min)(c.micro_batch for c in plain)
     with undisturbed(*modules):
@@ -248,12 +243,14 @@ class _Bench:
         self,
         make_step: Callable[[Candidate], Callable[[], None]],
         on_cuda: bool,
+        is_stop_wanted: Callable[[], bool],
         clock: Callable[[], float],
         timer: Callable[[], float],
         deadline: float,
     ) -> None:
         self._make_step = make_step
         self._synchronise: Callable[[], None] = torch.cuda.synchronize if on_cuda else lambda: None
+        self._is_stop_wanted = is_stop_wanted
         self._clock = clock
         self._timer = timer
         self._deadline = deadline
@@ -288,7 +285,7 @@ class _Bench:
 
     def _measure(self, candidate: Candidate) -> None:
         """Adds a few times, or the failure; does nothing after the deadline, except for the very first candidate."""
-        if self._clock() >= self._deadline and (self.times or self.failures):
+        if (self.times or self.failures) and (self._clock() >= self._deadline or self._is_stop_wanted()):
             return
         hopeless_s = self.HOPELESS * candidate.micro_batch * min(map(self._median, self.times), default=math.inf)
         try:

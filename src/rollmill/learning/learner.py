@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +36,8 @@ from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
+
+_SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_returns", "random")
 
 
 class _Prepared(NamedTuple):
@@ -74,6 +78,8 @@ class Learner:
         resume: bool,
     ) -> None:
         """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
+        # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
+        signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
         self._context = context
         self._ledger = context.ledger
         self._store = store
@@ -101,7 +107,11 @@ class Learner:
 
         self._ledger.enter(MEASURING)
         self._fast_path: FastPath = choose_fast_path(
-            self._model, spec, config, in_time=learns_in_time(self._model, config)
+            self._model,
+            spec,
+            config,
+            in_time=learns_in_time(self._model, config),
+            is_stop_wanted=context.stop.is_set,
         )
         self._model.set_channels_last(self._fast_path.channels_last)
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
@@ -263,9 +273,21 @@ class Learner:
         )
 
     def _restore(self) -> None:
-        """Takes everything over from the newest checkpoint that can be read."""
-        state, _ = self._checkpoints.load_latest()
-        self._model.load_state_dict(state["model"])
+        """Goes on from the newest checkpoint that can be read and is of this network."""
+        self._checkpoints.load_latest(use=self._take_over)
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        """Takes everything over from a checkpoint.
+
+        Raises:
+            ValueError: It is of another network or optimiser; what was taken over until then is the next one's to mend.
+        """
+        if missing := [part for part in _SAVED_PARTS if part not in state]:
+            raise ValueError(f"it lacks {', '.join(missing)}, so no run of this kind wrote it")
+        try:
+            self._model.load_state_dict(state["model"])
+        except RuntimeError as error:
+            raise ValueError(f"it is of another network: {error}") from error
         load_optimiser_state(self._optimiser, state["optimiser"])
         self._learning_rate.load_state_dict(state["learning_rate"])
         counters = state["counters"]

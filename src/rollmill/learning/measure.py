@@ -20,7 +20,14 @@ _GRAPH_BYTES = {"cpu": 2**30, "cuda": 2**33}
 _PROBED_SAMPLES = 16
 
 
-def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, in_time: bool) -> FastPath:
+def choose_fast_path(
+    model: ActorCritic,
+    spec: EnvSpec,
+    config: LearnerConfig,
+    *,
+    in_time: bool,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+) -> FastPath:
     """Measures forward and backward passes of the real network on random data of the real shapes.
 
     Args:
@@ -28,16 +35,8 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
         spec: Gives the shapes.
         config: What it fixes is kept, what it leaves "auto" is measured.
         in_time: Whether samples are learned from in whole trajectories.
-
-    Raises:
-        ValueError: ``compile`` or ``cuda_graphs`` is demanded.
+        is_stop_wanted: True ends the measuring with the best way so far.
     """
-    for name in ("compile", "cuda_graphs"):
-        if getattr(config, name) is True:
-            raise ValueError(
-                f"learner.{name}=true: the update is not built for it yet, so it would change nothing; use 'auto' or "
-                "false."
-            )
     device = next(model.parameters()).device
     open_config = replace(
         config,
@@ -66,7 +65,9 @@ def choose_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *
 
         return step
 
-    fast_path = choose(make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model])
+    fast_path = choose(
+        make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model], is_stop_wanted=is_stop_wanted
+    )
     if not in_time or config.micro_batch != "auto":
         return fast_path
     limit = _GRAPH_BYTES[device.type] // _activation_bytes(model, spec, device)

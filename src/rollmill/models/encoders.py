@@ -14,6 +14,7 @@ same axes, and nothing scales it any more.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -30,8 +31,10 @@ __all__ = [
     "ConvEncoder",
     "DenseEncoder",
     "EntryEncoder",
+    "FrameStackEncoder",
     "GridEncoder",
     "ImageInput",
+    "as_image",
     "channels_first",
     "is_categorical",
     "is_grid",
@@ -40,6 +43,7 @@ __all__ = [
 ]
 
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
+_PICTURE = 16  # the smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller
 _MAX_ONE_HOT = 4096
 _MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 # The native cast's dtypes, and what NumPy, which has no bfloat16, sees them as.
@@ -69,6 +73,16 @@ def is_categorical(spec: ArraySpec) -> bool:
     return spec.dtype == "uint8" and spec.low == 0 and spec.high is not None and spec.high <= _MAX_CATEGORY
 
 
+def as_image(spec: ArraySpec) -> ArraySpec:
+    """A stack of uint8 images, ``[S, H, W, C]`` or ``[S, C, H, W]``, as one of S * C channels; else ``spec`` itself."""
+    if spec.dtype != "uint8" or len(spec.shape) != 4:
+        return spec
+    frames, *image = spec.shape
+    if channels_first(replace(spec, shape=tuple(image))):
+        return replace(spec, shape=(frames * image[0], *image[1:]))
+    return replace(spec, shape=(*image[:2], frames * image[2]))
+
+
 class EntryEncoder(nn.Module):
     """An encoder of one observation entry: ``forward([N, ...]) -> [N, output_size]``."""
 
@@ -91,8 +105,8 @@ class ImageInput(nn.Conv2d):
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
-        pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 for small grids, whose numbers are
-            categories rather than brightness.
+        pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 where the numbers are categories rather
+            than brightness: declared up to 31 at most, or on a grid too small for a picture.
     """
 
     def __init__(self, spec: ArraySpec, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0) -> None:
@@ -100,9 +114,10 @@ class ImageInput(nn.Conv2d):
         channels = spec.shape[0] if self.channels_first else spec.shape[-1]
         super().__init__(channels, out_channels, kernel_size, stride, padding)
         self.is_bytes = spec.dtype == "uint8"
-        self.pixel_scale = 1.0 / 255.0 if self.is_bytes and is_large_image(spec) else 1.0
-        self.channels_last = True
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
+        is_picture = self.is_bytes and not is_categorical(spec) and min(self.image_size) >= _PICTURE
+        self.pixel_scale = 1.0 / 255.0 if is_picture else 1.0
+        self.channels_last = True
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to the convolution's output."""
@@ -188,6 +203,26 @@ class ConvEncoder(EntryEncoder):
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
         return _dense_head(self.convolutions(x), self.dense, self.activation)
+
+
+class FrameStackEncoder(EntryEncoder):
+    """A stack of images, such as Atari's frames in colour, to an encoder of one image: their channels side by side.
+
+    Args:
+        spec: uint8 ``[S, H, W, C]`` or ``[S, C, H, W]``.
+        encoder: For :func:`as_image` of it.
+    """
+
+    def __init__(self, spec: ArraySpec, encoder: EntryEncoder) -> None:
+        super().__init__(encoder.output_size)
+        self.channels_first = channels_first(replace(spec, shape=spec.shape[1:]))
+        self.encoder = encoder
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``[N, S, ...]`` to ``[N, output_size]``."""
+        image = x.flatten(1, 2) if self.channels_first else x.permute(0, 2, 3, 1, 4).flatten(3)
+        features: Tensor = self.encoder(image)
+        return features
 
 
 class GridEncoder(EntryEncoder):

@@ -98,7 +98,9 @@ class ObservationNormaliser(nn.Module):
     def __init__(self, observation: Mapping[str, ArraySpec], *, images: bool, clip: float) -> None:
         super().__init__()
         self.names = tuple(
-            name for name, spec in observation.items() if (images or not spec.is_image) and not one_hot_size(spec)
+            name
+            for name, spec in observation.items()
+            if (images or not spec.is_image) and not spec.one_hot and not one_hot_size(spec)
         )
         self.statistics = nn.ModuleList([RunningMeanStd(observation[name].shape) for name in self.names])
         self.clip = clip

@@ -13,7 +13,10 @@ from rollmill.models.encoders import (
     ConvEncoder,
     DenseEncoder,
     EntryEncoder,
+    FrameStackEncoder,
     GridEncoder,
+    as_image,
+    channels_first,
     is_categorical,
     is_grid,
     is_large_image,
@@ -64,6 +67,9 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
     Raises:
         ValueError: An unknown kind, or an image encoder for an entry that is no image.
     """
+    image = as_image(spec)
+    if image is not spec and kind != "mlp":
+        return FrameStackEncoder(spec, entry_encoder(kind, name, image, config))
     if kind == "auto":
         kind = "nature" if is_large_image(spec) else "small" if is_grid(spec) else "mlp"
     if kind not in BUILT_IN_ENCODERS:
@@ -80,7 +86,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
     if kind == "nature":
         return ConvEncoder(spec, _NATURE, dense_size, config)
     if kind == "small":
-        side = min(sorted(spec.shape)[1:])
+        side = min(spec.shape[1:] if channels_first(spec) else spec.shape[:2])
         convolutions = _SMALL if side >= 4 else _TINY
         if is_categorical(spec) and not config.normalise_images:
             return GridEncoder(spec, convolutions, config.dense_size or 128, config)
@@ -116,7 +122,7 @@ class ObservationEncoder(nn.Module):
             kind = config.entry_encoders.get(name)
             if kind is not None:
                 encoders.append(entry_encoder(kind, name, spec, config))
-            elif len(observation) > 1 and not is_grid(spec):
+            elif len(observation) > 1 and not is_grid(as_image(spec)):
                 if config.encoder.startswith("sf_"):
                     encoders.append(DenseEncoder(spec, _SAMPLE_FACTORY_MEASUREMENTS, config, published="elu"))
                 else:
@@ -155,6 +161,11 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
             f"encoder {name!r} exists already; choose a name other than {', '.join((*BUILT_IN_ENCODERS, *_encoders))}"
         )
     _encoders[name] = factory
+
+
+def is_registered_encoder(name: str) -> bool:
+    """Whether :func:`register_encoder` was given this name."""
+    return name in _encoders
 
 
 def make_encoder(

@@ -6,7 +6,12 @@ from collections.abc import Callable, Mapping
 
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.observation import UnknownModelError, register_encoder, unknown_name
+from rollmill.models.observation import (
+    UnknownModelError,
+    is_registered_encoder,
+    register_encoder,
+    unknown_name,
+)
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["ModelFactory", "UnknownModelError", "make_model", "register_encoder", "register_model"]
@@ -34,6 +39,11 @@ def register_model(name: str, factory: ModelFactory) -> None:
     if _models.get(name, factory) is not factory:
         raise ValueError(f"model {name!r} exists already; choose a name other than {', '.join(_models)}")
     _models[name] = factory
+
+
+def is_users(config: ModelConfig) -> bool:
+    """Whether this configuration names a model or an encoder that was registered here, and is none of ours."""
+    return config.model in _models.keys() - {_BUILT_IN} or is_registered_encoder(config.encoder)
 
 
 def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:

@@ -22,12 +22,14 @@ __all__ = [
 
 Overrides = Mapping[str, object]
 
-# Atari. Network, discount, lambda, clipping, coefficients, Adam's epsilon, gradient norm and reward clipping are those
-# of CleanRL's ppo_atari.py and of Cleanba's PPO (Huang et al. 2023; arXiv:2310.00036, table of hyperparameters), which
-# go back to Schulman et al. (2017) and Mnih et al. (2015). Ours for two cores without a GPU, where a sample costs as
-# much to learn from as to simulate: one epoch over eight minibatches of 128 instead of four epochs over four of 256, at
-# a learning rate of 8e-4 instead of 2.5e-4, which moves the policy as far a sample (docs/journal.md); rollouts of 32
-# steps (Sample Factory) instead of 128, so that samples are young.
+# Atari. Network, discount, lambda, entropy bonus, Adam's epsilon, gradient norm and reward clipping are those of
+# CleanRL's ppo_atari.py and of Cleanba's PPO (Huang et al. 2023; arXiv:2310.00036, table of hyperparameters), which go
+# back to Schulman et al. (2017) and Mnih et al. (2015). Normalised returns, twice the value coefficient and clipping at
+# 0.2 are those of rl_games (configs/atari/ppo_pong_gymnasium.yaml): what the shared layers learn early, they learn from
+# the value. Ours for two cores without a GPU, where a sample costs as much to learn from as to simulate: one epoch over
+# eight minibatches of 128 instead of four epochs over four of 256, at a learning rate of 1e-3 instead of 2.5e-4, which
+# moves the policy as far a sample (docs/journal.md); rollouts of 32 steps (Sample Factory) instead of 128, so that
+# samples are young.
 ATARI: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,
@@ -38,19 +40,20 @@ ATARI: Overrides = {
     "learner.discount": 0.99,
     "learner.advantage": "gae",
     "learner.gae_lambda": 0.95,
-    "learner.clip_range": 0.1,
+    "learner.clip_range": 0.2,
     "learner.clip_kind": "symmetric",
-    "learner.value_coef": 0.5,
+    "learner.value_coef": 1.0,
     "learner.entropy_coef": 0.01,
     "learner.max_grad_norm": 0.5,
     "learner.optimiser": "adam",
-    "learner.learning_rate": 8e-4,
+    "learner.learning_rate": 1e-3,
     "learner.adam_eps": 1e-5,
     "learner.schedule": "linear",
     "learner.reward_clip": 1.0,
     "learner.normalise_advantages": True,
     "model.encoder": "nature",
     "model.core": "none",
+    "model.normalise_returns": True,
 }
 
 # VizDoom: the Sample Factory paper (Petrenko et al. 2020, arXiv:2006.11751), table A.5, row by row but for two values;

@@ -7,6 +7,7 @@ older than ``max_policy_lag`` are left out and counted.
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,13 +29,13 @@ from rollmill.reporting.plots import plot_runs
 from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.arena import Arena, ArenaLayout
-from rollmill.runtime.events import Exited, Failed, Message
+from rollmill.runtime.events import Exited, Failed, Message, ProcessHung
 from rollmill.runtime.logs import run_log
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage import weights
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, read_header
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 __all__ = ["EndedBy", "Outcome", "run"]
@@ -44,7 +45,12 @@ EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "call
 _POLL_S = 0.25
 _PROBE_TIMEOUT_S = 300.0
 _STOP_GRACE_S = 8.0
+# Ten seconds after Ctrl-C nothing is left; asking for stacks and killing, one after another, take the rest.
+_END_WITHIN_S = 6.5
+# Between the first and the last process that a signal to all of them reaches.
+_SIGNALLED_WITHIN_S = 0.5
 _BUILDING_S = 2.0
+_LEARNER = "learner"
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,8 @@ def run(
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
 
     Raises:
-        ProcessFailed: A process failed or hung; the others were ended, and the learner has saved a checkpoint.
+        ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, has
+            saved a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
@@ -94,10 +101,9 @@ def run(
     log_path = run_dir / "run.log"
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
         probed = probe(supervisor, config, is_stop_wanted=lambda: signals.received is not None)
-        run_setup = prepare(config, probed, run_dir, resume=resume)
-        writer = MetricsWriter(
-            run_dir, resume_at_steps=_saved_steps(run_dir) if resume else None, wandb_project=config.wandb_project
-        )
+        saved_steps = _saved_steps(run_dir) if resume else None
+        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=saved_steps)
+        writer = MetricsWriter(run_dir, resume_at_steps=saved_steps, wandb_project=config.wandb_project)
         earlier = read_metrics(run_dir) if resume else []
         time_before_s = float(earlier[-1]["time_s"]) if earlier else 0.0
         with Monitor(
@@ -113,12 +119,11 @@ def run(
                     return "target_return"
                 return "caller" if stop_when is not None and stop_when() else None
 
-            finished, ended_by = _watch(supervisor, config, monitor, wanted_end)
+            finished, ended_by, grace_s = _watch(supervisor, config, monitor, wanted_end)
             accounts = supervisor.snapshot()
-            supervisor.stop(grace_s=_STOP_GRACE_S)
+            supervisor.stop(grace_s=grace_s)
             summary = format_ledger(accounts)
-            (run_dir / "ledger.txt").write_text(summary + "\n")
-            plot_runs([run_dir], run_dir / "learning_curve.png", title=config.preset or config.env.name)
+            _leave_reports(run_dir, summary, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             return Outcome(
                 finished.report.agent_steps,
@@ -131,12 +136,22 @@ def run(
 
 def _saved_steps(run_dir: Path) -> int | None:
     """Agent steps of the newest checkpoint: metrics written after it belong to what will be done again."""
-    for path in CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).paths():
-        try:
-            return read_header(path).agent_steps
-        except CheckpointError:
-            continue  # The learner will pass it over too, and say so.
-    return None
+    try:
+        return CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).latest_header().agent_steps
+    except CheckpointError:
+        return None  # The learner will find the same, and say so.
+
+
+def _leave_reports(run_dir: Path, summary: str, *, title: str, note: Callable[[str], None]) -> None:
+    """Writes the account and the curves of a run that is over: trained and saved, so nothing here may fail it."""
+    try:
+        (run_dir / "ledger.txt").write_text(summary + "\n")
+    except OSError as error:
+        note(f"ledger.txt could not be written: {error}")
+    try:
+        plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
+    except Exception as error:  # Of a drawing library there is no telling which.
+        note(f"learning_curve.png could not be drawn: {error!r}; try again with rollmill plot {run_dir}")
 
 
 def probe(supervisor: Supervisor, config: Config, *, is_stop_wanted: Callable[[], bool] = lambda: False) -> Probed:
@@ -154,17 +169,29 @@ def probe(supervisor: Supervisor, config: Config, *, is_stop_wanted: Callable[[]
             raise KeyboardInterrupt
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed):
+                if _was_signalled_with_us(event, is_stop_wanted):
+                    raise KeyboardInterrupt
                 raise event.error()
             if isinstance(event, Message) and isinstance(event.content, Probed):
                 found = event.content
-            if isinstance(event, Exited) and found is not None:
+            if isinstance(event, Exited):
+                if found is None:
+                    raise _exited_early(event).error()
                 return found
     stacks = supervisor.stacks(handle)
     raise Failed(handle, f"{handle} could not make the environment within {_PROBE_TIMEOUT_S:.0f} s.", stacks).error()
 
 
-def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> RunSetup:
-    """Lays out and allocates the shared memory."""
+def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, saved_steps: int | None = None) -> RunSetup:
+    """Lays out and allocates the shared memory.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        run_dir: The run's directory.
+        resume: Whether the learner goes on from a checkpoint.
+        saved_steps: Agent steps of that checkpoint.
+    """
     topology = plan_topology(config, probed)
     fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
     layout = ArenaLayout()
@@ -177,7 +204,6 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> R
     )
     SlotStore(arena, fields, topology, create=True)
     weights.WeightStore(arena, create=True)
-    done = (_saved_steps(run_dir) or 0) if resume else 0
     return RunSetup(
         config,
         probed,
@@ -187,7 +213,8 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool) -> R
         run_dir,
         resume,
         UserCode.of_this_process(config),
-        int_seed(config.seed, "resumed", done) if done else config.seed,
+        # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
+        int_seed(config.seed, "resumed", saved_steps, bits=63) if saved_steps else config.seed,
     )
 
 
@@ -205,7 +232,7 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
         cpus, nice = placement.learners[0]
         threads = {"OMP_NUM_THREADS": str(config.learner.threads)}
         supervisor.start(
-            "learner", children.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
+            _LEARNER, children.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
         )
     for index, (cpus, nice) in enumerate(placement.policy_workers):
         name, threads = f"policy worker {index}", {"OMP_NUM_THREADS": str(config.inference.threads)}
@@ -228,8 +255,16 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
 
 def _watch(
     supervisor: Supervisor, config: Config, monitor: Monitor, wanted_end: Callable[[], EndedBy | None]
-) -> tuple[LearnerFinished, EndedBy]:
-    """Passes on what the learner reports until the run is over; raises what must end it."""
+) -> tuple[LearnerFinished, EndedBy, float]:
+    """Passes on what the learner reports until the run is over; raises what must end it.
+
+    Returns:
+        The learner's last message, what ended the run, and how many seconds the other processes have to end.
+
+    Raises:
+        ProcessFailed: A process failed, hung, or did not end when told to.
+        KeyboardInterrupt: Nothing was learned yet.
+    """
     assert config.envs_per_group != "auto"
     limits = {
         rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s,
@@ -237,26 +272,96 @@ def _watch(
         rollout_phases.ROLE.phases[rollout_phases.BUILDING]: config.rollout.step_timeout_s
         + _BUILDING_S * config.envs_per_group,
     }
-    deadline = math.inf
+    time_is_up = last_moment = math.inf
+    has_begun = False
     ended_by: EndedBy | None = None
+
+    def grace_s() -> float:
+        return max(0.0, min(_STOP_GRACE_S, last_moment - time.monotonic()))
+
+    def is_ending() -> bool:
+        return supervisor.stop_flag.is_set() or wanted_end() == "signal"
+
     while True:
         for event in supervisor.poll(_POLL_S):
-            if isinstance(event, Failed):
-                supervisor.stop(grace_s=_STOP_GRACE_S)
-                raise event.error()
+            if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
+                supervisor.stop(grace_s=grace_s())
+                raise failure.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
-                if config.max_seconds is not None and deadline == math.inf:
-                    deadline = time.monotonic() + config.max_seconds  # Starting up does not count.
+                if config.max_seconds is not None and not has_begun:
+                    time_is_up = time.monotonic() + config.max_seconds  # Starting up does not count.
+                has_begun = True
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
-                return event.content, ended_by or "total_steps"
+                if ended_by is None:
+                    ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
+                return event.content, ended_by, grace_s()
+        wanted = wanted_end()
         if ended_by is None:
-            ended_by = "max_seconds" if time.monotonic() > deadline else wanted_end()
+            if time.monotonic() > time_is_up:
+                ended_by = "max_seconds"
+            elif supervisor.stop_flag.is_set():
+                ended_by = "signal"  # Sent to the learner, which has set the flag.
+            else:
+                ended_by = wanted
             if ended_by is not None:
                 supervisor.stop_flag.set()
+        if last_moment == math.inf and not {ended_by, wanted}.isdisjoint({"signal", "caller"}):
+            last_moment = time.monotonic() + _END_WITHIN_S  # Somebody waits.
+        if time.monotonic() > last_moment:
+            raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
         for hung in supervisor.check_hung(limits):
-            raise hung.error(supervisor.stacks(hung.handle))
+            stacks = supervisor.stacks(hung.handle)
+            supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
+            supervisor.stop(grace_s=grace_s())
+            raise hung.error(stacks)
+
+
+def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:
+    """The failure that a process's end is to the run; None for an end that the run's own has brought.
+
+    Raises:
+        KeyboardInterrupt: The learner was ended with the run, before it could hold SIGTERM off: nothing is learned yet.
+    """
+    is_learner = event.handle.name == _LEARNER
+    if isinstance(event, Failed):
+        if not _was_signalled_with_us(event, is_ending):
+            return event
+        if is_learner:
+            raise KeyboardInterrupt
+        return None
+    if is_ending() and not is_learner:
+        return None
+    return _exited_early(event)
+
+
+def _exited_early(event: Exited) -> Failed:
+    text = f"{event.handle} exited with code 0 before its work was done: something in it called exit."
+    return Failed(event.handle, text, "")
+
+
+def _was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
+    """Whether a process died of a SIGTERM that went to every process of the run, as Slurm and systemd send it."""
+    if event.killed_by != signal.SIGTERM:
+        return False
+    deadline = time.monotonic() + _SIGNALLED_WITHIN_S
+    while not is_ending() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_ending()
+
+
+def _did_not_end(supervisor: Supervisor) -> ProcessHung:
+    """Ends all processes at once, and says where the learner was."""
+    learner = next(handle for handle in supervisor.handles if handle.name == _LEARNER)
+    phase = supervisor.snapshot()[_LEARNER].current_phase
+    stacks = supervisor.stacks(learner)
+    supervisor.stop(grace_s=0.0)
+    return ProcessHung(
+        f"{learner} did not end within {_END_WITHIN_S} s of being told to: it is in phase {phase!r}. It was killed; "
+        "what it has learned since the newest checkpoint is lost.",
+        stacks,
+    )
 
 
 def describe(run_setup: RunSetup) -> str:

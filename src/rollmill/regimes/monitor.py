@@ -72,10 +72,13 @@ class Monitor:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._display is not None:
-            self._display.close()
-        if self._writer is not None:
-            self._writer.close()
+        for part in (self._display, self._writer):
+            try:
+                if part is not None:
+                    part.close()
+            except OSError as failure:
+                # Of a full disk, say. It must not take the place of the error that the run ends with, nor fail the run.
+                _log.warning("%s could not be closed: %s", type(part).__name__, failure)
 
     def note(self, text: str) -> None:
         """A line for people, and for ``run.log``."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,13 @@ from rollmill.reporting.status import Status
 __all__ = ["Display", "format_line"]
 
 _BAR_WIDTH = 24
+
+
+class _Console(Console):
+    """Falls silent where its reader has gone (``2>&1 | tee log``); rich's would end the program and the training."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
 
 
 class Display:
@@ -40,7 +48,7 @@ class Display:
         live_interval_s: float = 0.5,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.console = console if console is not None else Console(stderr=True)
+        self.console = console if console is not None else _Console(stderr=True)
         self._interval_s = live_interval_s if self.console.is_terminal else plain_interval_s
         self._clock = clock
         self._shown_at: float | None = None
@@ -57,7 +65,8 @@ class Display:
         """Print text above the panel, or below all lines so far: what was chosen, a warning, the final report."""
         if not self.console.is_terminal and self._pending is not None:
             self._show(self._pending)
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with self._silent_once_gone():
+            self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(self, status: Status) -> None:
         """Take a new status, and show it if the last one was shown long enough ago."""
@@ -72,19 +81,32 @@ class Display:
         if self._pending is not None:
             self._show(self._pending)
         if self._live is not None:
-            self._live.stop()
+            with self._silent_once_gone():
+                self._live.stop()
             self._live = None
 
     def _show(self, status: Status) -> None:
         self._pending = None
-        if not self.console.is_terminal:
-            self.console.print(format_line(status), markup=False, highlight=False, soft_wrap=True)
+        if self.console.quiet:
             return
-        if self._live is None:
-            # No refresh thread: the panel changes only when there is something new.
-            self._live = Live(console=self.console, auto_refresh=False)
-            self._live.start()
-        self._live.update(_panel(status), refresh=True)
+        with self._silent_once_gone():
+            if not self.console.is_terminal:
+                self.console.print(format_line(status), markup=False, highlight=False, soft_wrap=True)
+                return
+            if self._live is None:
+                # No refresh thread: the panel changes only when there is something new.
+                live = Live(console=self.console, auto_refresh=False)
+                live.start()
+                self._live = live  # Not before: what could not start cannot be stopped.
+            self._live.update(_panel(status), refresh=True)
+
+    @contextlib.contextmanager
+    def _silent_once_gone(self) -> Iterator[None]:
+        """A terminal that was closed, or a log on a full disk, ends the display and not the training."""
+        try:
+            yield
+        except OSError:
+            self.console.quiet = True
 
 
 def format_line(status: Status) -> str:
@@ -137,7 +159,7 @@ def _panel(status: Status) -> RenderableType:
     parts: list[RenderableType] = [progress, Text(), figures]
     if status.shares:
         parts += [Text(), _stages(status), Text(find_bottleneck(status.shares).sentence, style="dim")]
-    return Panel(Group(*parts), title=f"rollmill {status.name}", title_align="left", border_style="cyan")
+    return Panel(Group(*parts), title=Text(f"rollmill {status.name}"), title_align="left", border_style="cyan")
 
 
 def _stages(status: Status) -> Table:
@@ -151,7 +173,7 @@ def _stages(status: Status) -> Table:
         full = round(_BAR_WIDTH * stage.busy)
         bar = Text("█" * full, style="green") + Text("░" * (_BAR_WIDTH - full), style="yellow")
         waits = ", ".join(f"{phase} {share:.0%}" for phase, share in stage.waits.items())
-        table.add_row(role, bar, f"{stage.busy:.0%} busy", waits)
+        table.add_row(Text(role), bar, f"{stage.busy:.0%} busy", Text(waits))
     return table
 
 

@@ -7,6 +7,7 @@ with a slash (``loss/policy``, ``share/learner/training``). Every record has ``t
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import math
@@ -98,13 +99,14 @@ class MetricsWriter:
 
     def close(self) -> None:
         """Close all files; calling it twice does nothing."""
-        self._file.close()
-        if self._events is not None:
-            self._events.close()
-            self._events = None
-        if self._wandb is not None:
-            self._wandb.finish()
-            self._wandb = None
+        with contextlib.ExitStack() as stack:  # Closes the others too where one cannot be.
+            if self._wandb is not None:
+                stack.callback(self._wandb.finish)
+                self._wandb = None
+            if self._events is not None:
+                stack.callback(self._events.close)
+                self._events = None
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self

@@ -128,7 +128,8 @@ def plot_runs(
         axes.spines[["top", "right"]].set_visible(False)
         axes.margins(x=0.01)
     name = title if title is not None else Path(run_dirs[0]).resolve().name
-    figure.suptitle(name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)", fontweight="bold")
+    title = name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)"
+    figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output)

@@ -60,7 +60,7 @@ class RolloutWorker:
         decorrelate_steps: int,
         random: np.random.Generator,
     ) -> None:
-        """Builds the environments; their constructors' errors come out of here."""
+        """Builds the environments, until told to stop; their constructors' errors come out of here."""
         self._context = context
         self._ledger = context.ledger
         self._store = store
@@ -78,22 +78,31 @@ class RolloutWorker:
         self._random = random
         self._groups: dict[int, _HostedGroup] = {}
         for index in store.topology.groups_of_worker(worker):
+            if context.stop.is_set():
+                break
             self._ledger.enter(BUILDING)  # Again for each group: a sign of life.
             self._groups[index] = _HostedGroup(index, make_group(index))
         self._decorrelate_steps = decorrelate_steps
 
     def run(self) -> None:
-        """Samples until the stop flag is set, then closes the environments."""
+        """Samples until the stop flag is set, then closes the environments.
+
+        After an exception they stay open: a ``close`` that blocks would keep the exception from being reported, and
+        what simulators have started ends with this process anyway.
+        """
         try:
             for place, group in enumerate(self._groups.values()):
+                if self._context.stop.is_set():
+                    break
                 self._start(group, random_steps=self._decorrelate_steps * place // max(1, len(self._groups) - 1))
             while not self._context.stop.is_set():
                 self._serve_inbox()
                 self._report_failures()
         finally:
-            for group in self._groups.values():
-                group.environments.close()
             self._report_failures()
+        for group in self._groups.values():
+            group.environments.close()
+        self._report_failures()
 
     def _serve_inbox(self) -> None:
         """Handles what has come: every group whose actions are there is stepped, every free slot is used."""
@@ -129,6 +138,8 @@ class RolloutWorker:
         group.environments.reset(first)
         self._ledger.enter(SIMULATING)
         for _ in range(random_steps):
+            if self._context.stop.is_set():
+                break
             # Into x_0 again and again: only what the last of these steps leaves there is ever looked at.
             actions = random_actions(self._action, first.action_mask, len(first.reset), self._random)
             group.environments.step(*actions, first, scratch)

@@ -183,9 +183,7 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
         # What the target had to close is closed. Taking a torch process apart in order takes seconds on a busy machine,
         # and a run that was told to end is waited for.
         os._exit(0)
-    except SystemExit:
-        raise
-    except BaseException as error:
+    except BaseException as error:  # SystemExit too: a target ends by returning, and an environment may call sys.exit.
         fail(error)
 
 

@@ -41,11 +41,13 @@ class Failed(NamedTuple):
         handle: The process.
         description: One sentence: how it ended and what that usually means.
         traceback: The Python traceback of its exception, or the stacks at a crash; empty if there is none.
+        killed_by: Number of the signal that killed it; 0 if none did.
     """
 
     handle: Handle
     description: str
     traceback: str
+    killed_by: int = 0
 
     def error(self) -> ProcessFailed:
         """The exception to raise for it."""

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from types import FrameType, TracebackType
 from typing import Any
 
 __all__ = ["StopSignals"]
 
+# ``timeout`` signals its child and then the child's group, and a terminal's Ctrl-C may be passed on by a wrapper: one
+# wish to stop arrives as two signals.
+_ONE_WISH_S = 1.0
+
 
 class StopSignals:
-    """While its context lasts, the first SIGINT or SIGTERM sets a flag, and the second interrupts at once.
+    """While its context lasts, the first SIGINT or SIGTERM sets a flag, and a second one interrupts at once.
+
+    What comes within a second of the first is taken for the same signal, delivered twice.
 
     ``with StopSignals() as signals: while not signals.received: ...``. The handlers from before are put back at the
     end. Outside the main thread Python allows no handlers: then nothing is changed and the flag stays unset.
@@ -23,6 +30,7 @@ class StopSignals:
     def __init__(self) -> None:
         """Changes nothing before the context is entered."""
         self.received: signal.Signals | None = None
+        self._received_at = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopSignals:
@@ -40,7 +48,10 @@ class StopSignals:
         self._before = {}
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.received is not None:
+            if now - self._received_at < _ONE_WISH_S:
+                return
             # KeyboardInterrupt for SIGTERM too: it passes through `except Exception` and runs every `finally`.
             raise KeyboardInterrupt(f"a second signal ({signal.Signals(number).name}): stopping at once")
-        self.received = signal.Signals(number)
+        self.received, self._received_at = signal.Signals(number), now

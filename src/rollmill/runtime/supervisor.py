@@ -331,7 +331,7 @@ class Supervisor:
             text = describe_death(handle, exit_code, started=child.started, oom_kills_before=self._oom_kills)
             notes = os.pread(child.notes, os.fstat(child.notes).st_size, 0).decode(errors="replace")
             log.error("%s\n%s", text, notes)
-            events.append(Failed(handle, text, notes))
+            events.append(Failed(handle, text, notes, killed_by=max(0, -exit_code)))
         child.receiver.close()
         os.close(child.notes)
         child.process.close()

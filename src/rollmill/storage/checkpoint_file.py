@@ -27,6 +27,7 @@ __all__ = [
     "load_checkpoint",
     "read_checkpoint",
     "read_header",
+    "verify_checkpoint",
 ]
 
 FORMAT = 1
@@ -95,21 +96,38 @@ def read_checkpoint(path: Path | str, map_location: Any) -> tuple[CheckpointHead
     import torch
 
     with _reading(path) as file:
-        parsed = _parse_header(file, path)
-        file.seek(0)
-        digest, unread = hashlib.sha256(), parsed.num_bytes
-        while unread > 0 and (chunk := file.read(min(unread, 1 << 20))):
-            digest.update(chunk)
-            unread -= len(chunk)
-        digest.update(parsed.header_bytes)
-        if digest.hexdigest().encode() != parsed.sha256:
-            raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
+        header = _verify(file, path)
         file.seek(0)
         try:
             state: dict[str, Any] = torch.load(file, map_location=map_location, weights_only=True)
         except pickle.UnpicklingError as error:
             raise CheckpointError(f"{path} holds more than data and was not loaded: {error}") from error
-    return parsed.header, state
+    return header, state
+
+
+def verify_checkpoint(path: Path | str) -> CheckpointHeader:
+    """Reads what a checkpoint says of itself, after checking that the file is whole; reads it all, but needs no torch.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        CheckpointError: It cannot be read, is torn, damaged, of a newer format, or not a Rollmill checkpoint.
+    """
+    with _reading(path) as file:
+        return _verify(file, path)
+
+
+def _verify(file: BinaryIO, path: Path | str) -> CheckpointHeader:
+    """The header, once the checksum agrees with the content."""
+    parsed = _parse_header(file, path)
+    file.seek(0)
+    digest, unread = hashlib.sha256(), parsed.num_bytes
+    while unread > 0 and (chunk := file.read(min(unread, 1 << 20))):
+        digest.update(chunk)
+        unread -= len(chunk)
+    digest.update(parsed.header_bytes)
+    if digest.hexdigest().encode() != parsed.sha256:
+        raise CheckpointError(f"{path} is damaged: its content does not match its checksum")
+    return parsed.header
 
 
 def encode_checkpoint(state: Mapping[str, Any], agent_steps: int, metric: float | None) -> bytearray:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rollmill.storage.checkpoint_file import (
     CheckpointError,
@@ -27,6 +27,7 @@ from rollmill.storage.checkpoint_file import (
     load_checkpoint,
     read_checkpoint,
     read_header,
+    verify_checkpoint,
 )
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
 
 _NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)\.pt")
 _TEMPORARY = ".writing-"
+_Read = TypeVar("_Read")
 
 
 class CheckpointWarning(UserWarning):
@@ -179,29 +181,58 @@ class CheckpointStore:
         self._saved_at_s, self._saved_at_steps = self._clock(), agent_steps
         return path
 
-    def load_latest(self, map_location: Any = "cpu") -> LoadedCheckpoint:
+    def load_latest(
+        self, map_location: Any = "cpu", *, use: Callable[[dict[str, Any]], None] | None = None
+    ) -> LoadedCheckpoint:
         """Loads the newest checkpoint that is whole, with a ``CheckpointWarning`` for each newer one that is not.
 
         Args:
             map_location: Device to load tensors to, as for ``torch.load``.
+            use: Called with its state; where that raises ``ValueError``, the checkpoint does not fit, and the one
+                before it is tried.
+
+        Raises:
+            CheckpointError: There is none, or none can be used.
+        """
+
+        def read(path: Path) -> tuple[CheckpointHeader, dict[str, Any]]:
+            header, state = read_checkpoint(path, map_location)
+            if use is not None:
+                try:
+                    use(state)
+                except ValueError as error:
+                    raise CheckpointError(f"{path} does not fit this run: {error}") from error
+            return header, state
+
+        (header, state), path = self._newest(read, warn=True)
+        self._saved_at_s, self._saved_at_steps = self._clock(), header.agent_steps
+        return LoadedCheckpoint(state, path)
+
+    def latest_header(self) -> CheckpointHeader:
+        """What the checkpoint says of itself that ``load_latest`` takes; no torch is needed, and no warning given.
 
         Raises:
             CheckpointError: There is none, or none is whole.
         """
+        return self._newest(verify_checkpoint, warn=False)[0]
+
+    def _newest(self, read: Callable[[Path], _Read], *, warn: bool) -> tuple[_Read, Path]:
+        """What ``read`` makes of the newest checkpoint that it does not refuse."""
         passed_over: dict[Path, str] = {}
-        # A reader may see a file that the writer then removes for a newer one: look again.
         while paths := [p for p in self.paths() if p not in passed_over]:
             path = paths[0]
             try:
-                header, state = read_checkpoint(path, map_location)
+                return read(path), path
             except FileNotFoundError:
-                continue
+                # A reader may see a file that the writer then removes for a newer one: look again.
+                if path not in self.paths():
+                    continue
+                reason = f"{path} is a link to nothing"
             except CheckpointError as error:
-                passed_over[path] = str(error)
-                warnings.warn(f"{error}; trying the one before it", CheckpointWarning, stacklevel=2)
-                continue
-            self._saved_at_s, self._saved_at_steps = self._clock(), header.agent_steps
-            return LoadedCheckpoint(state, path)
+                reason = str(error)
+            passed_over[path] = reason
+            if warn:
+                warnings.warn(f"{reason}; trying the one before it", CheckpointWarning, stacklevel=3)
         if not passed_over:
             raise CheckpointError(
                 f"no checkpoint in {self.folder}: check the run directory, or start the run without --resume"

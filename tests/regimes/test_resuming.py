@@ -1,0 +1,43 @@
+"""Which checkpoint a run goes on from, with all its real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.api import _write_config
+from rollmill.runtime.events import ProcessFailed
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+
+def checkpoints(run_dir: Path) -> CheckpointStore:
+    return CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+
+
+def test_a_run_of_months_and_a_checkpoint_of_another_network(tmp_path: Path) -> None:
+    from faulty_envs import TINY
+
+    run = rollmill.train("test/walk", run_dir=tmp_path / "run", quiet=True, **TINY, total_steps=500)
+    store = checkpoints(run.dir)
+    state = store.load_latest().state
+    many = 2**31 + 5
+    store.save({**state, "counters": {**state["counters"], "agent_steps": many}}, many)
+    smaller = {name: value[..., :1] if value.dim() else value for name, value in state["model"].items()}
+    foreign = store.save({**state, "model": smaller}, many)
+    again = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=many + 500)
+    assert again.agent_steps >= many + 500
+    log = (run.dir / "run.log").read_text()
+    assert f"{foreign.name} does not fit this run: it is of another network" in log
+
+
+def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: Path) -> None:
+    from faulty_envs import TINY
+
+    _write_config(tmp_path, rollmill.make_config("test/walk", TINY).resolved())
+    foreign = checkpoints(tmp_path).save({"model": {}}, 7)
+    with pytest.raises(ProcessFailed, match=f"{foreign.name} does not fit this run: it lacks optimiser"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True)

@@ -1,0 +1,151 @@
+"""How long a run takes to end, and what it saves, when it is told to end or a process of it hangs."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.config import Config
+from rollmill.learning.report import LearnerReport
+from rollmill.regimes import asynchronous
+from rollmill.runtime.events import ProcessHung
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+
+LONGEST_END_S = 10.0
+
+
+def endless(**changes: object) -> Config:
+    from faulty_envs import TINY
+
+    return rollmill.make_config("test/walk", {**TINY, "total_steps": 10**9, **changes}).resolved()
+
+
+def once_it_learns(action: Callable[[dict[str, int]], None]) -> Callable[[LearnerReport, float], None]:
+    """For ``on_report``: calls ``action`` with the processes' names and pids, once something has been learned."""
+    done: list[bool] = []
+
+    def on_report(report: LearnerReport, time_s: float) -> None:
+        if report.agent_steps and not done:
+            done.append(True)
+            action({p.name: p.pid for p in multiprocessing.active_children() if p.pid is not None})
+
+    return on_report
+
+
+def saved_steps(run_dir: Path) -> int:
+    return CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).latest_header().agent_steps
+
+
+def signal_after(seconds: float, pid: int, number: signal.Signals) -> None:
+    timer = threading.Timer(seconds, os.kill, (pid, number))
+    timer.daemon = True
+    timer.start()
+
+
+def wait_for(text: str, path: Path) -> None:
+    while not path.exists() or text not in path.read_text():
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("to", ["all", "workers and soon to main", "learner alone"])
+def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str) -> None:
+    def send(pids: dict[str, int]) -> None:
+        if to == "all":
+            os.kill(os.getpid(), signal.SIGTERM)
+        for name, pid in pids.items():
+            if to == "all" or (name == "learner") == (to == "learner alone"):
+                os.kill(pid, signal.SIGTERM)
+        if to == "workers and soon to main":
+            signal_after(0.2, os.getpid(), signal.SIGTERM)
+
+    outcome = asynchronous.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
+    assert outcome.ended_by == "signal"
+    assert saved_steps(tmp_path) == outcome.agent_steps > 0
+
+
+def test_a_signal_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
+    sent: list[float] = []
+
+    def send(pids: dict[str, int]) -> None:
+        os.kill(pids["learner"], signal.SIGSTOP)
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(ProcessHung, match=r"learner .* did not end within .* since the newest checkpoint is lost"):
+        asynchronous.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
+    assert time.monotonic() - sent[0] < LONGEST_END_S
+
+
+def test_a_signal_ends_a_run_whose_workers_are_stuck_in_constructors(tmp_path: Path) -> None:
+    mark, sent = tmp_path / "mark", list[float]()
+
+    def interrupt() -> None:
+        wait_for("environments in", tmp_path / "run.log")  # The probe is over, the processes are being started.
+        mark.touch()
+        wait_for("rollout worker", tmp_path / "started")
+        sent.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+
+    def is_building() -> bool:
+        # Runs in the main thread, between two looks at the processes.
+        if mark.exists():
+            (tmp_path / "started").write_text(" ".join(p.name for p in multiprocessing.active_children()))
+        return False
+
+    kwargs = {"fault": "slow constructor at the mark", "mark": str(mark)}
+    try:
+        outcome = asynchronous.run(endless(**{"env.kwargs": kwargs}), tmp_path, quiet=True, stop_when=is_building)
+    except KeyboardInterrupt:
+        pass  # On a busy machine, where the learner itself does not come up in time.
+    else:
+        assert outcome.ended_by == "signal"
+    assert time.monotonic() - sent[0] < LONGEST_END_S
+
+
+def test_decorrelation_ends_with_the_run(tmp_path: Path) -> None:
+    config = endless(**{"env.kwargs": {"fault": "slow"}, "rollout.decorrelate_steps": 10_000})
+    reported: list[float] = []
+    asynchronous.run(
+        config,
+        tmp_path,
+        quiet=True,
+        on_report=lambda report, time_s: reported.append(time_s),
+        stop_when=lambda: bool(reported) and reported[-1] > 0.5,
+    )
+    assert "did not stop" not in (tmp_path / "run.log").read_text()
+
+
+def test_when_a_worker_hangs_the_learner_has_time_to_save(tmp_path: Path) -> None:
+    mark, learned = tmp_path / "mark", list[int]()
+
+    def hang(pids: dict[str, int]) -> None:
+        mark.touch()
+        time.sleep(0.2)
+        # A learner that needs some seconds more, as one with a large network and a slow disk does.
+        os.kill(pids["learner"], signal.SIGSTOP)
+        signal_after(5.0, pids["learner"], signal.SIGCONT)
+
+    learns = once_it_learns(hang)
+
+    def on_report(report: LearnerReport, time_s: float) -> None:
+        if report.agent_steps:
+            learned.append(report.agent_steps)
+        learns(report, time_s)
+
+    config = endless(**{"env.kwargs": {"fault": "hang at the mark", "mark": str(mark)}, "rollout.step_timeout_s": 1.0})
+    with pytest.raises(ProcessHung, match=r"rollout worker .*simulating") as failure:
+        asynchronous.run(config, tmp_path, quiet=True, on_report=on_report)
+    assert "faulty_envs.py" in str(failure.value)
+    assert saved_steps(tmp_path) >= learned[0]

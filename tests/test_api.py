@@ -1,0 +1,77 @@
+"""What the public functions settle before a process is started: directories, settings, what may go on."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.api import RunDirectoryError, _for_this_run_alone, _new_directory, _write_config
+from rollmill.options import OptionError
+
+CARTPOLE = "gym/CartPole-v1"
+
+
+def test_a_directory_is_for_one_run_at_a_time(tmp_path: Path) -> None:
+    with _for_this_run_alone(tmp_path):
+        with pytest.raises(RunDirectoryError, match=f"another process is training in {tmp_path}: wait for it"):
+            rollmill.train(CARTPOLE, run_dir=tmp_path, quiet=True)
+        # A process that outlives the run must not keep its directory from the next one.
+        child = subprocess.Popen(["sleep", "60"], close_fds=False)
+    try:
+        with open(tmp_path / ".lock") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_run_that_is_going_on_cannot_be_resumed(tmp_path: Path) -> None:
+    _write_config(tmp_path, rollmill.make_config(CARTPOLE))
+    with (
+        _for_this_run_alone(tmp_path),
+        pytest.raises(RunDirectoryError, match="another process is training"),
+    ):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True)
+
+
+def test_runs_that_start_at_once_get_directories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    barrier, made = threading.Barrier(16), list[Path]()
+
+    def start() -> None:
+        barrier.wait()
+        made.append(_new_directory(CARTPOLE))
+
+    threads = [threading.Thread(target=start) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(made)) == 16
+    assert all(path.is_dir() for path in made)
+
+
+def test_what_cannot_be_saved_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match=r"env\.kwargs"):
+        rollmill.train(CARTPOLE, run_dir=tmp_path / "run", quiet=True, **{"env.kwargs": {"callback": print}})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("env.name", "gym/Acrobot-v1"),
+        ("env.kwargs", {"size": 9}),
+        ("env.atari.frame_stack", 1),
+        ("env.vizdoom.measurements", True),
+    ],
+)
+def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    _write_config(tmp_path, rollmill.make_config(CARTPOLE, {"env.kwargs": {"size": 3}}))
+    with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
