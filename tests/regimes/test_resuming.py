@@ -18,6 +18,7 @@ def checkpoints(run_dir: Path) -> CheckpointStore:
     return CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
 
 
+@pytest.mark.slow
 def test_a_run_of_months_and_a_checkpoint_of_another_network(tmp_path: Path) -> None:
     from faulty_envs import TINY
 

@@ -57,7 +57,10 @@ def wait_for(text: str, path: Path) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("to", ["all", "workers and soon to main", "learner alone"])
+_OTHERS = [pytest.param(to, marks=pytest.mark.slow) for to in ("workers and soon to main", "learner alone")]
+
+
+@pytest.mark.parametrize("to", ["all", *_OTHERS])
 def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str) -> None:
     def send(pids: dict[str, int]) -> None:
         if to == "all":
@@ -73,6 +76,7 @@ def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str
     assert saved_steps(tmp_path) == outcome.agent_steps > 0
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
     sent: list[float] = []
 
@@ -86,6 +90,7 @@ def test_a_signal_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
     assert time.monotonic() - sent[0] < LONGEST_END_S
 
 
+@pytest.mark.slow
 def test_a_signal_ends_a_run_whose_workers_are_stuck_in_constructors(tmp_path: Path) -> None:
     mark, sent = tmp_path / "mark", list[float]()
 
