@@ -49,7 +49,7 @@ class Lengths(gym.Env[Any, Any]):
 class Mixed(gym.Env[Any, Any]):
     """A dict observation with a mask that allows one choice only, and a tuple of actions; draws no pictures."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012
+    metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
     observation_space = spaces.Dict(
         {
             "where": spaces.Discrete(3, start=1),
@@ -81,7 +81,7 @@ class Mixed(gym.Env[Any, Any]):
 class Striped(gym.Env[Any, Any]):
     """Draws its step count as a grey value; observes an image whose first channel says the same."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012 - as Gymnasium declares it
     observation_space = spaces.Box(0, 255, (3, 12, 16), np.uint8)
     action_space = spaces.Discrete(2)
 
@@ -105,7 +105,7 @@ class Striped(gym.Env[Any, Any]):
 class Blind(Striped):
     """Takes no ``render_mode`` and draws nothing: the observation is all there is to see."""
 
-    metadata = {"render_modes": []}  # noqa: RUF012
+    metadata = {"render_modes": []}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(self) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Blind(Striped):
 class Windowed(Blind):
     """Knows only windows, and says so as Gymnasium's tutorial does."""
 
-    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012 - as Gymnasium declares it
 
     def __init__(self, render_mode: str | None = None) -> None:
         assert render_mode is None or render_mode in self.metadata["render_modes"]

@@ -31,7 +31,7 @@ PROBED = Probed(
 def test_a_full_disk_does_not_hide_what_ended_the_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = MetricsWriter(tmp_path)
     writer._file.close()
-    writer._file = open("/dev/full", "a")  # noqa: SIM115
+    writer._file = open("/dev/full", "a")  # noqa: SIM115 - the writer closes it
     display = Display(console=Console(file=io.StringIO()))
     monitor = Monitor(rollmill.make_config("gym/CartPole-v1"), PROBED, writer=writer, display=display)
     with pytest.raises(OSError, match="No space left"):

@@ -12,7 +12,16 @@ from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.envs.views import Array, ObservationView
 from rollmill.specs import ActionSpec
 
-__all__ = ["RowChecks"]
+__all__ = ["RowChecks", "as_number"]
+
+
+def as_number(reward: Any) -> float:
+    """A reward as an environment gave it: a number, or an array of one element.
+
+    Raises:
+        TypeError, ValueError: It is neither.
+    """
+    return float(np.asarray(reward).item())
 
 
 class RowChecks:
@@ -98,7 +107,7 @@ class RowChecks:
         numbers = np.empty(len(rewards))
         for row, reward in enumerate(rewards):
             try:
-                numbers[row] = np.asarray(reward).item()
+                numbers[row] = as_number(reward)
             except (TypeError, ValueError) as error:
                 raise InvalidReward(
                     f"environment {self._first + row} of {self._name} gave the reward {reward!r} at group step {step}: "

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 
+from rollmill.envs.checks import as_number
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     InvalidActionMask,
@@ -278,7 +278,7 @@ def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
         )
     codec.check(result[0])
     try:
-        float(np.asarray(result[1]).item())
+        as_number(result[1])
     except (TypeError, ValueError) as error:
         raise InvalidReward(f"{name}: step gave the reward {result[1]!r}: one real number is needed") from error
     if ACTION_MASK in result[4]:

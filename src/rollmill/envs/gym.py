@@ -15,6 +15,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
+from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 
 __all__ = ["bare", "find_spec", "ids", "is_registered", "is_registered_by_import", "kind", "maker", "mujoco_ids"]
 
@@ -41,11 +42,8 @@ def find_spec(id: str) -> GymSpec:
     module, colon, name = id.partition(":")
     if colon and id not in gymnasium.registry:
         try:
-            importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            # What is missing may also be something that the module itself imports.
-            if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
-                raise
+            import_user_code(module)
+        except NoSuchModuleError as error:
             raise UnknownEnvironment(
                 f"{id!r}: there is no module {module!r} to import; module:id imports the module that registers the id"
             ) from error

@@ -46,7 +46,7 @@ def unroll_lstm(
     """
     return cast(
         "tuple[Tensor, Tensor, Tensor]",
-        _LSTM.apply(gates, h, c, resets, weight, bias),  # type: ignore[no-untyped-call]  # as above
+        _LSTM.apply(gates, h, c, resets, weight, bias),  # type: ignore[no-untyped-call]  # torch leaves apply untyped
     )
 
 
