@@ -96,7 +96,7 @@ def _dispatch(argv: list[str]) -> int:
     known, overrides = split_overrides(argv[1:], command.options)
     if command.takes_settings and {"-h", "--help"} & set(known):
         command.parser.print_help()
-        print(_settings_help())
+        print(_settings_help(command, [word for word in known if word not in ("-h", "--help")], overrides))
         return 0
     if overrides and not command.takes_settings:
         raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
@@ -227,10 +227,20 @@ def _version() -> str:
         return "rollmill (not installed)"
 
 
-def _settings_help() -> str:
+def _settings_help(command: Command, known: list[str], overrides: list[str]) -> str:
+    """All settings: with a preset's values where one was named, with the defaults otherwise."""
     from rollmill.config import Config
 
-    return "\nsettings, as --KEY VALUE (the last part of a key will do where it is unambiguous):\n\n" + describe(Config)
+    title = "settings, as --KEY VALUE (the last part of a key will do where it is unambiguous)"
+    arguments = command.parser.parse_args(known) if known else None
+    if arguments is None or arguments.preset is None:
+        return f"\n{title}; a preset named before --help shows its own values:\n\n{describe(Config)}"
+    from rollmill.api import make_config
+
+    values = parse_overrides(overrides)
+    _import_modules(arguments, values)
+    config = make_config(arguments.preset, values)
+    return f"\n{title}, and the values of {arguments.preset}:\n\n{describe(Config, values=config)}"
 
 
 # ----------------------------------------------------------------------------------------------------------- commands

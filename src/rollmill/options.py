@@ -94,13 +94,15 @@ def list_options(cls: type[DataclassInstance]) -> list[Option]:
     return options
 
 
-def describe(cls: type[DataclassInstance], *, width: int = 120) -> str:
+def describe(cls: type[T], *, values: T | None = None, width: int = 120) -> str:
     """Help text: one block for each key, grouped by the part it belongs to.
 
     Args:
         cls: Configuration class.
+        values: A configuration whose values are shown instead of the defaults.
         width: Columns to wrap the documentation to.
     """
+    shown = {} if values is None else {key: format_value(value) for key, value in flatten(values).items()}
     lines: list[str] = []
     section: str | None = None
     # Keys of the configuration itself come first, whatever the order of its fields.
@@ -110,7 +112,7 @@ def describe(cls: type[DataclassInstance], *, width: int = 120) -> str:
             lines += [] if section is None else [""]
             lines.append(f"{part}:" if part else "general:")
             section = part
-        lines.append(f"  --{option.key.replace('_', '-')}  {option.type}  [{option.default}]")
+        lines.append(f"  --{option.key.replace('_', '-')}  {option.type}  [{shown.get(option.key, option.default)}]")
         lines += textwrap.wrap(option.doc, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
     return "\n".join(lines)
 

@@ -27,14 +27,20 @@ class _Unroll(torch.autograd.Function):
         acts = gates.clone()
         h_in, recurrent_n, out = (acts.new_empty(steps, rows, size) for _ in range(3))
         transposed = weight.t()
-        for t in range(steps):
-            h_in[t].copy_(h)
-            recurrent = torch.addmm(bias, h_in[t], transposed)
-            reset_update, new = acts[t, :, : 2 * size], acts[t, :, 2 * size :]
-            reset_update.add_(recurrent[:, : 2 * size]).sigmoid_()
-            recurrent_n[t] = recurrent[:, 2 * size :]
-            new.addcmul_(reset_update[:, :size], recurrent_n[t]).tanh_()
-            h = torch.lerp(new, h_in[t], reset_update[:, size:], out=out[t])
+        for reset_update, reset, update, new, start, kept_n, h_out in zip(
+            acts[..., : 2 * size].unbind(),
+            *(part.unbind() for part in acts.chunk(3, -1)),
+            h_in.unbind(),
+            recurrent_n.unbind(),
+            out.unbind(),
+            strict=True,
+        ):
+            start.copy_(h)
+            of_both, of_new = torch.addmm(bias, start, transposed).tensor_split((2 * size,), 1)
+            reset_update.add_(of_both).sigmoid_()
+            kept_n.copy_(of_new)
+            new.addcmul_(reset, kept_n).tanh_()
+            h = torch.lerp(new, start, update, out=h_out)
         ctx.save_for_backward(acts, h_in, recurrent_n, weight)
         return out
 
@@ -42,19 +48,19 @@ class _Unroll(torch.autograd.Function):
     def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         acts, h_in, recurrent_n, weight = ctx.saved_tensors
         steps, rows, size = h_in.shape
-        reset, update, new = acts.split(size, -1)
+        reset, update, new = acts.chunk(3, -1)
         through_new = (1 - update) * (1 - new * new)
-        through_reset = recurrent_n * reset * (1 - reset)
-        through_update = (h_in - new) * update * (1 - update)
-        d_gates, d_recurrent = torch.empty_like(acts), torch.empty_like(acts)
+        through_reset = through_new * recurrent_n * reset * (1 - reset)
+        factors = torch.stack([through_reset, (h_in - new) * update * (1 - update), through_new * reset], 2)
+        d_recurrent, d_hs = torch.empty_like(factors), torch.empty_like(h_in)
         d_h = acts.new_zeros(rows, size)
-        for t in reversed(range(steps)):
-            d_h = d_h + d_out[t]
-            d_new = torch.mul(d_h, through_new[t], out=d_gates[t, :, 2 * size :])
-            torch.mul(d_new, through_reset[t], out=d_gates[t, :, :size])
-            torch.mul(d_h, through_update[t], out=d_gates[t, :, size : 2 * size])
-            d_recurrent[t, :, : 2 * size] = d_gates[t, :, : 2 * size]
-            torch.mul(d_new, reset[t], out=d_recurrent[t, :, 2 * size :])
-            d_h = torch.addmm(d_h * update[t], d_recurrent[t], weight)
+        for d_step, factor, d_total, of_out, kept in zip(
+            *(reversed(x.unbind()) for x in (d_recurrent, factors, d_hs, d_out, update)), strict=True
+        ):
+            torch.add(d_h, of_out, out=d_total)
+            torch.mul(d_total.unsqueeze(1), factor, out=d_step)
+            d_h = torch.addmm(d_total * kept, d_step.view(rows, -1), weight)
+        d_recurrent = d_recurrent.view(steps, rows, -1)
+        d_gates = torch.cat([d_recurrent[..., : 2 * size], d_hs * through_new], -1)
         flat = d_recurrent.flatten(0, 1)
         return d_gates, d_h, flat.t() @ h_in.flatten(0, 1), flat.sum(0)

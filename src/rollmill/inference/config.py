@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+from rollmill.models.device import check_device_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +40,7 @@ class InferenceConfig:
         for name in ("num_workers", "min_batch_groups", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1.")
-        if not _DEVICE.fullmatch(self.device):
-            raise ValueError(f"inference.device={self.device!r}: choose 'auto', 'cpu', 'cuda' or 'cuda:<index>'.")
+        check_device_name("inference.device", self.device)
         if self.max_wait_us < 0:
             raise ValueError(f"inference.max_wait_us={self.max_wait_us}: must be 0 or more (microseconds).")
         if self.max_batch_rows != "auto" and self.max_batch_rows < 1:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from rollmill.models.device import check_device_name
+
 __all__ = [
     "AdvantageKind",
     "ClipKind",
@@ -30,47 +32,48 @@ class LearnerConfig:
     """How a learner turns admitted trajectories into SGD steps.
 
     Defaults are Sample Factory's: its paper's table A.5 (Petrenko et al. 2020, arXiv:2006.11751) where that gives a
-    value, else the default of its version 2.1.1, named here in brackets. Where ours differ, the attribute says so.
+    value, else the default of its version 2.1.1. Where ours differ, the attribute says so.
 
     Attributes:
-        batch_size: Samples (agent steps) of one batch, all its minibatches together [1024].
-        minibatches: Parts of equal size that a batch is split into; each gives one SGD step [1].
-        epochs: Passes over each batch [1].
-        discount: Gamma, for each agent step (not frame) [0.99].
+        batch_size: Samples (agent steps) of one batch, all its minibatches together.
+        minibatches: Parts of equal size that a batch is split into; each gives one SGD step.
+        epochs: Passes over each batch.
+        discount: Gamma, for each agent step (not frame).
         advantage: Estimator: ``"gae"`` (Schulman et al. 2016) or ``"vtrace"`` (Espeholt et al. 2018).
-        gae_lambda: Lambda of GAE [0.95].
-        vtrace_rho: Clipping of the importance weight of the temporal difference, rho-bar [1].
-        vtrace_c: Clipping of the trace's importance weight, c-bar [1].
+        gae_lambda: Lambda of GAE.
+        vtrace_rho: Clipping of the importance weight of the temporal difference, rho-bar.
+        vtrace_c: Clipping of the trace's importance weight, c-bar.
         vtrace_lambda: Lambda that multiplies c (Espeholt et al. 2018, remark 2); 1 is the paper's V-trace.
-        clip_range: Epsilon of the PPO ratio [0.1].
+        clip_range: Epsilon of the PPO ratio.
         clip_kind: ``"reciprocal"`` keeps the ratio in [1/(1+eps), 1+eps] (Sample Factory), ``"symmetric"`` in
             [1-eps, 1+eps] (Schulman et al. 2017); ``"none"`` is the plain policy gradient.
         value_clip: Largest change of a value prediction that the value loss rewards, in units of the value head;
             ``None`` switches it off (Sample Factory clips at 1.0; off here, as Andrychowicz et al. 2021 find it
             useless or harmful).
-        value_coef: Weight of the value loss [0.5].
-        entropy_coef: Weight of the entropy bonus [0.003].
-        max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip [4].
-        normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1 [yes].
-        optimiser: ``"adam"`` [default], ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
+        value_coef: Weight of the value loss.
+        entropy_coef: Weight of the entropy bonus.
+        max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
+        normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
+        optimiser: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
             root, second moment from 0).
-        learning_rate: The initial one [1e-4].
-        adam_betas: Decay of Adam's first and second moment [0.9, 0.999].
-        adam_eps: Adam's epsilon [1e-6].
-        weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW) [0].
+        learning_rate: The initial one.
+        adam_betas: Decay of Adam's first and second moment.
+        adam_eps: Adam's epsilon.
+        weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW).
         rmsprop_alpha: Decay of RMSProp's second moment (0.99: IMPALA, Cleanba).
         rmsprop_eps: RMSProp's epsilon (0.01: Cleanba, whose losses are sums; with our means it needs translating).
-        schedule: Of the learning rate: ``"constant"`` [default], ``"linear"`` to 0 over the run's agent steps, or
+        schedule: Of the learning rate: ``"constant"``, ``"linear"`` to 0 over the run's agent steps, or
             ``"kl"``, adapted after each batch to hold the KL divergence near ``kl_target``.
-        kl_target: Nats, for ``schedule="kl"`` [0.008].
-        min_learning_rate: Lower bound for ``schedule="kl"`` [1e-6].
-        max_learning_rate: Upper bound for ``schedule="kl"`` [1e-2].
-        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0 [constant].
-        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0 [constant].
-        reward_scale: Factor on rewards, applied before clipping [1].
-        reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not [1000 there].
+        kl_target: Nats, for ``schedule="kl"``.
+        min_learning_rate: Lower bound for ``schedule="kl"``.
+        max_learning_rate: Upper bound for ``schedule="kl"``.
+        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0.
+        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0.
+        reward_scale: Factor on rewards, applied before clipping.
+        reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not
+            (Sample Factory clips at 1000).
         max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
-            are left out and counted [1000].
+            are left out and counted.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
@@ -219,9 +222,7 @@ class LearnerConfig:
             raise ValueError(f"learner.adam_betas={self.adam_betas!r}: give two numbers in [0, 1), as (0.9, 0.999)")
         for beta in self.adam_betas:
             self._check_number("adam_betas", beta, below_one, "two numbers in [0, 1)")
-        kind, _, index = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (index and not (kind == "cuda" and index.isdecimal())):
-            raise ValueError(f"learner.device={self.device!r}: choose 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
+        check_device_name("learner.device", self.device)
 
     def _check_combinations(self) -> None:
         if self.batch_size % self.minibatches:

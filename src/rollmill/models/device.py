@@ -1,8 +1,30 @@
-"""Which device "auto" is."""
+"""Names of devices, as configurations give them. Importing this imports no torch."""
 
 from __future__ import annotations
 
-import torch
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["check_device_name", "resolve_device"]
+
+_NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def check_device_name(setting: str, name: object) -> None:
+    """Checks the form of a device's name; whether the machine has it, the process that uses it finds out.
+
+    Args:
+        setting: For the message, ``"learner.device"``.
+        name: What was given.
+
+    Raises:
+        ValueError: It is not "auto", "cpu", "cuda" or "cuda:<index>".
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(f"{setting}={name!r}: choose 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
 
 
 def resolve_device(name: str) -> torch.device:
@@ -14,6 +36,8 @@ def resolve_device(name: str) -> torch.device:
     Raises:
         ValueError: The name is none, or the device is not in this machine.
     """
+    import torch
+
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

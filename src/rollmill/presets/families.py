@@ -140,9 +140,9 @@ MUJOCO: Overrides = {
 
 # CartPole and its like. Stable-Baselines3's rl-zoo (hyperparams/ppo.yml, CartPole-v1: rollouts of 32 steps, discount
 # 0.98, lambda 0.8, learning rate 1e-3 and clipping 0.2, falling linearly, no entropy bonus), with the batch and its
-# four epochs grown to 32 environments.
+# four epochs grown to 32 trajectories. Ours: 64 environments, which keep the learner busy (docs/journal.md).
 CLASSIC_CONTROL: Overrides = {
-    "num_envs": 32,
+    "num_envs": 64,
     "rollout_length": 32,
     "total_steps": 1_000_000,
     "learner.batch_size": 1024,
@@ -166,14 +166,16 @@ CLASSIC_CONTROL: Overrides = {
     "model.core": "none",
 }
 
-# The same on EnvPool, where simulation costs nothing: many environments and one pass over large batches.
+# The same on EnvPool, where simulation costs next to nothing: so many environments that work per group is nothing
+# either, short rollouts so that samples stay young, and one pass over large batches.
 CLASSIC_CONTROL_POOL: Overrides = {
     **CLASSIC_CONTROL,
-    "num_envs": 2048,
+    "num_envs": 8192,
+    "rollout_length": 16,
     "total_steps": 20_000_000,
-    "learner.batch_size": 32_768,
+    "learner.batch_size": 65_536,
     "learner.epochs": 1,
-    "learner.minibatches": 8,
+    "learner.minibatches": 16,
 }
 
 # Any other environment, of which we know nothing: CleanRL's ppo.py and ppo_continuous_action.py agree on all but the

@@ -1,0 +1,146 @@
+"""How a run ends: on time, on request, or with the first failure; told apart while it goes on.
+
+A process that dies because the whole run was told to end is no failure, and one that dies a moment before the others
+hear of it is not either; everything else is, and ends the run with its own traceback.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable
+from typing import Literal
+
+from rollmill.config import Config
+from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.regimes.monitor import Monitor
+from rollmill.rollout import phases as rollout_phases
+from rollmill.runtime.events import Exited, Failed, Message, ProcessHung
+from rollmill.runtime.supervisor import Supervisor
+
+__all__ = ["LEARNER", "EndedBy", "exited_early", "was_signalled_with_us", "watch"]
+
+EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
+
+LEARNER = "learner"
+
+_POLL_S = 0.25
+_STOP_GRACE_S = 8.0
+# Ten seconds after Ctrl-C nothing is left; asking for stacks and killing, one after another, take the rest.
+_END_WITHIN_S = 6.5
+# Between the first and the last process that a signal to all of them reaches.
+_SIGNALLED_WITHIN_S = 0.5
+_BUILDING_S = 2.0
+
+
+def watch(
+    supervisor: Supervisor, config: Config, monitor: Monitor, wanted_end: Callable[[], EndedBy | None]
+) -> tuple[LearnerFinished, EndedBy, float]:
+    """Passes on what the learner reports until the run is over; raises what must end it.
+
+    Returns:
+        The learner's last message, what ended the run, and how many seconds the other processes have to end.
+
+    Raises:
+        ProcessFailed: A process failed, hung, or did not end when told to.
+        KeyboardInterrupt: Nothing was learned yet.
+    """
+    assert config.envs_per_group != "auto"
+    limits = {
+        rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s,
+        # A group's environments are built, and first reset, one after another.
+        rollout_phases.ROLE.phases[rollout_phases.BUILDING]: config.rollout.step_timeout_s
+        + _BUILDING_S * config.envs_per_group,
+    }
+    time_is_up = last_moment = math.inf
+    has_begun = False
+    ended_by: EndedBy | None = None
+
+    def grace_s() -> float:
+        return max(0.0, min(_STOP_GRACE_S, last_moment - time.monotonic()))
+
+    def is_ending() -> bool:
+        return supervisor.stop_flag.is_set() or wanted_end() == "signal"
+
+    while True:
+        for event in supervisor.poll(_POLL_S):
+            if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
+                supervisor.stop(grace_s=grace_s())
+                raise failure.error()
+            if isinstance(event, Message) and isinstance(event.content, LearnerReport):
+                if config.max_seconds is not None and not has_begun:
+                    time_is_up = time.monotonic() + config.max_seconds  # Starting up does not count.
+                has_begun = True
+                monitor.report(event.content, supervisor.snapshot())
+            if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
+                monitor.report(event.content.report, supervisor.snapshot())
+                if ended_by is None:
+                    ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
+                return event.content, ended_by, grace_s()
+        wanted = wanted_end()
+        if ended_by is None:
+            if time.monotonic() > time_is_up:
+                ended_by = "max_seconds"
+            elif supervisor.stop_flag.is_set():
+                ended_by = "signal"  # Sent to the learner, which has set the flag.
+            else:
+                ended_by = wanted
+            if ended_by is not None:
+                supervisor.stop_flag.set()
+        if last_moment == math.inf and not {ended_by, wanted}.isdisjoint({"signal", "caller"}):
+            last_moment = time.monotonic() + _END_WITHIN_S  # Somebody waits.
+        if time.monotonic() > last_moment:
+            raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
+        for hung in supervisor.check_hung(limits):
+            stacks = supervisor.stacks(hung.handle)
+            supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
+            supervisor.stop(grace_s=grace_s())
+            raise hung.error(stacks)
+
+
+def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:
+    """The failure that a process's end is to the run; None for an end that the run's own has brought.
+
+    Raises:
+        KeyboardInterrupt: The learner was ended with the run, before it could hold SIGTERM off: nothing is learned yet.
+    """
+    is_learner = event.handle.name == LEARNER
+    if isinstance(event, Failed):
+        if not was_signalled_with_us(event, is_ending):
+            return event
+        if is_learner:
+            raise KeyboardInterrupt
+        return None
+    if is_ending() and not is_learner:
+        return None
+    return exited_early(event)
+
+
+def exited_early(event: Exited) -> Failed:
+    """The failure that an exit without a word is to the run."""
+    text = f"{event.handle} exited with code 0 before its work was done: something in it called exit."
+    return Failed(event.handle, text, "")
+
+
+def was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
+    """Whether a process died of a SIGTERM that went to every process of the run, as Slurm and systemd send it."""
+    if event.killed_by != signal.SIGTERM:
+        return False
+    deadline = time.monotonic() + _SIGNALLED_WITHIN_S
+    while not is_ending() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_ending()
+
+
+def _did_not_end(supervisor: Supervisor) -> ProcessHung:
+    """Ends all processes at once, and says where the learner was."""
+    learner = next(handle for handle in supervisor.handles if handle.name == LEARNER)
+    phase = supervisor.snapshot()[LEARNER].current_phase
+    stacks = supervisor.stacks(learner)
+    supervisor.stop(grace_s=0.0)
+    return ProcessHung(
+        f"{learner} did not end within {_END_WITHIN_S} s of being told to: it is in phase {phase!r}. It was killed; "
+        "what it has learned since the newest checkpoint is lost.",
+        stacks,
+    )
