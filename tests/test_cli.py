@@ -141,7 +141,12 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --total_steps 1.5", "is not a whole number such as 3000000 or 3e6"),
         ("train --preset gym/CartPole-v1", "--preset gym/CartPole-v1 was given, which is no setting: name the preset"),
         ("bench sim --preset x", "--preset x was given, which is no setting"),
-        ("train gym/CartPole-v1 --learner.compile true", "learner.compile=True: the update is not built for it"),
+        (
+            "train gym/CartPole-v1 --learner.cuda-graphs true",
+            "learner.cuda_graphs=True: the update is not",
+        ),
+        ("train vizdoom/basic --learner.compile true", "learner.compile=True with learner.advantage='vtrace'"),
+        ("train gym/CartPole-v1 --model.core gru --learner.compile true", "learner.compile=True with model.core='gru'"),
         ("train gym/CartPole-v1 --run_dir /dev/null", "something that is no directory has this name"),
         ("train gym/CartPole-v1 --run-dir /dev/null/a", "directory /dev/null/a cannot be made (Not a directory)"),
         ("train gym/CartPole-v1 --run-dir /proc/a", "in a place where you may write"),
@@ -162,6 +167,19 @@ def test_wrong_usage_is_one_message_and_exit_code_2(
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error
+
+
+def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    def epochs(*argv: str) -> str:
+        assert main([*argv, "--help"]) == 0
+        return next(line for line in capsys.readouterr().out.splitlines() if "--learner.epochs" in line)
+
+    assert epochs("train").endswith("[1]")
+    assert epochs("train", "gym/CartPole-v1").endswith("[4]")
+    assert epochs("train", "gym/CartPole-v1", "--learner.epochs", "7").endswith("[7]")
+    assert epochs("bench", "train", "gym/CartPole-v1").endswith("[4]")
+    assert main(["train", "gym/CartPool-v1", "--help"]) == 2
+    assert "did you mean 'CartPole-v1'" in capsys.readouterr().err
 
 
 def test_defects_are_not_hidden(tmp_path: Path) -> None:

@@ -88,6 +88,7 @@ class Config:
             raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
+        self._check_compile()
 
     @property
     def batch_trajectories(self) -> int:
@@ -150,6 +151,13 @@ class Config:
             raise ConfigError(
                 f"learner.minibatches={self.learner.minibatches} does not divide the batch's {trajectories} "
                 "trajectories, which stay whole for a recurrent core and for V-trace: use a divisor."
+            )
+
+    def _check_compile(self) -> None:
+        if self.learner.compile is True and self.model.core != "none":
+            raise ConfigError(
+                f"learner.compile=True with model.core={self.model.core!r}: only learning sample by sample is "
+                "compiled; use core='none', or compile='auto'."
             )
 
     def _check_groups(self) -> None:

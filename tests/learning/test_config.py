@@ -93,7 +93,7 @@ def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -
         ({"batch_size": 1024, "minibatches": 4, "micro_batch": 257}, "more than the minibatch of 256 samples"),
         ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
         ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
-        ({"compile": True}, "learner.compile=True: the update is not built for it yet.*use 'auto' or False"),
+        ({"compile": True, "advantage": "vtrace"}, "learner.compile=True with learner.advantage='vtrace'.*'gae'"),
         ({"cuda_graphs": True}, "learner.cuda_graphs=True: the update is not built for it yet"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -84,12 +85,19 @@ class Scene:
         graph_samples: int = 0,
         keep: np.ndarray | None = None,
         seed: int = 3,
+        compiled: bool = False,
     ) -> dict[str, torch.Tensor]:
         """One call of learn with plain gradient descent of length 1; returns the gradients."""
         model = make_model(SPEC.observation, SPEC.action, self.model_config)
         model.load_state_dict(self.initial.state_dict())
         optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
-        path = FastPath(precision="fp32", micro_batch=micro_batch, channels_last=False, graph_samples=graph_samples)
+        path = FastPath(
+            precision="fp32",
+            micro_batch=micro_batch,
+            channels_last=False,
+            graph_samples=graph_samples,
+            compile=compiled,
+        )
         updater = Updater(model, optimiser, self.store.observation, config, path, np.random.default_rng(seed))
         targets = targets_of(self.batch, config, value_mean=0.0, value_std=1.0)
         kept = self.batch.arrays["valid"] if keep is None else keep
@@ -126,6 +134,19 @@ def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_k
     whole = scene.step(of)
     for micro_batch in (T, 2 * T, 5 * T + 1):
         assert_same(whole, scene.step(of, micro_batch=micro_batch))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a CPU needs a C++ compiler")
+@pytest.mark.filterwarnings("ignore")  # Of the compiler's own.
+def test_a_compiled_update_has_the_same_gradient() -> None:
+    scene = Scene()
+    of = config(advantage="gae", normalise_advantages=True, minibatches=2)
+    # Two sizes: minibatches differ by what is left out of them.
+    few = scene.batch.arrays["valid"] & (np.arange(N) < N - 2)
+    for keep in (None, few):
+        assert_same(scene.step(of, keep=keep), scene.step(of, keep=keep, compiled=True))
 
 
 @pytest.mark.parametrize("core", ["none", "gru", "lstm"])

@@ -16,6 +16,7 @@ from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.lag import LagStatistics
 from rollmill.learning.measure import choose_fast_path
+from rollmill.learning.objective import learns_in_time
 from rollmill.learning.optimisers import (
     load_optimiser_state,
     make_optimiser,
@@ -26,7 +27,7 @@ from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING,
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import Targets, targets_of
-from rollmill.learning.update import Updater, learns_in_time
+from rollmill.learning.update import Updater
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import resolve_device
 from rollmill.models.flat_state import FlatState

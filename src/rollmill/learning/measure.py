@@ -40,7 +40,7 @@ def choose_fast_path(
     device = next(model.parameters()).device
     open_config = replace(
         config,
-        # Neither is built into the update yet, so neither may be chosen.
+        # Neither has been measured where it might pay, on a GPU, so neither is chosen unasked.
         compile=False if config.compile == "auto" else config.compile,
         cuda_graphs=False if config.cuda_graphs == "auto" else config.cuda_graphs,
     )

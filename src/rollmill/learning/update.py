@@ -12,8 +12,8 @@ core and loss see the whole minibatch, unless its activations would not fit into
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -23,45 +23,14 @@ from torch import Tensor
 from rollmill.learning.batches import Batch
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
+from rollmill.learning.objective import APPROX_KL, STATISTICS, Objective, Part, Scales, Share, learns_in_time
 from rollmill.learning.optimisers import NonFiniteGuard, clip_grad_norm_
 from rollmill.learning.targets import Targets
-from rollmill.losses.ppo import (
-    Surrogate,
-    clipped_surrogate,
-    entropy_loss,
-    masked_sums,
-    normalise_advantages,
-    policy_gradient_loss,
-    ratio_bounds,
-    value_loss,
-)
-from rollmill.losses.vtrace import vtrace
+from rollmill.losses.ppo import ratio_bounds
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.native import gather
 
-
-class Part(NamedTuple):
-    """What is differentiated at once: M samples, or K whole trajectories as ``[T, K]``.
-
-    Attributes:
-        observation: By name, ``[M, ...]`` or ``[T(+1), K, ...]``.
-        arrays: The batch's small arrays and targets, cut alike, on the learner's device.
-        keep: bool ``[M]`` or ``[T, K]``: which samples count.
-        reset_steps: For trajectories: the steps at which any of them begins an episode.
-    """
-
-    observation: Mapping[str, Tensor]
-    arrays: Mapping[str, Tensor]
-    keep: Tensor
-    reset_steps: tuple[int, ...] = ()
-
-
-def learns_in_time(model: ActorCritic, config: LearnerConfig) -> bool:
-    """Whether samples are learned from in whole trajectories: with a recurrent core, and by V-trace."""
-    return bool(model.state_size) or config.advantage == "vtrace"
-
-
-LOSS_NAMES = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "ratio", "gradient_norm")
+LOSS_NAMES = (*STATISTICS, "gradient_norm")
 
 
 class Updater:
@@ -95,6 +64,10 @@ class Updater:
         self._fast_path = fast_path
         self._random = random
         self._trajectories = learns_in_time(model, config)
+        self._objective: Callable[..., Share] = Objective(model, config, fast_path)
+        if fast_path.compile:
+            # Minibatches differ in size by what is left out of them.
+            self._objective = torch.compile(self._objective, dynamic=True)
         self._guard = NonFiniteGuard(self._device)
         self._previous_sums: Tensor | None = None
         self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
@@ -128,10 +101,12 @@ class Updater:
         Raises:
             NonFiniteGradientError: A loss of this batch was not finite; the message says which input or loss it was.
         """
-        coefficients = (clip_range, entropy_coef)
+        kind = self._config.clip_kind
+        low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
+        scales = Scales(math.nan, low, high, entropy_coef)
         for _ in range(self._config.epochs):
             for chosen in self._minibatches(keep):
-                if not self._step(batch, targets, keep, chosen, *coefficients):
+                if not self._step(batch, targets, keep, chosen, scales):
                     continue
                 if not after_step():
                     self._guard.check("learning from a batch")
@@ -164,8 +139,7 @@ class Updater:
         targets: Targets,
         keep: NDArray[np.bool_],
         chosen: NDArray[np.int64],
-        clip_range: float,
-        entropy_coef: float,
+        scales: Scales,
     ) -> bool:
         """One SGD step: the minibatch's micro-batches, whose gradients add up; False if no sample of it counts."""
         count = int(keep[:, chosen].sum()) if self._trajectories else len(chosen)
@@ -175,28 +149,38 @@ class Updater:
         if self._trajectories:
             limit = (self._fast_path.graph_samples or limit) // batch.rollout_length
         pieces = np.array_split(chosen, -(-len(chosen) // max(1, limit)))
-        whole = len(pieces) == 1
         sums = self._advantage_sums(targets, keep, chosen)
-        seen = torch.zeros(3, dtype=torch.float64, device=self._device)
+        if sums is None and len(pieces) > 1:
+            # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces pieces.
+            sums = self._previous_sums
+        seen = None
+        scales = self._scaled(scales, count)
         self._step_kl.zero_()
         self._optimiser.zero_grad(set_to_none=True)
         for piece in pieces:
-            part = self._cut(batch, targets, keep, piece)
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._fast_path.precision == "bf16"):
-                params, value = self._forward(part)
-            loss = self._loss(part, params, value, count, sums, seen, clip_range, entropy_coef, whole=whole)
-            loss.backward()  # type: ignore[no-untyped-call]
-        if sums is None:
-            self._previous_sums = seen
+            share = self._objective(self._cut(batch, targets, keep, piece), scales, sums)
+            share.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            self._losses[:-1] += share.statistics
+            self._step_kl += share.statistics[APPROX_KL]
+            if share.advantage_sums is not None:
+                seen = share.advantage_sums if seen is None else seen + share.advantage_sums
+        self._previous_sums = seen
         norm = clip_grad_norm_(self._parameters, self._config.max_grad_norm, self._guard)
         self._optimiser.step()
         self._losses[-1] += norm
         self._num_losses += 1
         return True
 
+    def _scaled(self, scales: Scales, count: int) -> Scales:
+        """For a minibatch of which ``count`` samples count."""
+        scales = scales._replace(divisor=float(count))
+        if not self._fast_path.compile:
+            return scales
+        return Scales(*torch.tensor(scales, device=self._device).unbind())
+
     def _advantage_sums(self, targets: Targets, keep: NDArray[np.bool_], chosen: NDArray[np.int64]) -> Tensor | None:
         """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
-        if targets.advantage is None:
+        if targets.advantage is None or not self._config.normalise_advantages:
             return None
         if self._trajectories:
             values = targets.advantage[:, chosen][keep[:, chosen]]
@@ -250,106 +234,6 @@ class Updater:
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
-
-    def _forward(self, part: Part) -> tuple[Tensor, Tensor]:
-        """Action parameters and values: ``[M, P]``, ``[M]``, or ``[T(+1), K, P]``, ``[T(+1), K]``."""
-        if not self._trajectories:
-            output = self._model(part.observation, None, None)
-            return output.params, output.value
-        rows = next(iter(part.observation.values())).shape[0]
-        output = self._model.unroll(
-            part.observation,
-            part.arrays.get("rnn_state"),
-            part.arrays["reset"][:rows],
-            part.reset_steps,
-            encoder_batch=self._fast_path.micro_batch,
-        )
-        return output.params, output.value
-
-    def _loss(
-        self,
-        part: Part,
-        params: Tensor,
-        value: Tensor,
-        count: int,
-        sums: Tensor | None,
-        seen: Tensor,
-        clip_range: float,
-        entropy_coef: float,
-        *,
-        whole: bool,
-    ) -> Tensor:
-        """This micro-batch's share of the minibatch's loss, a scalar."""
-        config, arrays, keep = self._config, part.arrays, part.keep
-        params, value = params.float(), value.float()
-        steps = keep.shape[0]
-        mask = arrays.get("action_mask")
-        evaluation = self._model.distribution.evaluate(
-            params[:steps],
-            arrays.get("action_discrete"),
-            arrays.get("action_continuous"),
-            None if mask is None else mask[:steps],
-        )
-        log_prob, behaviour = evaluation.log_prob, arrays["log_prob"]
-        if config.advantage == "vtrace":
-            target, advantage = self._vtrace(part, log_prob, value)
-            own = masked_sums(advantage, keep)
-            seen += own
-            if sums is None:
-                # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces
-                # pieces.
-                sums = own if whole or self._previous_sums is None else self._previous_sums
-        else:
-            target, advantage = arrays["return"], arrays["advantage"]
-        if config.normalise_advantages and sums is not None:
-            advantage = normalise_advantages(advantage, keep, sums=sums)
-        target = self._model.normalise_value(target)
-        surrogate = self._surrogate(log_prob, behaviour, advantage, keep, count, clip_range)
-        of_value = value_loss(
-            value[:steps], target, keep, count, behaviour_value=arrays["value"][:steps], value_clip=config.value_clip
-        )
-        of_entropy = entropy_loss(evaluation.entropy, keep, count)
-        with torch.no_grad():
-            self._step_kl += surrogate.approx_kl
-            self._losses[:-1] += torch.stack(
-                [
-                    surrogate.loss,
-                    of_value,
-                    -of_entropy,
-                    surrogate.approx_kl,
-                    surrogate.clip_fraction,
-                    surrogate.mean_ratio,
-                ]
-            )
-        return surrogate.loss + config.value_coef * of_value + entropy_coef * of_entropy
-
-    def _surrogate(
-        self, log_prob: Tensor, behaviour: Tensor, advantage: Tensor, keep: Tensor, count: int, clip_range: float
-    ) -> Surrogate:
-        kind = self._config.clip_kind
-        if kind == "none":
-            return policy_gradient_loss(log_prob, behaviour, advantage, keep, count)
-        low, high = ratio_bounds(clip_range, kind)
-        return clipped_surrogate(log_prob, behaviour, advantage, keep, count, low=low, high=high)
-
-    def _vtrace(self, part: Part, log_prob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets and advantages under the present policy, ``[T, K]``, without gradient; V(x_T) is the present one."""
-        config, arrays = self._config, part.arrays
-        result = vtrace(
-            arrays["log_prob"],
-            log_prob.detach(),
-            arrays["reward"],
-            self._model.denormalise_value(value.detach()),
-            arrays["terminated"],
-            arrays["cut"],
-            arrays["valid"],
-            discount=config.discount,
-            vtrace_lambda=config.vtrace_lambda,
-            rho_bar=config.vtrace_rho,
-            c_bar=config.vtrace_c,
-            rho_pg_bar=config.vtrace_rho if config.clip_kind == "none" else None,
-        )
-        return result.vs, result.pg_advantage
 
 
 _PER_SAMPLE = frozenset(

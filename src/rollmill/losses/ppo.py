@@ -79,8 +79,8 @@ def clipped_surrogate(
     valid: Tensor,
     divisor: Tensor | float,
     *,
-    low: float,
-    high: float,
+    low: Tensor | float,
+    high: Tensor | float,
 ) -> Surrogate:
     """PPO's clipped surrogate (Schulman et al. 2017, equation 7), negated: ``-min(ratio A, clip(ratio) A)``.
 
@@ -96,7 +96,8 @@ def clipped_surrogate(
     # An invalid sample's log-probability may be anything. Masking before exp keeps inf * 0 out of the gradient.
     log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
     ratio = log_ratio.exp()
-    objective = torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
+    within = ratio.clamp(low, high)  # type: ignore[arg-type]  # torch's stubs want two of one kind
+    objective = torch.minimum(ratio * advantage, within * advantage)
     loss = -masked_mean(objective, valid, divisor)
     with torch.no_grad():
         clipped = (ratio < low) | (ratio > high)

@@ -219,7 +219,8 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     )
     if learner:
         cpus, nice = placement.learners[0]
-        threads = {"OMP_NUM_THREADS": str(config.learner.threads)}
+        # torch.compile would start processes of its own.
+        threads = {"OMP_NUM_THREADS": str(config.learner.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         supervisor.start(
             LEARNER, children.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
         )
