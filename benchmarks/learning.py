@@ -52,7 +52,7 @@ TASKS = {
     "cartpole": Task("gym/CartPole-v1", 475.0, 1_000_000, max_seconds=60.0),
     "pong": Task("atari/pong", 18.0, 3_000_000),
     "vizdoom_basic": Task("vizdoom/basic", 75.0, 2_000_000),
-    "vizdoom_defend_the_center": Task("vizdoom/defend_the_center", 18.0, 10_000_000),
+    "vizdoom_defend_the_center": Task("vizdoom/defend_the_center", 18.0, 3_000_000),
     "halfcheetah": Task("mujoco/HalfCheetah-v5", 3000.0, 5_000_000),
     "minigrid_memory": Task("minigrid/MiniGrid-MemoryS7-v0", 0.9, 2_000_000),
     # Without memory one of the two ends of the corridor is a guess: half of the episodes succeed at best.

@@ -28,7 +28,12 @@ from typing import Any
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PEERS = _ROOT / "benchmarks" / "peers"
-_PRESETS = {"atari": "atari/breakout", "cartpole": "gym/CartPole-v1", "vizdoom": "vizdoom/defend_the_center"}
+_PRESETS = {
+    "atari": ("atari/breakout",),
+    "cartpole": ("gym/CartPole-v1",),
+    # Sample Factory's scenario has pictures alone.
+    "vizdoom": ("vizdoom/defend_the_center", "--env.vizdoom.measurements", "false"),
+}
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _OVERHEAD_SECONDS = 600  # starting, warming up, Rollmill's measurements besides the training, ending
 
@@ -209,7 +214,7 @@ def measure(
         name -> reason.
     """
     absent: dict[str, str] = {}
-    own = [*_ROLLMILL, "bench", "train", _PRESETS[env]]
+    own = [*_ROLLMILL, "bench", "train", *_PRESETS[env]]
     commands = {"rollmill": [*own, "--seconds", str(seconds), "--json"]}
     for peer in PEERS:
         if env in peer.envs and (not only or peer.name in only):

@@ -313,3 +313,29 @@ def test_vtrace_gives_the_normaliser_of_returns_what_it_needs() -> None:
     expected = targets_of(scene.batch, config(gae_lambda=1.0), value_mean=0.0, value_std=1.0).return_
     assert expected is not None
     np.testing.assert_allclose(targets.return_, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("core", ["none", "gru", "lstm"])
+@pytest.mark.parametrize("normalise", [False, True])
+def test_on_policy_v_trace_learns_what_gae_learns(core: str, normalise: bool) -> None:
+    scene = Scene(core=core)
+    arrays, model = scene.batch.arrays, scene.initial
+    # The stored values and log-probabilities are made those of the network that learns.
+    observation = torch.from_numpy(scene.store.observation["obs"].reshape(-1, 5)[scene.batch.observation_index])
+    state = arrays.get("rnn_state")
+    with torch.no_grad():
+        output = model.unroll(
+            {"obs": observation},
+            None if state is None else torch.from_numpy(state),
+            torch.from_numpy(arrays["reset"]),
+            np.flatnonzero(arrays["reset"].any(axis=1)).tolist(),
+        )
+        arrays["value"][...] = output.value.numpy()
+        arrays["log_prob"][...] = model.distribution.log_prob(
+            output.params[:T],
+            torch.from_numpy(arrays["action_discrete"]),
+            torch.from_numpy(arrays["action_continuous"]),
+            torch.from_numpy(arrays["action_mask"][:T]),
+        ).numpy()
+    gae = scene.step(config(advantage="gae", gae_lambda=0.9, normalise_advantages=normalise))
+    assert_same(gae, scene.step(config(advantage="vtrace", vtrace_lambda=0.9, normalise_advantages=normalise)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollmill.envs.config import EnvConfig
+from rollmill.envs.config import EnvConfig, VizdoomOptions
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
 from rollmill.presets import families
@@ -131,9 +131,9 @@ def _vizdoom(name: str, id: str) -> Preset:
     overrides = dict(families.VIZDOOM) | ({} if scale is None else {"learner.reward_scale": scale})
     return Preset(
         name=name,
-        env=EnvConfig(name=name),
+        env=EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True)),
         overrides=overrides,
-        source="Sample Factory's paper (arXiv:2006.11751), table A.5, with more and larger SGD steps",
+        source="Sample Factory's paper (arXiv:2006.11751), table A.5, with more SGD steps, GAE and game variables",
     )
 
 
