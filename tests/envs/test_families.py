@@ -219,3 +219,11 @@ def test_envpool_atari_counts_its_frames():
     spec = probe(EnvConfig(name="envpool/Pong-v5"))
     assert (spec.frameskip, spec.observation["obs"].shape) == (4, (4, 84, 84))
     assert probe(EnvConfig(name="envpool/HalfCheetah-v4")).frameskip == 1
+
+
+def test_mujocos_warnings_are_logged_and_not_strewn_about(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        make_env(EnvConfig(name="mujoco/HalfCheetah-v5")).close()
+    assert "WARNING" not in capfd.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -162,6 +162,8 @@ def maker(config: EnvConfig) -> Maker:
     limit = config.max_episode_steps or spec.max_episode_steps
 
     def build() -> Any:
+        if str(spec.entry_point).startswith(_OWN + "mujoco"):
+            _log_mujoco_warnings()
         try:
             return gymnasium.make(spec, disable_env_checker=True, max_episode_steps=config.max_episode_steps, **kwargs)
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -188,6 +190,27 @@ def maker(config: EnvConfig) -> Maker:
         max_episode_steps=limit,
         time_limit=limit,
     )
+
+
+def _log_mujoco_warnings() -> None:
+    """Has MuJoCo's warnings logged, each of them once.
+
+    By itself it prints them for every environment that is built, and keeps a MUJOCO_LOG.TXT wherever it runs.
+    """
+    try:
+        mujoco = importlib.import_module("mujoco")
+    except ImportError:
+        return  # Building the environment says so.
+    if mujoco.get_mju_user_warning() is not None:
+        return  # Somebody else's, or ours already.
+    logged: set[str] = set()
+
+    def log(text: str) -> None:
+        if text not in logged:
+            logged.add(text)
+            logging.getLogger(__name__).warning("MuJoCo: %s", text)
+
+    mujoco.set_mju_user_warning(log)
 
 
 def _missing(id: str, spec: GymSpec, error: Exception) -> MissingExtra:
