@@ -162,7 +162,7 @@ def maker(config: EnvConfig) -> Maker:
     limit = config.max_episode_steps or spec.max_episode_steps
 
     def build() -> Any:
-        if str(spec.entry_point).startswith(_OWN + "mujoco"):
+        if kind(id) == "mujoco":
             _log_mujoco_warnings()
         try:
             return gymnasium.make(spec, disable_env_checker=True, max_episode_steps=config.max_episode_steps, **kwargs)
