@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import tempfile
 import time
+import uuid
 from pathlib import Path
 
 import rollmill
@@ -48,9 +50,6 @@ def measure(preset: str, num_envs: int, settings: dict[str, object], at_least_s:
                 memory, descriptors, processes = memory + private, descriptors + files, processes + 1
         found.update(private_bytes=memory, descriptors=descriptors, processes=processes)
         return True
-
-    import os
-    import uuid
 
     token = uuid.uuid4().hex
     os.environ["ROLLMILL_RUN_ID"] = token

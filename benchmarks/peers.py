@@ -35,6 +35,8 @@ _PRESETS = {
     "vizdoom": ("vizdoom/defend_the_center", "--env.vizdoom.measurements", "false"),
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
+_SHARED_MEMORY = Path("/dev/shm")
+_ENGINE_QUEUES = "ViZDoom*"
 _OVERHEAD_SECONDS = 600  # starting, warming up, Rollmill's measurements besides the training, ending
 
 
@@ -151,6 +153,7 @@ def run(command: list[str], timeout_seconds: float) -> dict[str, Any]:
     Raises:
         AbsentError: It failed, took too long, or did not end with JSON; the processes that it started are ended then.
     """
+    engines_before = set(_SHARED_MEMORY.glob(_ENGINE_QUEUES))
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=_ROOT
     )
@@ -162,6 +165,8 @@ def run(command: list[str], timeout_seconds: float) -> dict[str, Any]:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # what a failed or interrupted peer left behind
         process.communicate()
+        for queue in set(_SHARED_MEMORY.glob(_ENGINE_QUEUES)) - engines_before:
+            queue.unlink(missing_ok=True)  # VizDoom's engines leave theirs when they are killed
     lines = output.strip().splitlines()
     if process.returncode:
         raise AbsentError(f"failed ({process.returncode}): {_last_lines(output + errors, 5)}")

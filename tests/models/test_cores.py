@@ -28,10 +28,11 @@ def step_by_step(core: RecurrentCore, x: Tensor, state: Tensor, reset: Tensor) -
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
+@pytest.mark.parametrize(("steps", "rows"), [(7, 3), (9, 12)])  # below and above what changes how products are formed
 @pytest.mark.parametrize("resets", [(), ((0, 1),), ((3, 0), (3, 2)), ((0, 0), (1, 1), (4, 2), (5, 0), (6, 1))])
-def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ...]) -> None:
+def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ...], steps: int, rows: int) -> None:
     torch.manual_seed(0)
-    steps, rows, width, size = 7, 3, 5, 4
+    width, size = 5, 4
     core = make_core(kind, width, size, "torch")
     x = torch.randn(steps, rows, width, requires_grad=True)
     state = torch.randn(rows, core.state_size, requires_grad=True)

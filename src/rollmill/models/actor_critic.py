@@ -13,6 +13,7 @@ from rollmill.models.cores import RecurrentCore, make_core, zero_state
 from rollmill.models.distributions import ActionDistribution
 from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
+from rollmill.models.linear import Dense
 from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
 from rollmill.models.observation import make_encoder
 from rollmill.specs import ActionSpec, ArraySpec
@@ -268,7 +269,7 @@ def _trunk(width: int, config: ModelConfig) -> tuple[nn.Sequential, int]:
     published: Activation = "tanh" if config.encoder == "mlp" else "relu"
     for size in config.head_sizes:
         layers += [
-            initialise_dense(nn.Linear(width, size), config.init),
+            initialise_dense(Dense(width, size), config.init),
             activation_module(config.activation, published),
         ]
         width = size

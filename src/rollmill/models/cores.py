@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rollmill.models.config import Initialisation
+from rollmill.models.linear import linear
 from rollmill.models.unrolls import Resets, unroll_gru, unroll_lstm
 
 __all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
@@ -102,7 +102,7 @@ class GRUCore(RecurrentCore):
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run_on_cpu`."""
         weight_in, weight, bias_in, bias = _weights(self.layer)
-        gates = functional.linear(x, weight_in, bias_in)
+        gates = linear(x, weight_in, bias_in)
         return unroll_gru(gates, state, resets, weight.to(gates.dtype), bias)
 
 
@@ -126,7 +126,7 @@ class LSTMCore(RecurrentCore):
         """See :meth:`RecurrentCore.run_on_cpu`."""
         h, c = state.chunk(2, -1)
         weight_in, weight, bias_in, bias = _weights(self.layer)
-        gates = functional.linear(x, weight_in, bias_in)
+        gates = linear(x, weight_in, bias_in)
         output, h, c = unroll_lstm(gates, h, c, resets, weight.to(gates.dtype), bias)
         return output, torch.cat([h, c], -1)
 

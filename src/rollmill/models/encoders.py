@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
+from rollmill.models.linear import Dense
 from rollmill.native import gather_images
 from rollmill.specs import ArraySpec
 
@@ -197,7 +198,7 @@ class ConvEncoder(EntryEncoder):
                 "use encoder='small' or encoder='mlp', or larger images"
             )
         self.convolutions = nn.Sequential(*layers)
-        self.dense = initialise_dense(nn.Linear(height * width * channels, dense_size), config.init)
+        self.dense = initialise_dense(Dense(height * width * channels, dense_size), config.init)
         self.activation = activation_module(config.activation, published)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -260,7 +261,7 @@ class GridEncoder(EntryEncoder):
             channels = out
             height, width = _conv_size(height, width, kernel, stride, 0)
         self.convolutions = nn.Sequential(*layers)
-        self.dense = initialise_dense(nn.Linear(height * width * channels, dense_size), config.init)
+        self.dense = initialise_dense(Dense(height * width * channels, dense_size), config.init)
         self.activation = activation_module(config.activation, "relu")
 
     def forward(self, x: Tensor) -> Tensor:
@@ -300,7 +301,7 @@ class DenseEncoder(EntryEncoder):
         layers: list[nn.Module] = []
         for before, size in pairwise((width, *sizes)):
             layers += [
-                initialise_dense(nn.Linear(before, size), config.init),
+                initialise_dense(Dense(before, size), config.init),
                 activation_module(config.activation, published),
             ]
         self.layers = nn.Sequential(*layers)

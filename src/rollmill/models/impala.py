@@ -10,6 +10,7 @@ from torch.nn import functional
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import EntryEncoder, ImageInput
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
+from rollmill.models.linear import Dense
 from rollmill.specs import ArraySpec
 
 __all__ = ["ImpalaEncoder"]
@@ -61,7 +62,7 @@ class ImpalaEncoder(EntryEncoder):
         for _ in channels:
             height, width = -(-height // 2), -(-width // 2)
         self.activation = activation_module(config.activation, "relu")
-        self.dense = initialise_dense(nn.Linear(height * width * channels[-1], dense_size), config.init)
+        self.dense = initialise_dense(Dense(height * width * channels[-1], dense_size), config.init)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""

@@ -15,9 +15,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from rollmill.models.linear import linear
+
 __all__ = ["unroll_gru", "unroll_lstm"]
 
 Resets = tuple[Tensor | None, ...]
+_WORTH_A_COPY = 8  # steps
 
 
 def unroll_gru(gates: Tensor, h: Tensor, resets: Resets, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
@@ -61,7 +64,7 @@ class _GRU(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, recurrent_n, out = (acts.new_empty(steps, rows, size) for _ in range(3))
-            transposed = weight.t()
+            transposed = _transposed(weight, steps)
             for reset_update, reset, update, new, start, kept_n, h_out, is_reset in zip(
                 acts[..., : 2 * size].unbind(),
                 *(part.unbind() for part in acts.chunk(3, -1)),
@@ -72,7 +75,7 @@ class _GRU(torch.autograd.Function):
                 strict=True,
             ):
                 _start(start, h, is_reset)
-                of_both, of_new = _product(bias, start, transposed).tensor_split((2 * size,), 1)
+                of_both, of_new = _of_state(start, weight, transposed, bias).tensor_split((2 * size,), 1)
                 reset_update.add_(of_both).sigmoid_()
                 kept_n.copy_(of_new)
                 new.addcmul_(reset, kept_n).tanh_()
@@ -122,7 +125,7 @@ class _LSTM(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, c_in, tanh_c, out = (acts.new_empty(steps, rows, size) for _ in range(4))
-            transposed = weight.t()
+            transposed = _transposed(weight, steps)
             for act, in_forget, in_, forget, cell, output, h_start, c_start, tanh, h_out, is_reset in zip(
                 acts.unbind(),
                 acts[..., : 2 * size].unbind(),
@@ -136,7 +139,7 @@ class _LSTM(torch.autograd.Function):
             ):
                 _start(h_start, h, is_reset)
                 _start(c_start, c, is_reset)
-                act.add_(_product(bias, h_start, transposed))
+                act.add_(_of_state(h_start, weight, transposed, bias))
                 in_forget.sigmoid_()
                 cell.tanh_()
                 output.sigmoid_()
@@ -187,6 +190,20 @@ def _start(into: Tensor, state: Tensor, reset: Tensor | None) -> None:
 
 def _kept(gradient: Tensor, reset: Tensor | None) -> Tensor:
     return gradient if reset is None else gradient.masked_fill(reset, 0.0)
+
+
+def _transposed(weight: Tensor, steps: int) -> Tensor | None:
+    """The recurrent matrix in the order in which products of few rows read it fastest, where enough of them follow."""
+    return weight.t().contiguous() if steps >= _WORTH_A_COPY else None
+
+
+def _of_state(h: Tensor, weight: Tensor, transposed: Tensor | None, bias: Tensor) -> Tensor:
+    """The state's share of the gates, ``[N, G]``."""
+    if transposed is not None:
+        return _product(bias, h, transposed)
+    if weight.dtype == torch.float32:
+        return linear(h, weight, bias.float())
+    return _product(bias, h, weight.t())
 
 
 def _product(added: Tensor | None, a: Tensor, b: Tensor) -> Tensor:

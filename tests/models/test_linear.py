@@ -1,0 +1,35 @@
+"""Dense layers for few rows: the same numbers as torch's own, whatever the shape, the dtype and the mode."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from rollmill.models.linear import Dense, linear
+
+
+@pytest.mark.parametrize("shape", [(1, 7), (8, 7), (64, 7), (65, 7), (1, 16, 7), (4, 8, 7), (0, 7), (7,)])
+@pytest.mark.parametrize("gradient", [False, True])
+def test_linear_equals_torchs(shape: tuple[int, ...], gradient: bool) -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(shape), torch.randn(5, 7), torch.randn(5)
+    with torch.set_grad_enabled(gradient):
+        result = linear(x, weight, bias)
+    torch.testing.assert_close(result, functional.linear(x, weight, bias))
+
+
+def test_dense_keeps_to_autocast() -> None:
+    torch.manual_seed(0)
+    dense, x = Dense(7, 5), torch.randn(16, 7)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        result, expected = dense(x), functional.linear(x, dense.weight, dense.bias)
+    assert result.dtype == torch.bfloat16
+    torch.testing.assert_close(result, expected, rtol=2e-2, atol=2e-2)
+
+
+def test_dense_has_gradients() -> None:
+    dense, x = Dense(7, 5), torch.randn(16, 7)
+    dense(x).sum().backward()
+    assert dense.weight.grad is not None
+    torch.testing.assert_close(dense.weight.grad, x.sum(0).expand(5, 7))
