@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import rollmill
 from rollmill.cli import main
 from rollmill.cli_arguments import split_overrides
 from rollmill.envs.config import EnvConfig
@@ -109,7 +110,7 @@ def test_help_is_useful_and_loads_neither_torch_nor_gymnasium(argv: list[str]) -
 def test_the_module_runs_as_a_program() -> None:
     done = subprocess.run([sys.executable, "-m", "rollmill", "--version"], capture_output=True, text=True, check=False)
     assert done.returncode == 0
-    assert done.stdout.startswith("rollmill ")
+    assert done.stdout.strip() == f"rollmill {rollmill.__version__}"
 
 
 def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> None:

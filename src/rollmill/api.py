@@ -9,13 +9,13 @@ import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rollmill.config import Config
-from rollmill.envs.registry import find_registration
+from rollmill.envs.registry import find_registration, register_factory
 from rollmill.options import apply, from_json, to_json
 
 if TYPE_CHECKING:
@@ -61,25 +61,29 @@ class Run:
     ended_by: str
 
 
-def make_config(preset: str, overrides: Mapping[str, object] | None = None) -> Config:
+def make_config(preset: str | Callable[..., Any], overrides: Mapping[str, object] | None = None) -> Config:
     """The configuration of a preset with settings over it.
 
     Args:
-        preset: A preset's name, a registered environment or a Gymnasium id.
+        preset: A preset's name, a registered environment, ``module:name`` of a class or function that makes an
+            environment or that itself, or a Gymnasium id.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
 
     Raises:
         ValueError: A key or value that is not allowed, with what is.
+        TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
     from rollmill.presets import resolve
 
+    if not isinstance(preset, str):
+        preset = register_factory(preset)
     chosen = resolve(preset)
     config = apply(Config(env=chosen.env, preset=preset), dict(chosen.overrides))
     return apply(config, dict(overrides or {}))
 
 
 def train(
-    preset: str | None = None,
+    preset: str | Callable[..., Any] | None = None,
     *,
     total_steps: int | None = None,
     run_dir: Path | str | None = None,
@@ -91,8 +95,8 @@ def train(
     """Trains an agent and returns when the run has ended.
 
     Args:
-        preset: What to train, for example ``"atari/pong"`` or ``"gym/CartPole-v1"``; ``rollmill envs`` lists them. May
-            be left out when resuming.
+        preset: What to train, for example ``"atari/pong"`` or ``"gym/CartPole-v1"``; ``rollmill envs`` lists them. An
+            environment's class, or a function that makes one, may be given itself. May be left out when resuming.
         total_steps: Agent steps to train for; the preset's by default.
         run_dir: Where the run is kept; a new directory in ``runs/`` by default.
         seed: Keys every random stream.
@@ -112,6 +116,8 @@ def train(
         )
     from rollmill.regimes.asynchronous import run
 
+    if preset is not None and not isinstance(preset, str):
+        preset = register_factory(preset)
     given = dict(overrides)
     if total_steps is not None:
         given["total_steps"] = total_steps

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import rollmill
 from rollmill.cli_arguments import Command, count, seconds, split_overrides, whole_number
 from rollmill.options import OptionError, describe, parse_overrides
 
@@ -193,7 +194,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
         + "\n".join(f"  {name:<7}{command.summary.splitlines()[0]}" for name, command in commands.items())
         + "\n\nrollmill COMMAND --help says more. To begin: rollmill train gym/CartPole-v1",
     )
-    parser.add_argument("--version", action="version", version=_version())
+    parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
     return parser, commands
 
 
@@ -216,15 +217,6 @@ def _add_playing(command: Command) -> None:
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action instead of sampling")
     _add_import(command)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"rollmill {version('rollmill')}"
-    except PackageNotFoundError:
-        return "rollmill (not installed)"
 
 
 def _settings_help(command: Command, known: list[str], overrides: list[str]) -> str:

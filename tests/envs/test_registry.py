@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from rollmill.envs import EnvConfig, make_group, probe
 from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import make_env
 from rollmill.envs.groups import PythonGroup, VectorGroup
-from rollmill.envs.registry import find_registration, install, register_env, registrations
+from rollmill.envs.registry import find_registration, install, register_env, register_factory, registrations
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 
 
@@ -147,3 +148,40 @@ def test_a_time_limit_for_a_vector_of_the_users_own_is_refused():
     register_env("own-vector-with-limit", vector, vector=True)
     with pytest.raises(UnknownEnvironment, match=r"env\.max_episode_steps=5 cannot be kept"):
         probe(EnvConfig(name="own-vector-with-limit", max_episode_steps=5))
+
+
+class OnTheTopLevel:
+    """Found by its place."""
+
+
+def test_a_class_is_registered_under_its_place():
+    name = register_factory(OnTheTopLevel)
+    assert name == f"{__name__}:OnTheTopLevel"
+    assert find_registration(name).factory is OnTheTopLevel
+
+
+@pytest.mark.parametrize("given", [lambda: None, object(), 3, functools.partial(OnTheTopLevel)])
+def test_what_workers_cannot_import_is_refused(given):
+    with pytest.raises(TypeError, match=r"give the name of a preset|top level of a module"):
+        register_factory(given)
+
+
+def test_a_place_is_a_name(tmp_path, monkeypatch):
+    (tmp_path / "placed_envs.py").write_text(
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "class Outer:\n    class Placed(CartPoleEnv): pass\n"
+    )
+    (tmp_path / "placed_wrongly.py").write_text("import placed_and_not_there\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert probe(EnvConfig(name="placed_envs:Outer.Placed")).name == "placed_envs:Outer.Placed"
+    for nowhere in (
+        "placed_envs:Other",
+        "placed_envs:__name__",
+        "placed_nowhere:Placed",
+        ":Placed",
+        "placed_envs:",
+        "a/b:C",
+    ):
+        assert find_registration(nowhere) is None
+    with pytest.raises(ModuleNotFoundError, match="placed_and_not_there"):
+        find_registration("placed_wrongly:Placed")

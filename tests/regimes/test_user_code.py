@@ -77,6 +77,24 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("leaves_nothing")
+def test_a_class_itself_is_trained_and_found_again(tmp_path: Path) -> None:
+    script = tmp_path / "my_script.py"
+    registered = 'rollmill.register_env("my/maze", Maze)\n'
+    assert registered in SCRIPT
+    script.write_text(SCRIPT.replace(registered, "").replace('train("my/maze"', "train(Maze"))
+    commands = (
+        [str(script)],
+        ["-m", "rollmill", "eval", "run", "--episodes", "3", "--json"],
+        [*["-m", "rollmill", "train", "my_script:Maze", "--run-dir", "run", "--total-steps", "1600", "--resume"]],
+        [*["-m", "rollmill", "bench", "sim", "my_script:Maze", "--num-envs", "4", "--seconds", "0.2", "--json"]],
+    )
+    for command in commands:
+        done = subprocess.run([sys.executable, *command], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env"]["name"] == "my_script:Maze"
+
+
+@pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("how", ["script", "import"])
 def test_classes_beside_a_file_in_another_folder_are_found(tmp_path: Path, how: str) -> None:
     """The file imports them, registers one with Gymnasium or with us, and everything is run from elsewhere."""

@@ -83,8 +83,8 @@ def _simulate(
     assert envs_per_group != "auto"
     rows = envs_per_group * probed.spec.rows_per_env
     random = stream(config.seed, "pure simulation", worker)
-    # Drawn beforehand: drawing is the policy's work, not the environments'.
-    actions = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
+    # Drawn beforehand: drawing is the policy's work, not the environments'. Only masks must be obeyed as they come.
+    prepared = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
     hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
     for group in groups:
         environments = build_group(config, group)
@@ -95,7 +95,13 @@ def _simulate(
         step = 0
         while not context.stop.is_set():
             for environments, into, outcome in hosted:
-                environments.step(*actions[step % _PREPARED_ACTIONS], into, outcome)
+                mask = into.action_mask
+                actions = (
+                    prepared[step % _PREPARED_ACTIONS]
+                    if mask is None
+                    else random_actions(probed.spec.action, mask, rows, random)
+                )
+                environments.step(*actions, into, outcome)
                 context.ledger.add(0, int(np.count_nonzero(outcome.valid)))
                 step += 1
     finally:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-__all__ = ["Registration", "find_registration", "install", "register_env", "registrations"]
+__all__ = ["Registration", "find_registration", "install", "register_env", "register_factory", "registrations"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,37 @@ def register_env(name: str, factory: Callable[..., Any], *, vector: bool = False
     _registered[name] = Registration(name=name, factory=factory, vector=vector, frameskip=frameskip)
 
 
+def register_factory(factory: Callable[..., Any]) -> str:
+    """Makes a class or function available under the place where it is found, and returns that name.
+
+    Args:
+        factory: As for :func:`register_env`, at the top level of a module or of the user's own script.
+
+    Returns:
+        ``module:name``; a script is the module that its file would be.
+
+    Raises:
+        TypeError: It is something else, or worker processes could not import it.
+    """
+    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
+    if not callable(factory) or module is None or name is None:
+        raise TypeError(
+            f"the environment is given as {factory!r}, {type(factory).__name__}: give the name of a preset, or a class "
+            "or function that makes an environment (its arguments as env.kwargs)"
+        )
+    if "<" in name:
+        raise TypeError(
+            f"{factory!r} is not at the top level of a module, where worker processes could import it: move it there"
+        )
+    if module in ("__main__", "__mp_main__"):
+        main = sys.modules[module]
+        spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+        module = spec.name if spec is not None else Path(file).stem if file is not None else module
+    found = f"{module}:{name}"
+    register_env(found, factory)
+    return found
+
+
 def _identity(factory: Callable[..., Any]) -> tuple[str, str] | int:
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if module is None or name is None:
@@ -72,8 +105,32 @@ def _identity(factory: Callable[..., Any]) -> tuple[str, str] | int:
 
 
 def find_registration(name: str) -> Registration | None:
-    """The registration of that name, or None."""
+    """The registration of that name, or None; what ``module:name`` leads to is registered when it is first asked for.
+
+    Raises:
+        Exception: Whatever the module raises when it is imported.
+    """
+    if name not in _registered and ":" in name and "/" not in name:
+        factory = _import(*name.split(":", 1))
+        if factory is not None:
+            register_env(name, factory)
     return _registered.get(name)
+
+
+def _import(module: str, name: str) -> Callable[..., Any] | None:
+    """What a module has under that name if it can be called; None if there is no such module, or no such name in it."""
+    if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
+        return None
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # What is missing may also be something that the module itself imports.
+        if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
+            raise
+        return None
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if callable(found) else None
 
 
 def registrations() -> tuple[Registration, ...]:
