@@ -16,6 +16,7 @@ from rollmill.envs.errors import (
     MissingExtra,
     NonFiniteObservation,
     UnknownEnvironment,
+    UnsupportedSpace,
 )
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import register_env
@@ -219,3 +220,22 @@ def test_lazy_names_exist():
         assert getattr(rollmill.envs, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         rollmill.envs.nothing  # noqa: B018
+
+
+def test_a_step_without_a_dict_of_info_is_told(harness):
+    class NoInfo(harness.CountingEnv):
+        def step(self, action):
+            return (*super().step(action)[:4], None)
+
+    register_env("no-info", NoInfo)
+    with pytest.raises(UnsupportedSpace, match="no-info: step returned None as info: a dict is needed"):
+        probe(EnvConfig(name="no-info"))
+
+
+def test_a_close_that_fails_spoils_no_probe(harness):
+    class Sticky(harness.CountingEnv):
+        def close(self):
+            raise RuntimeError("cannot close")
+
+    register_env("sticky", Sticky)
+    assert probe(EnvConfig(name="sticky")).name == "sticky"

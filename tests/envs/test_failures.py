@@ -16,7 +16,7 @@ class FaultError(Exception):
     pass
 
 
-def failing(base, where, at, times=1):
+def failing(base, where, at, times=1, error=FaultError):
     """A class whose instances share a plan: the ``at``-th call of ``where`` fails, ``times`` times in a row."""
 
     class Failing(base):
@@ -33,7 +33,7 @@ def failing(base, where, at, times=1):
         def fail(self):
             type(self).calls += 1
             if at <= type(self).calls < at + times:
-                raise FaultError(f"deliberate, call {type(self).calls}")
+                raise error(f"deliberate, call {type(self).calls}")
 
         def reset(self, *, seed=None, options=None):
             if where == "reset":
@@ -85,9 +85,10 @@ def test_a_failing_constructor_closes_what_was_built(harness):
     assert env_class.closed == 2
 
 
+@pytest.mark.parametrize("error", [FaultError, SystemExit])
 @pytest.mark.parametrize(("where", "at"), [("step", 30), ("reset", 9), ("constructor", 2)])
-def test_restart_masks_the_step_and_goes_on(where, at, harness):
-    env_class = failing(harness.CountingEnv, where, at)
+def test_restart_masks_the_step_and_goes_on(where, at, error, harness):
+    env_class = failing(harness.CountingEnv, where, at, error=error)
     group = PythonGroup(env_class, num_envs=4, seeds=range(4), on_failure="restart", budget=RestartBudget(3))
     data = run(group, env_class, harness, steps=40)
     assert len(group.failures) == 1

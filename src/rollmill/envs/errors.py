@@ -14,6 +14,7 @@ RollmillEnvError
 from __future__ import annotations
 
 __all__ = [
+    "FAILURES",
     "EnvironmentFailure",
     "InvalidActionMask",
     "InvalidReward",
@@ -23,6 +24,10 @@ __all__ = [
     "UnknownEnvironment",
     "UnsupportedSpace",
 ]
+
+
+# What an environment's own code may fail with: sys.exit() in it ends the environment, not the process that hosts it.
+FAILURES = (Exception, SystemExit)
 
 
 class RollmillEnvError(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from gymnasium import spaces
 from rollmill.envs.checks import as_number
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
+    FAILURES,
     InvalidActionMask,
     InvalidReward,
     RollmillEnvError,
@@ -224,7 +226,7 @@ def probe(config: EnvConfig) -> EnvSpec:
             env = maker.env()
     except RollmillEnvError:
         raise
-    except Exception as error:
+    except FAILURES as error:
         raise failure(config.name, 0, where, 0, error, None) from error
     try:
         observation_space = env.single_observation_space if native else env.observation_space
@@ -233,7 +235,7 @@ def probe(config: EnvConfig) -> EnvSpec:
         action = action_spec(action_space)
         try:
             shown = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
-        except Exception as error:
+        except FAILURES as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
         info = _two(config.name, shown)[1]
         if not native:
@@ -250,7 +252,8 @@ def probe(config: EnvConfig) -> EnvSpec:
             native_vector=native,
         )
     finally:
-        env.close()
+        with contextlib.suppress(Exception):  # those who train with it report it
+            env.close()
 
 
 def _two(name: str, shown: Any) -> tuple[Any, Any]:
@@ -269,13 +272,15 @@ def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
     try:
         # A choice is a Python integer in training too.
         result = env.step(int(action) if isinstance(env.action_space, spaces.Discrete) else action)
-    except Exception as error:
+    except FAILURES as error:
         raise failure(name, 0, "step", 1, error, None) from error
     if not (isinstance(result, tuple) and len(result) == 5):
         raise UnsupportedSpace(
             f"{name}: step returned {type(result).__name__} of {len(result) if isinstance(result, tuple) else 1} "
             "instead of (observation, reward, terminated, truncated, info): Gymnasium 1.x is needed"
         )
+    if not isinstance(result[4], dict):
+        raise UnsupportedSpace(f"{name}: step returned {result[4]!r} as info: a dict is needed, which may be empty")
     codec.check(result[0])
     try:
         as_number(result[1])

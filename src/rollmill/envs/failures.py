@@ -31,7 +31,7 @@ class RestartBudget:
 
 
 def failure(
-    name: str, index: int | str, where: str, step: int, error: Exception, budget: RestartBudget | None
+    name: str, index: int | str, where: str, step: int, error: BaseException, budget: RestartBudget | None
 ) -> EnvironmentFailure:
     """The error to raise ``from`` an environment's exception, so that its own traceback is shown."""
     message = f"environment {index} of {name} raised {type(error).__name__} in its {where}"
@@ -48,6 +48,6 @@ def failure(
     return EnvironmentFailure(message + advice)
 
 
-def report(who: str, where: str, error: Exception) -> str:
+def report(who: str, where: str, error: BaseException) -> str:
     """What is said of a failure that does not end the run: who failed where, with the environment's own traceback."""
     return f"{who} failed in its {where}:\n" + "".join(traceback.format_exception(error)).rstrip()

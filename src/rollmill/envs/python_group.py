@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import RollmillEnvError
+from rollmill.envs.errors import FAILURES, RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -89,7 +89,7 @@ class PythonGroup:
         try:
             for row in range(num_envs):
                 self._envs.append(self._construct(row))
-        except Exception:
+        except FAILURES:
             self.close()
             raise
         self.observation_space = self._envs[0].observation_space
@@ -116,7 +116,7 @@ class PythonGroup:
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 self._mend(row, "reset", error, into)
         into.reset.fill(True)
         self._checks.observation(into, 0)
@@ -154,7 +154,7 @@ class PythonGroup:
                 break
             except RollmillEnvError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 rewards[row] = 0.0
                 where = "reset" if row in self._masked else "step"
                 self._mend(row, where, error, into)
@@ -213,7 +213,7 @@ class PythonGroup:
         for env in envs:
             try:
                 env.close()
-            except Exception as error:
+            except FAILURES as error:
                 self.failures.append(report(self._name, "close", error))
 
     def _reset_instead(self, row: int) -> Callable[[Any], Any]:
@@ -243,10 +243,10 @@ class PythonGroup:
                 return self._make_env()
             except RollmillEnvError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 self._spend(row, "constructor", error)
 
-    def _mend(self, row: int, where: str, error: Exception, into: ObservationView) -> None:
+    def _mend(self, row: int, where: str, error: BaseException, into: ObservationView) -> None:
         """Rebuild an environment until it shows a first observation, or raise."""
         while True:
             self._spend(row, where, error)
@@ -263,13 +263,13 @@ class PythonGroup:
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
-            except Exception as again:
+            except FAILURES as again:
                 where, error = "reset", again
                 continue
             self._steps[row] = self._envs[row].step
             return
 
-    def _spend(self, row: int, where: str, error: Exception) -> None:
+    def _spend(self, row: int, where: str, error: BaseException) -> None:
         if self._budget is None or not self._budget.spend():
             raise failure(self._name, self._first + row, where, self._clock, error, self._budget) from error
         self.failures.append(report(f"environment {self._first + row} of {self._name}", where, error))

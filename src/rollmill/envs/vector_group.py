@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace
+from rollmill.envs.errors import FAILURES, RollmillEnvError, UnsupportedSpace
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -129,7 +129,7 @@ class VectorGroup:
             self._first_observation(self._seeds, into)
         except RollmillEnvError:
             raise
-        except Exception as error:
+        except FAILURES as error:
             self._mend("reset", error, into)
         self._checks.observation(into, 0)
 
@@ -147,7 +147,7 @@ class VectorGroup:
         masked = self._masked
         try:
             observation, reward, terminated, truncated, info = self._env.step(actions)
-        except Exception as error:
+        except FAILURES as error:
             self._mend("step", error, into)
             _write_failed(outcome)
             return
@@ -181,7 +181,7 @@ class VectorGroup:
             self._write_mask(observation, info, into, ~ended)
             try:
                 observation, info = self._env.reset(options={"reset_mask": ended.copy()})
-            except Exception as error:
+            except FAILURES as error:
                 self._mend("reset", error, into)
                 _write_failed(outcome)
                 return
@@ -268,10 +268,10 @@ class VectorGroup:
                 return self._make_vector(seeds)
             except RollmillEnvError:
                 raise
-            except Exception as error:
+            except FAILURES as error:
                 self._spend("constructor", error)
 
-    def _mend(self, where: str, error: Exception, into: ObservationView) -> None:
+    def _mend(self, where: str, error: BaseException, into: ObservationView) -> None:
         while True:
             self._spend(where, error)
             self.close()
@@ -285,10 +285,10 @@ class VectorGroup:
                 return
             except RollmillEnvError:
                 raise
-            except Exception as again:
+            except FAILURES as again:
                 where, error = "reset", again
 
-    def _spend(self, where: str, error: Exception) -> None:
+    def _spend(self, where: str, error: BaseException) -> None:
         index = f"{self._first}..{self._first + self.num_rows - 1}"
         if self._budget is None or not self._budget.spend():
             raise failure(self._name, index, where, self._clock, error, self._budget) from error
