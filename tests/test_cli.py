@@ -13,6 +13,7 @@ import pytest
 import rollmill
 from rollmill.cli import main
 from rollmill.cli_arguments import split_overrides
+from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import to_json
@@ -128,6 +129,12 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("watch runs/a", "runs/a is not a run"),
         ("eval", "required: RUN_DIR"),
         ("eval runs/a --episodes 0", "at least 1 is needed"),
+        ("eval runs/a --seed -1", "0 or more is needed"),
+        ("train gym/CartPole-v1 --max-seconds nan", "max_seconds=nan: must be positive"),
+        ("train gym/CartPole-v1 --report-every-s inf", "report_every_s=inf: must be positive"),
+        ("train gym/CartPole-v1 --rollout.step-timeout-s nan", "rollout.step_timeout_s=nan: must be positive"),
+        ("train gym/CartPole-v1 --rollout-length 100000", "use 100000, or another rollout_length"),
+        ("train a --env.imports no_such_module", "--import no_such_module (env.imports): there is no such module in"),
         ("eval runs/a --episodes some", "'some' is not a whole number"),
         ("bench sim --seconds -1", "is no positive number of seconds"),
         ("bench sim --seconds soon", "is no positive number of seconds"),
@@ -176,6 +183,8 @@ def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str])
         return next(line for line in capsys.readouterr().out.splitlines() if "--learner.epochs" in line)
 
     assert epochs("train").endswith("[1]")
+    assert main(["train", "--help"]) == 0
+    assert "--preset" not in capsys.readouterr().out  # which would be refused
     assert epochs("train", "gym/CartPole-v1").endswith("[4]")
     assert epochs("train", "gym/CartPole-v1", "--learner.epochs", "7").endswith("[7]")
     assert epochs("bench", "train", "gym/CartPole-v1").endswith("[4]")
@@ -226,9 +235,12 @@ def test_eval_prints_lines_or_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "most probable actions" in capsys.readouterr().out
 
 
-def test_a_failing_environment_shows_its_own_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failing_environment_shows_its_own_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "failing_env_module.py").write_text(FAILING_ENV)
-    sys.path.insert(0, str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_registered", {})  # what it registers is for this test alone
     env = EnvConfig(name="cli/fails", imports=("failing_env_module",), kwargs={"after": 3})
     assert main(["eval", str(make_run(tmp_path / "run", env)), "--episodes", "1"]) == 1
     error = capsys.readouterr().err

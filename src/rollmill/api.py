@@ -139,8 +139,9 @@ def train(
         if preset is None:
             raise RunDirectoryError("no preset was given: name one (`rollmill envs` lists them), or resume a run.")
         config = make_config(preset, given)
-    config = config.resolved()
-    to_json(config)  # What config.json cannot hold is refused before anything is made or started.
+    # What is saved says "auto" where nothing else was said: a resume may be on another machine.
+    settings, config = config, config.resolved()
+    to_json(settings)  # What config.json cannot hold is refused before anything is made or started.
     if run_dir is not None:
         directory = Path(run_dir)
         _make_directory(directory, is_new=False)
@@ -153,7 +154,7 @@ def train(
         # Not before the learner runs with it: a run that cannot even start must not replace what is there.
         nonlocal is_saved
         if not is_saved:
-            _write_config(directory, config)
+            _write_config(directory, settings)
             is_saved = True
 
     with _for_this_run_alone(directory):
@@ -161,8 +162,34 @@ def train(
             raise RunDirectoryError(
                 f"{directory} already holds a run: resume it (--resume), or choose another directory."
             )
+        if resume and (finished := _finished(directory, config.total_steps)) is not None:
+            if not quiet:
+                print(
+                    f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so nothing is "
+                    "left to do; with more (--total-steps, total_steps) it goes on",
+                    file=sys.stderr,
+                )
+            return finished
         outcome = run(config, directory, resume=resume, quiet=quiet, on_report=save_config)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
+
+
+def _finished(directory: Path, total_steps: int) -> Run | None:
+    """A run whose newest checkpoint has all the steps; None if there is something left to do."""
+    from rollmill.reporting.ledger_report import LEDGER_FILE
+    from rollmill.reporting.metrics import METRICS_FILE, read_metrics
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
+
+    try:
+        done = CheckpointStore(directory / "checkpoints", CheckpointConfig()).latest_header().agent_steps
+    except CheckpointError:
+        return None  # The learner will find the same, and say so.
+    if done < total_steps:
+        return None
+    rows = read_metrics(directory) if (directory / METRICS_FILE).exists() else []
+    ledger = directory / LEDGER_FILE
+    summary = ledger.read_text() if ledger.exists() else ""
+    return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, "total_steps")
 
 
 def load_config(run_dir: Path | str) -> Config:

@@ -16,12 +16,14 @@ import json
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import rollmill
-from rollmill.cli_arguments import Command, count, seconds, split_overrides, whole_number
+from rollmill.cli_arguments import Command, count, natural, seconds, split_overrides, whole_number
+from rollmill.option_values import coerce
 from rollmill.options import OptionError, describe, parse_overrides
 
 __all__ = ["main"]
@@ -29,6 +31,7 @@ __all__ = ["main"]
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
+_NO_SETTINGS = frozenset({"preset"})  # kept in the configuration, but named without a key
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,7 +136,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     )
     train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=whole_number, metavar="N")
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
-    train.option("--seed", "seed of all random streams", kind=whole_number, metavar="S")
+    train.option("--seed", "seed of all random streams", kind=natural, metavar="S")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
     train.flag("--quiet", "show no progress")
     _add_import(train)
@@ -143,7 +146,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     evaluate.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
     evaluate.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
     evaluate.option("--num-envs", "environments side by side (default 8)", kind=count, default=8, metavar="N")
-    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=whole_number, default=0, metavar="S")
+    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
     evaluate.flag("--json", "print the result as one line of JSON")
     _add_playing(evaluate)
 
@@ -154,7 +157,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     watch.option("--episodes", "stop after so many episodes (default: 1, or endless in a window)", kind=count)
     watch.option("--video", "write a video instead of opening a window", kind=Path, metavar="FILE.mp4")
     watch.flag("--follow", "go on, with the newest checkpoint of a run that is still training for each episode")
-    watch.option("--seed", "seed of the first episode (default 0)", kind=whole_number, default=0, metavar="S")
+    watch.option("--seed", "seed of the first episode (default 0)", kind=natural, default=0, metavar="S")
     _add_playing(watch)
 
     plot = Command(
@@ -226,13 +229,14 @@ def _settings_help(command: Command, known: list[str], overrides: list[str]) -> 
     title = "settings, as --KEY VALUE (the last part of a key will do where it is unambiguous)"
     arguments = command.parser.parse_args(known) if known else None
     if arguments is None or arguments.preset is None:
-        return f"\n{title}; a preset named before --help shows its own values:\n\n{describe(Config)}"
+        text = describe(Config, hidden=_NO_SETTINGS)
+        return f"\n{title}; a preset named before --help shows its own values:\n\n{text}"
     from rollmill.api import make_config
 
     values = parse_overrides(overrides)
     _import_modules(arguments, values)
     config = make_config(arguments.preset, values)
-    return f"\n{title}, and the values of {arguments.preset}:\n\n{describe(Config, values=config)}"
+    return f"\n{title}, and the values of {arguments.preset}:\n\n{describe(Config, values=config, hidden=_NO_SETTINGS)}"
 
 
 # ----------------------------------------------------------------------------------------------------------- commands
@@ -241,6 +245,11 @@ def _settings_help(command: Command, known: list[str], overrides: list[str]) -> 
 def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
     """Import the user's modules here, and have every worker import them too."""
     modules: list[str] = arguments.modules or []
+    if "env.imports" in overrides:
+        # The same, said as a setting: what is trained may be known only after the import.
+        given = overrides.pop("env.imports")
+        said = coerce(given, tuple[str, ...], "env.imports", text=True)
+        modules = [*cast("tuple[str, ...]", said), *modules]
     if modules:
         from rollmill.envs.user_code import import_user_code
 
@@ -271,6 +280,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rollmill.evaluation.evaluate import evaluate
 
     _use_one_thread()
+    _say_warnings()
     result = evaluate(
         arguments.run_dir,
         episodes=arguments.episodes,
@@ -290,6 +300,7 @@ def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     from rollmill.evaluation.watch import watch
 
     _use_one_thread()
+    _say_warnings()
     watch(
         arguments.run_dir,
         episodes=arguments.episodes,
@@ -309,6 +320,15 @@ def _use_one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+def _say_warnings() -> None:
+    """Shows warnings as messages for the user, without a place in our code."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        print(f"rollmill: {message}", file=sys.stderr)
+
+    warnings.showwarning = show
 
 
 def _plot(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rollmill.option_values import OptionError, coerce
 
-__all__ = ["Command", "count", "seconds", "split_overrides", "whole_number"]
+__all__ = ["Command", "count", "natural", "seconds", "split_overrides", "whole_number"]
 
 
 class Command:
@@ -87,6 +87,14 @@ def whole_number(text: str) -> int:
         return int(str(coerce(text, int, "value", text=True)))
     except OptionError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number such as 3000000 or 3e6") from None
+
+
+def natural(text: str) -> int:
+    """Argument type: an integer of at least 0."""
+    value = whole_number(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} was given; 0 or more is needed")
+    return value
 
 
 def count(text: str) -> int:

@@ -5,6 +5,7 @@ Nothing below this layer may import it; each part gets its own config only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal
@@ -78,9 +79,11 @@ class Config:
         for name in ("num_envs", "rollout_length", "total_steps"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if self.max_seconds is not None and self.max_seconds <= 0:
+        if self.max_seconds is not None and not 0 < self.max_seconds < math.inf:
             raise ConfigError(f"max_seconds={self.max_seconds}: must be positive, or none for no limit.")
-        if self.report_every_s <= 0:
+        if self.target_return is not None and not math.isfinite(self.target_return):
+            raise ConfigError(f"target_return={self.target_return}: must be a finite number, or none for no target.")
+        if not 0 < self.report_every_s < math.inf:
             raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed}: must be 0 or more.")
@@ -143,7 +146,7 @@ class Config:
             lower = batch // steps * steps
             raise ConfigError(
                 f"learner.batch_size={batch} is not a whole number of trajectories of rollout_length={steps}: use "
-                f"{lower or steps} or {lower + steps}, or another rollout_length."
+                f"{' or '.join(str(n) for n in (lower, lower + steps) if n)}, or another rollout_length."
             )
         trajectories = batch // steps
         whole = self.model.core != "none" or self.learner.advantage == "vtrace"

@@ -20,7 +20,7 @@ import json
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rollmill.option_docs import attribute_docs
@@ -94,19 +94,21 @@ def list_options(cls: type[DataclassInstance]) -> list[Option]:
     return options
 
 
-def describe(cls: type[T], *, values: T | None = None, width: int = 120) -> str:
+def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] = frozenset(), width: int = 120) -> str:
     """Help text: one block for each key, grouped by the part it belongs to.
 
     Args:
         cls: Configuration class.
         values: A configuration whose values are shown instead of the defaults.
+        hidden: Keys that are left out.
         width: Columns to wrap the documentation to.
     """
     shown = {} if values is None else {key: format_value(value) for key, value in flatten(values).items()}
     lines: list[str] = []
     section: str | None = None
     # Keys of the configuration itself come first, whatever the order of its fields.
-    for option in sorted(list_options(cls), key=lambda o: "." in o.key):
+    shown_options = (option for option in list_options(cls) if option.key not in hidden)
+    for option in sorted(shown_options, key=lambda o: "." in o.key):
         part = option.key.rpartition(".")[0]
         if part != section:
             lines += [] if section is None else [""]

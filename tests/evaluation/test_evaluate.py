@@ -14,7 +14,10 @@ from rollmill.envs.errors import EnvironmentFailure
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
 from rollmill.evaluation.snapshot import read_snapshot
+from rollmill.evaluation.video import VideoError
+from rollmill.evaluation.watch import watch
 from rollmill.models.config import ModelConfig
+from rollmill.models.device import DeviceError
 from rollmill.runtime.seeds import int_seed
 
 from .conftest import MakeRun
@@ -88,6 +91,23 @@ def test_the_result_can_be_printed_and_saved(make_run: MakeRun) -> None:
     assert "video   x.mp4" in replace(result, video="x.mp4").describe()
 
 
+@pytest.mark.parametrize("name", ["a.gif", "a", "folder.mp4"])
+def test_a_video_that_cannot_be_written_is_refused_before_anything_is_played(
+    name: str, make_run: MakeRun, tmp_path: Path
+) -> None:
+    (tmp_path / "folder.mp4").mkdir()
+    for play in (evaluate, watch):
+        with pytest.raises(VideoError, match=r"ends in \.mp4|is a folder"):
+            play(make_run("test/crashing"), episodes=1, video=tmp_path / name)
+
+
+@pytest.mark.parametrize("device", ["foo", "cuda:99"])
+def test_a_device_that_is_not_there_is_told(device: str, make_run: MakeRun) -> None:
+    with pytest.raises(DeviceError, match="device="):
+        evaluate(make_run("test/lengths"), episodes=1, device=device)
+    load(make_run("test/lengths"), device="auto")
+
+
 def test_a_failing_environment_stops_the_evaluation(make_run: MakeRun) -> None:
     snapshot = read_snapshot(make_run("test/striped", on_failure="restart"))
     broken = snapshot._replace(env=replace(snapshot.env, kwargs={"limit": "never"}))
@@ -99,7 +119,7 @@ def test_a_failing_environment_stops_the_evaluation(make_run: MakeRun) -> None:
 
 
 def test_a_renderer_that_fails_costs_the_video_only(make_run: MakeRun, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="no video was written: DependencyNotInstalled: a library for drawing"):
+    with pytest.warns(UserWarning, match="no video was written: test/crashing cannot be drawn: a library for drawing"):
         result = evaluate(make_run("test/crashing"), episodes=3, video=tmp_path / "a.mp4")
     assert len(result.returns) == 3
     assert result.video is None

@@ -45,13 +45,16 @@ def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ..
     def gradients(result: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
         return torch.autograd.grad((result[0] * weight).sum() + result[1].square().sum(), inputs)
 
-    result = core.unroll(x, state, reset, sorted({t for t, _ in resets}))
+    reset_steps = sorted({t for t, _ in resets})
     expected = step_by_step(core, x, state, reset)
+    expected_gradients = gradients(expected)
     close = {"rtol": 1e-5, "atol": 1e-6}
-    for mine, theirs in zip(result, expected, strict=True):
-        torch.testing.assert_close(mine, theirs, **close)
-    for mine, theirs in zip(gradients(result), gradients(expected), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+    for unroll in (core.unroll, core.run_in_parts):  # the second is what other devices than CPUs do
+        result = unroll(x, state, reset, reset_steps)
+        for mine, theirs in zip(result, expected, strict=True):
+            torch.testing.assert_close(mine, theirs, **close)
+        for mine, theirs in zip(gradients(result), expected_gradients, strict=True):
+            torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
     again, last = [], state
     for t in range(steps):
@@ -59,6 +62,23 @@ def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ..
         again.append(output)
     torch.testing.assert_close(torch.stack(again), expected[0], **close)
     torch.testing.assert_close(last, expected[1], **close)
+
+
+@pytest.mark.parametrize("kind", ["gru", "lstm"])
+def test_the_state_stays_in_float32_under_autocast(kind: str) -> None:
+    torch.manual_seed(0)
+    core = make_core(kind, 5, 4, "torch")
+    x, state = torch.randn(3, 2, 5), torch.randn(2, core.state_size)
+    reset = torch.zeros(3, 2, dtype=torch.bool)
+    expected = step_by_step(core, x, state, reset)
+    with torch.autocast("cpu", torch.bfloat16):
+        results = (core.unroll(x.bfloat16(), state, reset, ()), core.run_in_parts(x.bfloat16(), state, reset, ()))
+        stepped = core.step(x[0].bfloat16(), state)
+    for output, last in (*results, stepped):
+        assert output.dtype == last.dtype == torch.float32
+    for output, last in results:
+        torch.testing.assert_close(output, expected[0], rtol=0.05, atol=0.02)
+        torch.testing.assert_close(last, expected[1], rtol=0.05, atol=0.02)
 
 
 def test_a_reset_forgets_even_nan() -> None:

@@ -35,6 +35,16 @@ def test_a_run_of_months_and_a_checkpoint_of_another_network(tmp_path: Path) -> 
     assert f"{foreign.name} does not fit this run: it is of another network" in log
 
 
+def test_a_run_that_has_all_its_steps_is_left_as_it_is(tmp_path: Path) -> None:
+    config = rollmill.make_config("gym/CartPole-v1", {"total_steps": 50})
+    _write_config(tmp_path, config)
+    checkpoints(tmp_path).save({"model": {}}, 70)
+    before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    run = rollmill.train(run_dir=tmp_path, resume=True, quiet=True)
+    assert (run.agent_steps, run.ended_by, run.episode_return) == (70, "total_steps", None)
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before
+
+
 def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: Path) -> None:
     from faulty_envs import TINY
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
-from rollmill.reporting.plots import Curve, NothingToPlotError, curve_of, overlay, plot_runs
+from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, overlay, plot_runs
 
 
 def make_run(run_dir: Path, offset: float, last: int = 20) -> Path:
@@ -93,6 +93,14 @@ def test_a_title_is_no_formula(tmp_path: Path) -> None:
 
 def test_a_run_without_an_episode_is_still_drawn(tmp_path: Path) -> None:
     assert plot_runs([make_run(tmp_path / "a", 0.0, last=1)], tmp_path / "x.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize("name", ["a.foo", "file/a.png"])
+def test_a_picture_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    make_run(tmp_path / "run", 1.0)
+    with pytest.raises(PlotError, match="cannot be written"):
+        plot_runs([tmp_path / "run"], tmp_path / name)
 
 
 def test_a_run_without_records_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from statistics import median
 from rollmill.api import make_config
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.regimes.sampling import sample
-from rollmill.runtime.affinity import usable_cores
 
 _PAIRS = 3
 
@@ -28,7 +27,7 @@ def run(
         overrides: Settings over the preset's.
         pairs: How many pairs.
     """
-    config = make_config(preset, {"rollout.num_workers": usable_cores(), **(overrides or {})}).resolved()
+    config = make_config(preset, {"rollout.num_workers": "auto", **(overrides or {})}).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
     for _ in range(pairs):

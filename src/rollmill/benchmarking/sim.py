@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from rollmill.api import make_config
 from rollmill.benchmarking.simulation import pure_simulation
-from rollmill.runtime.affinity import usable_cores
 
 
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
@@ -17,7 +16,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         seconds: Length of the measurement.
         overrides: Settings over the preset's.
     """
-    config = make_config(preset, {"rollout.num_workers": usable_cores(), **(overrides or {})}).resolved()
+    config = make_config(preset, {"rollout.num_workers": "auto", **(overrides or {})}).resolved()
     return {
         "preset": preset,
         "seconds": seconds,

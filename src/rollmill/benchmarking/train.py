@@ -19,11 +19,14 @@ from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.asynchronous import run as run_async
-from rollmill.runtime.affinity import usable_cores
 
 _WARM_UP_S = 10.0
 _BOUND_SHARE = 0.3
 _SIMULATION_SHARE = 0.15
+
+
+class TooShortError(RuntimeError):
+    """A measurement has nothing to report."""
 
 
 class _Window:
@@ -44,7 +47,7 @@ class _Window:
     def steps_per_second(self) -> float:
         """Agent steps consumed between the first and the last report of the window."""
         if len(self.reports) < 2:
-            raise RuntimeError(
+            raise TooShortError(
                 "the learner reported less than twice after the warm-up: measure for longer (--seconds), or use "
                 "smaller batches."
             )
@@ -78,18 +81,21 @@ def measure_training(config: Config, seconds: float) -> Training:
     """Trains for a warm-up and a window of so many seconds, and throws the agent away.
 
     Args:
-        config: Resolved; it goes on until it is stopped, whatever ``total_steps`` says.
+        config: Resolved; it goes on until it is stopped, whatever it says about steps, seconds and returns.
         seconds: The window; starting and warming up take as long as they take.
 
     Raises:
-        RuntimeError: The learner reported less than twice.
+        TooShortError: The learner reported less than twice.
+        KeyboardInterrupt: Ctrl-C or SIGTERM ended it.
     """
     window = _Window()
-    endless = replace(config, total_steps=10**15, report_every_s=1.0)
+    endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None, report_every_s=1.0)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
         outcome = run_async(
             endless, Path(folder), quiet=True, on_report=window.take, stop_when=lambda: _is_full(window, seconds)
         )
+    if outcome.ended_by == "signal":
+        raise KeyboardInterrupt
     steps = window.steps_per_second
     reports = [report for _, report in window.reports]
     return Training(
@@ -113,12 +119,12 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
-    # A shared machine changes its speed within minutes: the bound is measured on both sides of the run.
-    before = _bound(config, seconds * _BOUND_SHARE)
     # Pure simulation has all cores, whatever the run gives its rollout workers.
     alone = make_config(
-        preset, {**(overrides or {}), "rollout.num_workers": usable_cores(), "envs_per_group": "auto"}
+        preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
     ).resolved()
+    # A shared machine changes its speed within minutes: the bound is measured on both sides of the run.
+    before = _bound(config, seconds * _BOUND_SHARE)
     simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
     training = measure_training(config, seconds)
     after = _bound(config, seconds * _BOUND_SHARE)

@@ -89,8 +89,9 @@ class EnvConfig:
             what was registered. For environments whose step we do not control it only says how frames are counted.
         max_episode_steps: Time limit in agent steps; None keeps the environment's own.
         imports: Modules to import first, which register environments of the user's.
-        vector: ``"auto"`` takes a native vector environment where there is one; True demands it; False steps Python
-            environments one after another.
+        vector: True takes the native vector environment (a Gymnasium id's ``vector_entry_point``), False steps Python
+            environments one after another; ``"auto"`` takes Atari's, EnvPool's and those registered with
+            ``vector=True``.
         on_failure: ``"stop"`` ends the run at an environment's exception; ``"restart"`` rebuilds the environment, masks
             its rows and goes on, at most ``restart_budget`` times.
         restart_budget: Rebuilds allowed for each rollout worker.

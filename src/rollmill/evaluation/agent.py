@@ -36,13 +36,14 @@ class Agent:
         snapshot: Weights and configuration.
         observation_space: The environment's, of a single observation.
         action_space: Likewise.
-        device: Where the network runs.
+        device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
 
     Attributes:
         snapshot: What it was built from.
 
     Raises:
+        DeviceError: This machine has no such device.
         AgentError: The weights belong to another network than these spaces and this configuration give.
     """
 
@@ -57,6 +58,7 @@ class Agent:
     ) -> None:
         import torch
 
+        from rollmill.models.device import resolve_device
         from rollmill.models.registry import make_model
 
         self.snapshot = snapshot
@@ -64,7 +66,7 @@ class Agent:
         self._axes = _axes_of(observation_space)
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.model.squash_actions)
-        self._device = torch.device(device)
+        self._device = resolve_device(device)
         self._model = make_model(self._observations.specs, self._spec, snapshot.model).to(self._device)
         try:
             self._model.load_state_dict(snapshot.weights)
@@ -208,16 +210,17 @@ def load(run_dir: Path | str, checkpoint: str | Path = "latest", device: str = "
 
     Args:
         run_dir: Directory of a run, finished or not.
-        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
-        device: Where the network runs.
+        checkpoint: ``"latest"``, ``"best"``, the path of a checkpoint file, or the name of one of the run's.
+        device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
 
     Raises:
+        DeviceError: This machine has no such device.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         AgentError: The weights do not fit the environment.
     """
-    snapshot = read_snapshot(run_dir, checkpoint, device)
+    snapshot = read_snapshot(run_dir, checkpoint)
     observation_space, action_space = spaces_of(snapshot.env)
     return Agent(snapshot, observation_space, action_space, device=device, seed=seed)
 

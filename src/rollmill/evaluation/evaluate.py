@@ -17,7 +17,7 @@ from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import Estimate, mean_interval
-from rollmill.evaluation.video import film_episode
+from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.runtime.seeds import int_seed
 
 __all__ = ["EvaluationResult", "evaluate", "evaluate_snapshot", "quotas"]
@@ -120,8 +120,9 @@ def evaluate(
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         ValueError: ``episodes`` or ``num_envs`` is below 1.
+        VideoError: No video can be written there.
     """
-    snapshot = read_snapshot(run_dir, checkpoint, device)
+    snapshot = read_snapshot(run_dir, checkpoint)
     return evaluate_snapshot(
         snapshot,
         episodes=episodes,
@@ -145,6 +146,8 @@ def evaluate_snapshot(
 ) -> EvaluationResult:
     """Evaluate one version of a policy; see `evaluate`."""
     quota = quotas(episodes, num_envs)
+    if video is not None:
+        check_video_path(video)
     env = replace(snapshot.env, on_failure="stop")
     spec = probe(env)
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]

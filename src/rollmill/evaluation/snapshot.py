@@ -36,13 +36,12 @@ class Snapshot(NamedTuple):
     checkpoint: Path
 
 
-def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest", device: str = "cpu") -> Snapshot:
+def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:
     """Read a checkpoint and the configuration beside it.
 
     Args:
         run_dir: Directory of a run.
-        checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
-        device: Where the weights go.
+        checkpoint: ``"latest"``, ``"best"``, the path of a checkpoint file, or the name of one of the run's.
 
     Raises:
         NoRunError: There is no such run or file.
@@ -62,14 +61,16 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest", device
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
     if checkpoint == "latest":
-        state, file = store.load_latest(device)
+        state, file = store.load_latest()
     elif checkpoint == "best":
-        state, file = store.load_best(device)
+        state, file = store.load_best()
     else:
         file = Path(checkpoint)
         if not file.is_file():
-            raise NoRunError(f"there is no checkpoint {file}; give latest, best, or a file of {store.folder}")
-        state = load_checkpoint(file, device)
+            file = store.folder / checkpoint
+        if not file.is_file():
+            raise NoRunError(f"there is no checkpoint {checkpoint}; give latest, best, or a file of {store.folder}")
+        state = load_checkpoint(file)
     return Snapshot(
         from_json(EnvConfig, env),
         from_json(ModelConfig, model),

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
 from rollmill.envs.config import EnvConfig
@@ -191,6 +192,8 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
             rendered = built[-1].render()
         except NotImplementedError:  # what gymnasium.Env does by itself
             rendered = None
+        except DependencyNotInstalled as error:
+            raise NotRenderableError(f"{config.name} cannot be drawn: {error}") from error
         return _observed_picture(view) if rendered is None else rendered
 
     return Stage(group, picture, fps)

@@ -17,12 +17,16 @@ from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
 
-__all__ = ["Film", "Frame", "enlarge", "film_episode", "play_episode", "write_mp4"]
+__all__ = ["Film", "Frame", "VideoError", "check_video_path", "enlarge", "film_episode", "play_episode", "write_mp4"]
 
 _LEAST_HEIGHT = 480
 _CAPTION_HEIGHT = 32
 _LONGEST_S = 180.0
 _RENDERING_BUDGET_S = 60.0
+
+
+class VideoError(ValueError):
+    """A video cannot be written where, or as what, it was asked for."""
 
 
 class Frame(NamedTuple):
@@ -121,6 +125,26 @@ def film_episode(
     return Film(Path(path), last[0].reward_sum, written, last[0].ended)
 
 
+def check_video_path(path: Path | str) -> Path:
+    """Makes the folder of a video that is going to be written.
+
+    Raises:
+        VideoError: The name is none of an mp4 file, or its folder cannot be made or written to.
+    """
+    path = Path(path)
+    if path.suffix.lower() != ".mp4":
+        raise VideoError(f"the video is to be {str(path)!r}; give a name that ends in .mp4, the one format there is")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise VideoError(
+            f"the folder of the video {path} cannot be made ({error.strerror}): give another one"
+        ) from error
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise VideoError(f"the video {path} cannot be written: it is a folder, or in one that you may not write to")
+    return path
+
+
 def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None = None) -> int:
     """Encode frames as H.264, enlarged to a readable size with every pixel kept a square.
 
@@ -134,11 +158,11 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
 
     Raises:
         ValueError: There is no frame.
+        VideoError: The file cannot be written.
     """
     import imageio_ffmpeg
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = check_video_path(path)
     aside = path.with_name(f".writing-{os.getpid()}-{path.stem}.mp4")
     first = next(frames, None)
     if first is None:

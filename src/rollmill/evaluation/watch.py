@@ -9,7 +9,7 @@ from pathlib import Path
 from rollmill.evaluation.agent import Agent, load
 from rollmill.evaluation.snapshot import newest_checkpoint
 from rollmill.evaluation.stage import has_display
-from rollmill.evaluation.video import film_episode, play_episode
+from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
 from rollmill.runtime.seeds import int_seed
 
@@ -51,10 +51,13 @@ def watch(
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         NotRenderableError: The environment gives no pictures.
+        VideoError: No video can be written there.
     """
     run_dir = Path(run_dir)
     windowed = video is None and has_display()
     target = Path(video) if video is not None else run_dir / "watch.mp4"
+    if not windowed:
+        check_video_path(target)
     if episodes is None and not windowed and not follow:
         episodes = 1
     agent = load(run_dir, checkpoint, device, seed=seed)

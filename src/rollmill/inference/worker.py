@@ -19,7 +19,7 @@ from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import FORWARD, GATHERING, LOADING, SCATTERING, WAITING
 from rollmill.inference.precision import faster_precision
 from rollmill.models.actor_critic import ActorCritic
-from rollmill.models.device import resolve_device
+from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
 from rollmill.native import gather
 from rollmill.runtime.child import ChildContext
@@ -66,7 +66,7 @@ class PolicyWorker:
         self._action = action
         topology = store.topology
         self._rows = topology.group_rows
-        self._device = resolve_device(config.device)
+        self._device = take_device(config.device)
         self._on_cpu = self._device.type == "cpu"
         self._model = model.to(self._device)
         self._flat = FlatState(self._model, alias=self._on_cpu)
@@ -88,8 +88,14 @@ class PolicyWorker:
         self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
+        # Page-locked for a GPU, which copies from it without a detour.
         self._staging = {
-            name: np.empty((self._max_groups, *block.shape[1:]), block.dtype) for name, block in self._blocks.items()
+            name: torch.empty(
+                (self._max_groups, *block.shape[1:]),
+                dtype=torch.from_numpy(block[:0]).dtype,
+                pin_memory=not self._on_cpu,
+            ).numpy()
+            for name, block in self._blocks.items()
         }
         self._mask = store.arrays.get("action_mask")
         self._bf16 = False
@@ -209,11 +215,11 @@ class PolicyWorker:
             arrays["value"][previous[bootstraps], store.topology.rollout_length] = value[bootstraps]
 
     def _observation(self, slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """x_t of every group as ``[n * B, ...]``: a view of the slot for one group, one gather for several."""
+        """x_t of every group as ``[n * B, ...]``: on a CPU a view of the slot for one group, else one gather."""
         index = slots * (self._store.topology.rollout_length + 1) + steps
         result = {}
         for name, blocks in self._blocks.items():
-            if len(index) == 1:
+            if len(index) == 1 and self._on_cpu:
                 block = blocks[index[0]]
             else:
                 block = self._staging[name][: len(index)]

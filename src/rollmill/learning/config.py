@@ -75,7 +75,8 @@ class LearnerConfig:
         max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
             are left out and counted.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
-        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32.
+        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32. On a GPU, PyTorch
+            lets fp32 convolutions and recurrent layers compute in TF32.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
             ``"auto"`` measures. It changes speed and memory, not the loss; with one exception: V-trace's advantages are
             known only in the pass itself, so a number given here lets the previous minibatch's moments normalise them.

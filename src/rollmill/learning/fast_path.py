@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -196,6 +197,8 @@ def choose(
             ) from next(iter(bench.failures.values()))
         engines = [c for c in candidates if _plain(c) == best]
         best = (bench.best_of(engines) or engines[0]) if len(engines) > 1 else engines[0]
+    if on_cuda:
+        torch.cuda.empty_cache()  # what only the other candidates needed
     return FastPath(**vars(best), report=bench.report())
 
 
@@ -249,7 +252,7 @@ class _Bench:
         deadline: float,
     ) -> None:
         self._make_step = make_step
-        self._synchronise: Callable[[], None] = torch.cuda.synchronize if on_cuda else lambda: None
+        self._on_cuda = on_cuda
         self._is_stop_wanted = is_stop_wanted
         self._clock = clock
         self._timer = timer
@@ -292,7 +295,7 @@ class _Bench:
             began = self._clock()
             step = self._make_step(candidate)
             first_s = self._time(step)
-            if candidate.compile:
+            if candidate.compile or self._on_cuda:  # a GPU's libraries are loaded at their first use
                 self._deadline += self._clock() - began
             times = [self._time(step)]
             if min(first_s, times[0]) < hopeless_s:  # else the budget is better spent on others
@@ -300,6 +303,9 @@ class _Bench:
                     times.append(self._time(step))
         except Exception as error:  # whatever a backend that this machine lacks raises: the others may work
             self.failures[candidate] = error
+            traceback.clear_frames(error.__traceback__)  # they hold the activations of what ran out of memory
+            if self._on_cuda:
+                torch.cuda.empty_cache()
             self.times.pop(candidate, None)
         else:
             self.times.setdefault(candidate, []).extend(times)
@@ -307,5 +313,6 @@ class _Bench:
     def _time(self, step: Callable[[], None]) -> float:
         began = self._timer()
         step()
-        self._synchronise()
+        if self._on_cuda:
+            torch.cuda.synchronize()
         return self._timer() - began

@@ -29,7 +29,7 @@ from rollmill.learning.schedules import coefficient_schedule, learning_rate_sche
 from rollmill.learning.targets import Targets, targets_of
 from rollmill.learning.update import Updater
 from rollmill.models.actor_critic import ActorCritic
-from rollmill.models.device import resolve_device
+from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
@@ -91,7 +91,7 @@ class Learner:
         self._report_every_s = report_every_s
         self._random = np.random.default_rng(seed)
         torch.manual_seed(seed)
-        self._device = resolve_device(config.device)
+        self._device = take_device(config.device)
         self._model = model.to(self._device)
         self._learning_rate = learning_rate_schedule(config, total_steps)
         self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, total_steps)
@@ -118,6 +118,7 @@ class Learner:
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
         if resume:
             self._restore()
+        self._value_moments = self._model.value_moments()
         self._flat = FlatState(self._model, alias=False)
         self._updater = Updater(self._model, self._optimiser, store.observation, config, self._fast_path, self._random)
         self._publish()
@@ -158,7 +159,7 @@ class Learner:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
-        mean, std = self._model.value_moments()
+        mean, std = self._value_moments
         targets = targets_of(
             batch,
             self._config,
@@ -210,11 +211,13 @@ class Learner:
         """Running statistics take in each batch once, before it is learned from."""
         if not keep.any():
             return
-        if self._model.normalises_observations:
+        if self._model.normalised_entries:
             index = batch.observation_index[: self._rollout_length][keep]
-            self._model.update_normaliser(self._updater.observations(index))
-        if targets.return_ is not None:
+            self._model.update_normaliser(self._updater.observations(index, self._model.normalised_entries))
+        if targets.return_ is not None and self._model.normalises_returns:
             self._model.update_value_normaliser(torch.from_numpy(targets.return_[keep]).to(self._device))
+            # One tuple, so that the loader's thread never sees the mean of one batch with the deviation of another.
+            self._value_moments = self._model.value_moments()
 
     def _after_step(self) -> bool:
         self.sgd_steps += 1

@@ -70,7 +70,10 @@ def choose_fast_path(
     )
     if not in_time or config.micro_batch != "auto":
         return fast_path
-    limit = _GRAPH_BYTES[device.type] // _activation_bytes(model, spec, device)
+    most = _GRAPH_BYTES[device.type]
+    if device.type == "cuda":
+        most = min(most, torch.cuda.mem_get_info(device)[0] // 2)
+    limit = most // _activation_bytes(model, spec, device)
     return replace(fast_path, graph_samples=max(fast_path.micro_batch, limit))
 
 

@@ -173,9 +173,10 @@ class NonFiniteGuard:
                 self._seen.fill_(True)
                 torch._foreach_zero_(grads)
             return
-        self._seen.logical_or_(~finite)
+        is_bad = ~finite
+        self._seen.logical_or_(is_bad)
         for grad in grads:  # not a multiplication by 0: infinity and NaN would survive it
-            grad.masked_fill_(~finite, 0.0)
+            grad.masked_fill_(is_bad, 0.0)
 
     def check(self, where: str) -> None:
         """Reads the flag (one host sync on CUDA) and clears it.

@@ -13,7 +13,7 @@ core and loss see the whole minibatch, unless its activations would not fit into
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import torch
@@ -176,7 +176,7 @@ class Updater:
         scales = scales._replace(divisor=float(count))
         if not self._fast_path.compile:
             return scales
-        return Scales(*torch.tensor(scales, device=self._device).unbind())
+        return Scales(*self._tensor(np.array(scales, np.float32)).unbind())
 
     def _advantage_sums(self, targets: Targets, keep: NDArray[np.bool_], chosen: NDArray[np.int64]) -> Tensor | None:
         """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
@@ -187,7 +187,7 @@ class Updater:
         else:
             values = targets.advantage.ravel()[chosen]
         wide = values.astype(np.float64)
-        return torch.tensor([len(wide), wide.sum(), np.square(wide).sum()], dtype=torch.float64, device=self._device)
+        return self._tensor(np.array([len(wide), wide.sum(), np.square(wide).sum()]))
 
     def _cut(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_], piece: NDArray[np.int64]) -> Part:
         """Gathers one micro-batch: observations out of the slots, the rest out of the batch."""
@@ -215,10 +215,12 @@ class Updater:
         }
         return Part(observation, self._to_device(cut), self._tensor(keep[:, piece]), resets)
 
-    def observations(self, index: NDArray[np.int64]) -> dict[str, Tensor]:
-        """x_t for these rows of the slots, ``[M, ...]``, on the learner's device."""
+    def observations(self, index: NDArray[np.int64], entries: Collection[str] | None = None) -> dict[str, Tensor]:
+        """x_t for these rows of the slots, ``[M, ...]``, on the learner's device; of all entries, or of some."""
         result = {}
         for name, source in self._observation.items():
+            if entries is not None and name not in entries:
+                continue
             # From torch's caching allocator: page-locked for a GPU, so that the copy runs beside the computation.
             tensor = torch.empty(
                 (len(index), *source.shape[1:]),
@@ -233,7 +235,10 @@ class Updater:
         return {name: self._tensor(array) for name, array in arrays.items()}
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device, non_blocking=True)
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if self._device.type == "cuda":
+            tensor = tensor.pin_memory()  # else the copy would wait for what the GPU has to do before it
+        return tensor.to(self._device, non_blocking=True)
 
 
 _PER_SAMPLE = frozenset(

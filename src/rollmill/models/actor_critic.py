@@ -142,7 +142,7 @@ class ActorCritic(nn.Module):
         """Merge raw observations into the running statistics; without a normaliser this does nothing.
 
         Args:
-            observation: Name -> ``[..., *shape]``.
+            observation: Name -> ``[..., *shape]``, of :attr:`normalised_entries` at least.
             valid: bool ``[...]``; False leaves an observation out.
         """
         if self.normaliser is not None:
@@ -154,9 +154,9 @@ class ActorCritic(nn.Module):
             self.return_normaliser.update(return_, valid)
 
     @property
-    def normalises_observations(self) -> bool:
-        """Whether :meth:`update_normaliser` does anything."""
-        return self.normaliser is not None
+    def normalised_entries(self) -> tuple[str, ...]:
+        """Names of the observation's entries that :meth:`update_normaliser` takes."""
+        return () if self.normaliser is None else self.normaliser.names
 
     @property
     def normalises_returns(self) -> bool:
@@ -185,17 +185,6 @@ class ActorCritic(nn.Module):
             if isinstance(module, nn.Conv2d):
                 layout = torch.channels_last if enabled else torch.contiguous_format
                 module.weight.data = module.weight.data.contiguous(memory_format=layout)
-
-    def to_inference_dtype(self, dtype: torch.dtype) -> ActorCritic:
-        """Keep the weights of encoders and core in ``dtype``, for a policy worker; heads and normalisers stay float32.
-
-        ``load_state_dict`` and ``Tensor.copy_`` convert float32 weights on the way in, so that they are converted once
-        for each policy version instead of once for each forward pass, as autocast would. Returns the model itself.
-        """
-        for module in (self.encoder, self.critic_encoder, self.core):
-            if module is not None:
-                module.to(dtype)
-        return self
 
     def _encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Features ``[N, F]`` of the actor, and of the critic where that has an encoder of its own."""

@@ -17,6 +17,10 @@ __all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
 class RecurrentCore(nn.Module):
     """A recurrent layer between encoder and heads.
 
+    It computes in float32, its state above all, which adds up over an episode; only the matrix products of an unroll on
+    a CPU follow autocast. cuDNN's layers would compute in float16 there, whatever dtype was asked for, where small
+    gradients vanish.
+
     The state of a row is one flat float32 vector (h, or h followed by c), so that slots and policy workers can hold it
     without knowing the core. It is all zeros at the first observation of an episode.
 
@@ -30,7 +34,8 @@ class RecurrentCore(nn.Module):
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: features ``[N, F]`` and state ``[N, S]`` to output ``[N, H]`` and the next state ``[N, S]``."""
-        output, state = self.run(x.unsqueeze(0), state)
+        x = x.unsqueeze(0)
+        output, state = self.run_on_cpu(x, state, (None,)) if x.device.type == "cpu" else self.run(x, state)
         return output[0], state
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,6 +76,12 @@ class RecurrentCore(nn.Module):
             for t in reset_steps:
                 resets[t] = reset[t].unsqueeze(-1)
             return self.run_on_cpu(x, state, tuple(resets))
+        return self.run_in_parts(x, state, reset, reset_steps)
+
+    def run_in_parts(
+        self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]
+    ) -> tuple[Tensor, Tensor]:
+        """As :meth:`unroll`, with time split at the steps that reset."""
         outputs = []
         begin = 0
         for t in reset_steps:
@@ -96,8 +107,9 @@ class GRUCore(RecurrentCore):
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run`."""
-        output, last = self.layer(x, state.unsqueeze(0).to(x.dtype))
-        return output, last[0].float()
+        with torch.autocast(x.device.type, enabled=False):
+            output, last = self.layer(x.float(), state.unsqueeze(0))
+        return output, last[0]
 
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run_on_cpu`."""
@@ -118,9 +130,10 @@ class LSTMCore(RecurrentCore):
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run`."""
-        h, c = state.unsqueeze(0).to(x.dtype).chunk(2, -1)
-        output, (h, c) = self.layer(x, (h.contiguous(), c.contiguous()))
-        return output, torch.cat([h[0], c[0]], -1).float()
+        h, c = state.unsqueeze(0).chunk(2, -1)
+        with torch.autocast(x.device.type, enabled=False):
+            output, (h, c) = self.layer(x.float(), (h.contiguous(), c.contiguous()))
+        return output, torch.cat([h[0], c[0]], -1)
 
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run_on_cpu`."""

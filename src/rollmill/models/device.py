@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["check_device_name", "resolve_device"]
+__all__ = ["DeviceError", "check_device_name", "resolve_device", "take_device"]
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+class DeviceError(ValueError):
+    """There is no such device."""
 
 
 def check_device_name(setting: str, name: object) -> None:
@@ -34,7 +38,7 @@ def resolve_device(name: str) -> torch.device:
         name: "auto" (the first CUDA device, else the CPU), or what :class:`torch.device` takes.
 
     Raises:
-        ValueError: The name is none, or the device is not in this machine.
+        DeviceError: The name is none, or the device is not in this machine.
     """
     import torch
 
@@ -43,9 +47,22 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise ValueError(f"device={name!r} is no device: give 'auto', 'cpu', 'cuda' or 'cuda:<number>'.") from error
+        raise DeviceError(f"device={name!r} is no device: give 'auto', 'cpu', 'cuda' or 'cuda:<number>'.") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(
+        raise DeviceError(
             f"device={name!r}: this process sees {torch.cuda.device_count()} CUDA device(s); use 'auto' or 'cpu'."
         )
+    return device
+
+
+def take_device(name: str) -> torch.device:
+    """As :func:`resolve_device`, for the one device of this process: a GPU becomes its current one.
+
+    What works on "the" GPU without naming it, such as waiting for it, is then meant for this one.
+    """
+    import torch
+
+    device = resolve_device(name)
+    if device.type == "cuda" and device.index is not None:
+        torch.cuda.set_device(device)
     return device

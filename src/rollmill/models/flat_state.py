@@ -43,12 +43,16 @@ class FlatState:
 
     def __init__(self, module: nn.Module, *, alias: bool) -> None:
         """Allocates the buffer, with the module's present values in it."""
-        self._flat = torch.zeros(flat_nbytes(module), dtype=torch.uint8)
+        device = next(_tensors(module)).device
+        # Beside a module on a GPU there is a second buffer, so that one copy crosses between the two memories.
+        self._near = torch.zeros(flat_nbytes(module), dtype=torch.uint8, device=device)
+        is_far = device.type != "cpu"
+        self._flat = torch.zeros(self._near.shape, dtype=torch.uint8, pin_memory=is_far) if is_far else self._near
         self._pairs: list[tuple[Tensor, Tensor]] = []
         offset = 0
         for tensor in _tensors(module):
             nbytes = tensor.numel() * tensor.element_size()
-            view = self._flat[offset : offset + nbytes].view(tensor.dtype)
+            view = self._near[offset : offset + nbytes].view(tensor.dtype)
             if tensor.dim() == 4:
                 # Always channels_last, whatever the module's own format: both ends must mean the same bytes, and an
                 # aliased convolution then needs no reordering at every forward pass.
@@ -72,12 +76,16 @@ class FlatState:
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Copies the module's present values into the buffer."""
+        """Copies the module's present values into the buffer; waits until they are there."""
         for view, tensor in self._pairs:
             view.copy_(tensor)
+        if self._flat is not self._near:
+            self._flat.copy_(self._near)
 
     @torch.no_grad()
     def unpack(self) -> None:
-        """Copies the buffer into the module (for a module on another device)."""
+        """Copies the buffer into the module, for a module on another device; the buffer may be written to at once."""
+        if self._flat is not self._near:
+            self._near.copy_(self._flat)
         for view, tensor in self._pairs:
-            tensor.copy_(view, non_blocking=True)
+            tensor.copy_(view)

@@ -15,13 +15,14 @@ from rollmill.config import Config
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
+from rollmill.options import flatten
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed, RunSetup, UserCode
 from rollmill.regimes.topology import plan_topology
 from rollmill.reporting.display import Display
-from rollmill.reporting.ledger_report import format_ledger
+from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.plots import plot_runs
 from rollmill.rollout import phases as rollout_phases
@@ -92,7 +93,9 @@ def run(
         probed = probe(supervisor, config, is_stop_wanted=lambda: signals.received is not None)
         saved_steps = _saved_steps(run_dir) if resume else None
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=saved_steps)
-        writer = MetricsWriter(run_dir, resume_at_steps=saved_steps, wandb_project=config.wandb_project)
+        writer = MetricsWriter(
+            run_dir, resume_at_steps=saved_steps, wandb_project=config.wandb_project, config=flatten(config)
+        )
         earlier = read_metrics(run_dir) if resume else []
         time_before_s = float(earlier[-1]["time_s"]) if earlier else 0.0
         with Monitor(
@@ -134,9 +137,9 @@ def _saved_steps(run_dir: Path) -> int | None:
 def _leave_reports(run_dir: Path, summary: str, *, title: str, note: Callable[[str], None]) -> None:
     """Writes the account and the curves of a run that is over: trained and saved, so nothing here may fail it."""
     try:
-        (run_dir / "ledger.txt").write_text(summary + "\n")
+        (run_dir / LEDGER_FILE).write_text(summary + "\n")
     except OSError as error:
-        note(f"ledger.txt could not be written: {error}")
+        note(f"{LEDGER_FILE} could not be written: {error}")
     try:
         plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
     except Exception as error:  # Of a drawing library there is no telling which.

@@ -21,6 +21,7 @@ from rollmill.runtime.ledger import START, ProcessAccount, between
 
 __all__ = [
     "CLEAR_LEAD",
+    "LEDGER_FILE",
     "Bottleneck",
     "Stage",
     "find_bottleneck",
@@ -30,6 +31,7 @@ __all__ = [
     "waiting_sentence",
 ]
 
+LEDGER_FILE = "ledger.txt"
 CLEAR_LEAD = 0.10
 _START_UP = (START, "starting")
 _NOTICEABLE = 0.005  # shares that would not be shown as 0 %

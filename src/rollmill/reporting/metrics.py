@@ -24,6 +24,7 @@ Record = dict[str, float | int | str | list[int] | None]
 
 METRICS_FILE = "metrics.jsonl"
 _TENSORBOARD_DIR = "tensorboard"
+_WANDB_ID_FILE = "wandb_id.txt"
 
 
 class TrackerNotInstalledError(ImportError):
@@ -215,4 +216,11 @@ def _start_wandb(project: str, run_dir: Path, config: Mapping[str, object]) -> A
         raise TrackerNotInstalledError(
             f"reporting to the Weights & Biases project {project!r} needs the package wandb: pip install wandb"
         ) from error
-    return wandb.init(project=project, name=run_dir.name, dir=str(run_dir), config=dict(config), resume="allow")
+    # A resumed run goes on in the record that it began.
+    kept = run_dir / _WANDB_ID_FILE
+    id = kept.read_text().strip() if kept.exists() else None
+    run = wandb.init(
+        project=project, name=run_dir.name, dir=str(run_dir), config=dict(config), id=id, resume="allow" if id else None
+    )
+    kept.write_text(f"{run.id}\n")
+    return run

@@ -12,13 +12,17 @@ from numpy.typing import NDArray
 
 from rollmill.reporting.metrics import read_metrics
 
-__all__ = ["Curve", "NothingToPlotError", "curve_of", "overlay", "plot_runs"]
+__all__ = ["Curve", "NothingToPlotError", "PlotError", "curve_of", "overlay", "plot_runs"]
 
 Floats = NDArray[np.float64]
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 _GRID_POINTS = 400
+
+
+class PlotError(ValueError):
+    """A plot cannot be written where, or as what, it was asked for."""
 
 
 class NothingToPlotError(ValueError):
@@ -86,6 +90,7 @@ def plot_runs(
     Raises:
         NoMetricsError: A run has no metrics file.
         NothingToPlotError: No run has a record.
+        PlotError: The file cannot be written.
     """
     # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -131,8 +136,13 @@ def plot_runs(
     title = name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)"
     figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(output)
+    except OSError as error:
+        raise PlotError(f"the plot {output} cannot be written ({error.strerror}): give another place") from error
+    except ValueError as error:  # matplotlib's word for a format that it does not have
+        raise PlotError(f"the plot {output} cannot be written: {error}") from error
     return output
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +13,7 @@ class RolloutConfig:
 
     Attributes:
         num_workers: Rollout worker processes. "auto": one for each usable core, as the Sample Factory paper recommends
-            (appendix B), but no more than there are pairs of groups.
+            (appendix B), or as many fewer as divide the environments into whole groups.
         groups_per_worker: Groups on each worker, where ``envs_per_group`` is "auto". 2 is double-buffered sampling:
             one group steps while the other one's actions are computed. 1 switches it off.
         env_threads: Threads of a native vector environment in each group. "auto": 1, because workers already occupy
@@ -37,5 +38,5 @@ class RolloutConfig:
                 raise ValueError(f"rollout.{name}={value}: must be at least 1, or 'auto' where that is allowed.")
         if self.decorrelate_steps != "auto" and self.decorrelate_steps < 0:
             raise ValueError(f"rollout.decorrelate_steps={self.decorrelate_steps}: must be 0 (off) or more.")
-        if self.step_timeout_s <= 0:
+        if not 0 < self.step_timeout_s < math.inf:
             raise ValueError(f"rollout.step_timeout_s={self.step_timeout_s}: must be positive (seconds).")
