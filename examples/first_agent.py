@@ -1,21 +1,21 @@
 """Trains an agent from pixels for a few minutes, says how much better it got, and leaves a video of it.
 
-This is what `make train` runs. Everything it uses is the public API:
+This is what `make train` runs:
 
-    python examples/first_agent.py [--preset atari/breakout] [--minutes 4]
+    python examples/first_agent.py [--preset atari/breakout] [--minutes 4.5]
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 import rollmill
-from rollmill.evaluation.evaluate import evaluate
 from rollmill.evaluation.stats import mean_difference
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", default="atari/breakout", help="what to train (default: %(default)s)")
     parser.add_argument("--minutes", type=float, default=4.5, help="how long to train (default: %(default)s)")
@@ -27,10 +27,14 @@ def main() -> None:
 
     run = rollmill.train(arguments.preset, run_dir=arguments.run_dir, max_seconds=60 * arguments.minutes)
 
+    if run.ended_by == "signal":
+        print(f"interrupted; rollmill train --resume --run-dir {run.dir} goes on")
+        return 130
+
     # The first checkpoint is written before anything is learned: the same network, untrained.
-    before = evaluate(run.dir, episodes=arguments.episodes, checkpoint=run.dir / "checkpoints" / "initial.pt")
+    before = rollmill.evaluate(run.dir, episodes=arguments.episodes, checkpoint=run.dir / "checkpoints" / "initial.pt")
     video = run.dir / "agent.mp4"
-    after = evaluate(run.dir, episodes=arguments.episodes, video=video)
+    after = rollmill.evaluate(run.dir, episodes=arguments.episodes, video=video)
     difference = mean_difference(after.returns, before.returns)
 
     print(f"\nreturn before training: {before.mean:8.2f}   ({arguments.episodes} episodes)")
@@ -41,8 +45,9 @@ def main() -> None:
     )
     print(f"video:          {video}")
     print(f"learning curve: {run.dir / 'learning_curve.png'}")
-    print(f"go on:          rollmill train --resume --run-dir {run.dir} {arguments.preset}")
+    print(f"go on:          rollmill train --resume --run-dir {run.dir} --max-seconds none")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

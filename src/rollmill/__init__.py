@@ -19,15 +19,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollmill.api import Run, load, make_config, train
     from rollmill.envs.registry import register_env
+    from rollmill.evaluation.evaluate import evaluate
+    from rollmill.evaluation.watch import watch
     from rollmill.models.registry import register_encoder, register_model
+    from rollmill.reporting.plots import plot_runs
 
-__all__ = ["Run", "load", "make_config", "register_encoder", "register_env", "register_model", "train"]
+__all__ = [
+    "Run",
+    "evaluate",
+    "load",
+    "make_config",
+    "plot_runs",
+    "register_encoder",
+    "register_env",
+    "register_model",
+    "train",
+    "watch",
+]
 
 _HOME = {
     "Run": "rollmill.api",
     "load": "rollmill.api",
     "make_config": "rollmill.api",
     "train": "rollmill.api",
+    "evaluate": "rollmill.evaluation.evaluate",
+    "watch": "rollmill.evaluation.watch",
+    "plot_runs": "rollmill.reporting.plots",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.registry",
     "register_model": "rollmill.models.registry",

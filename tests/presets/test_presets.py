@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import warnings
 
 import pytest
 
-from rollmill.envs.errors import UnknownEnvironment
+from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import register_env
 from rollmill.presets import families, list_presets, resolve
 
@@ -119,3 +120,21 @@ def test_keys_exist_in_the_configurations(name):
     assert set(parts[""]) <= {"num_envs", "rollout_length", "total_steps"}
     assert learner.batch_size % (parts[""]["rollout_length"] * learner.minibatches) == 0
     assert dataclasses.asdict(learner)
+
+
+def test_a_preset_without_its_package_says_what_to_install(monkeypatch):
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name in ("Box2D", "mujoco") else find_spec(name)
+    )
+    for name, extra in (("gym/LunarLander-v3", "box2d"), ("gym/HalfCheetah-v5", "mujoco"), ("mujoco/Ant-v5", "mujoco")):
+        with pytest.raises(MissingExtra, match=rf"rollmill\[{extra}\]"):
+            resolve(name)
+    names = list_presets()
+    assert "gym/CartPole-v1" in names
+    assert "gym/LunarLander-v3" not in names
+
+
+def test_what_mujoco_does_not_simulate_is_no_preset_of_its():
+    with pytest.raises(UnknownEnvironment, match="use 'gym/CartPole-v1'"):
+        resolve("mujoco/CartPole-v1")

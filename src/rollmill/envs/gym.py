@@ -31,6 +31,8 @@ _EXTRAS = {
     "minigrid": "minigrid",
     "vizdoom": "vizdoom",
 }
+# Of Gymnasium's own kinds, those that need a package: its name in Python, and its own.
+_PACKAGES = {"mujoco": ("mujoco", "MuJoCo"), "box2d": ("Box2D", "Box2D")}
 
 
 def find_spec(id: str) -> GymSpec:
@@ -106,9 +108,25 @@ def _own_ids(kinds: tuple[str, ...]) -> list[str]:
     return sorted(spec.id for spec in newest.values())
 
 
+def check_installed(kind: str) -> None:
+    """Looks for the package behind a kind of Gymnasium's own environments (see :func:`kind`).
+
+    Raises:
+        MissingExtra: It is not installed.
+    """
+    if not _is_installed(kind):
+        raise MissingExtra(f'{_PACKAGES[kind][1]} is not installed: pip install "rollmill[{kind}]"')
+
+
+def _is_installed(kind: str) -> bool:
+    package = _PACKAGES.get(kind)
+    return package is None or importlib.util.find_spec(package[0]) is not None
+
+
 def ids() -> list[str]:
-    """Gymnasium's own ids besides MuJoCo's, newest versions."""
-    return _own_ids(("classic_control", "box2d", "toy_text"))
+    """Gymnasium's own ids besides MuJoCo's, newest versions, of what is installed."""
+    kinds = ("classic_control", "box2d", "toy_text")
+    return _own_ids(tuple(kind for kind in kinds if _is_installed(kind)))
 
 
 def mujoco_ids() -> list[str]:
@@ -117,8 +135,7 @@ def mujoco_ids() -> list[str]:
     Raises:
         MissingExtra: mujoco is not installed.
     """
-    if importlib.util.find_spec("mujoco") is None:
-        raise MissingExtra('MuJoCo is not installed: pip install "rollmill[mujoco]"')
+    check_installed("mujoco")
     return _own_ids(("mujoco",))
 
 

@@ -142,8 +142,9 @@ MUJOCO: Overrides = {
 }
 
 # CartPole and its like. Stable-Baselines3's rl-zoo (hyperparams/ppo.yml, CartPole-v1: rollouts of 32 steps, discount
-# 0.98, lambda 0.8, learning rate 1e-3 and clipping 0.2, falling linearly, no entropy bonus), with the batch and its
-# four epochs grown to 32 trajectories. Ours: 64 environments, which keep the learner busy (docs/journal.md).
+# 0.98, lambda 0.8, learning rate 1e-3, falling linearly, clipping 0.2, no entropy bonus), with the batch and its four
+# epochs grown to 32 trajectories. Ours: clipping does not fall, and 64 environments, which keep the learner
+# busy (docs/journal.md).
 CLASSIC_CONTROL: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,

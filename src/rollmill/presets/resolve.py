@@ -119,7 +119,7 @@ def _atari(name: str, id: str) -> Preset:
         name=name,
         env=EnvConfig(name=name),
         overrides=families.ATARI,
-        source="CleanRL's ppo_atari.py and Cleanba (arXiv:2310.00036), with one epoch at 3.2 times the learning rate",
+        source="CleanRL's ppo_atari.py, Cleanba (arXiv:2310.00036) and rl_games, one epoch at four times the learning rate",
     )
 
 
@@ -141,6 +141,7 @@ def _gym(name: str, id: str) -> Preset:
     from rollmill.envs import gym
 
     kind = gym.kind(id)
+    gym.check_installed(kind)
     if kind == "mujoco":
         return _mujoco(name, id)
     if kind == "classic_control":
@@ -156,7 +157,9 @@ def _gym(name: str, id: str) -> Preset:
 def _mujoco(name: str, id: str) -> Preset:
     from rollmill.envs import gym
 
-    gym.find_spec(id)
+    if (kind := gym.kind(id)) not in ("mujoco", ""):  # others' may be simulated by MuJoCo too
+        raise UnknownEnvironment(f"{id} is not simulated by MuJoCo but of Gymnasium's {kind}: use 'gym/{id}'")
+    gym.check_installed("mujoco")
     return Preset(
         name=name,
         env=EnvConfig(name=name),
@@ -191,7 +194,7 @@ def _envpool(name: str, id: str) -> Preset:
         name=name,
         env=EnvConfig(name=name),
         overrides=overrides,
-        source="as the same task's preset outside of EnvPool",
+        source="as the same family's preset outside of EnvPool",
     )
 
 
