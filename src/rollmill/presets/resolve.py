@@ -119,7 +119,7 @@ def _atari(name: str, id: str) -> Preset:
         name=name,
         env=EnvConfig(name=name),
         overrides=families.ATARI,
-        source="CleanRL's ppo_atari.py, Cleanba (arXiv:2310.00036), rl_games; one epoch at four times the learning rate",
+        source="CleanRL's ppo_atari.py, Cleanba (arXiv:2310.00036), rl_games; one epoch at four times the rate",
     )
 
 
