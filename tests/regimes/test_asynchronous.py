@@ -168,7 +168,7 @@ def test_a_signal_ends_a_run_that_is_still_building_its_first_environment(tmp_pa
 
 
 def test_time_can_end_a_run(tmp_path: Path) -> None:
-    assert train(tmp_path / "run", total_steps=10**9, max_seconds=3.0).agent_steps > 0
+    assert train(tmp_path / "run", total_steps=10**9, max_seconds=3.0).ended_by == "max_seconds"
 
 
 def test_a_directory_with_a_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -76,6 +76,7 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     assert json.loads(done.stdout.splitlines()[-1])["env"] == "my/maze"
 
 
+@pytest.mark.timeout(300)  # four programs one after another
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_class_itself_is_trained_and_found_again(tmp_path: Path) -> None:
     script = tmp_path / "my_script.py"
