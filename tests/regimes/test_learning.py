@@ -16,6 +16,7 @@ assert SPEC is not None
 assert SPEC.loader is not None
 learning = importlib.util.module_from_spec(SPEC)
 sys.modules[SPEC.name] = learning
+sys.path.append(str(SCRIPT.parent))  # where a task's environment is beside the script
 SPEC.loader.exec_module(learning)
 
 
