@@ -176,15 +176,12 @@ def train(
 
 def _finished(directory: Path, total_steps: int) -> Run | None:
     """A run whose newest checkpoint has all the steps; None if there is something left to do."""
+    from rollmill.regimes.asynchronous import saved_steps
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics
-    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 
-    try:
-        done = CheckpointStore(directory / "checkpoints", CheckpointConfig()).latest_header().agent_steps
-    except CheckpointError:
-        return None  # The learner will find the same, and say so.
-    if done < total_steps:
+    done = saved_steps(directory)
+    if done is None or done < total_steps:
         return None
     rows = read_metrics(directory) if (directory / METRICS_FILE).exists() else []
     ledger = directory / LEDGER_FILE

@@ -27,7 +27,7 @@ def run(
         overrides: Settings over the preset's.
         pairs: How many pairs.
     """
-    config = make_config(preset, {"rollout.num_workers": "auto", **(overrides or {})}).resolved()
+    config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
     for _ in range(pairs):

@@ -16,7 +16,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         seconds: Length of the measurement.
         overrides: Settings over the preset's.
     """
-    config = make_config(preset, {"rollout.num_workers": "auto", **(overrides or {})}).resolved()
+    config = make_config(preset, overrides).resolved()
     return {
         "preset": preset,
         "seconds": seconds,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rollmill.envs.user_code import import_if_there
 
 __all__ = ["Registration", "find_registration", "install", "register_env", "register_factory", "registrations"]
 
@@ -121,13 +122,7 @@ def _import(module: str, name: str) -> Callable[..., Any] | None:
     """What a module has under that name if it can be called; None if there is no such module, or no such name in it."""
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         return None
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # What is missing may also be something that the module itself imports.
-        if error.name is None or not (module == error.name or module.startswith(error.name + ".")):
-            raise
-        return None
+    found: Any = import_if_there(module)
     for part in name.split("."):
         found = getattr(found, part, None)
     return found if callable(found) else None

@@ -7,8 +7,9 @@ import importlib.util
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
-__all__ = ["NoSuchModuleError", "import_user_code"]
+__all__ = ["NoSuchModuleError", "import_if_there", "import_user_code"]
 
 
 class NoSuchModuleError(ImportError):
@@ -24,16 +25,22 @@ def import_user_code(name: str) -> None:
     if name.endswith(".py"):
         _import_file(name)
         return
+    if import_if_there(name) is None:
+        raise NoSuchModuleError(
+            f"--import {name} (env.imports): there is no such module in {os.getcwd()} or on PYTHONPATH; a file is "
+            "given by its path, ending in .py"
+        )
+
+
+def import_if_there(name: str) -> ModuleType | None:
+    """The module of that dotted name, or None if there is none. Errors inside of one are raised as they are."""
     try:
-        importlib.import_module(name)
+        return importlib.import_module(name)
     except ModuleNotFoundError as error:
         # What is missing may also be something that the module itself imports.
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
-        raise NoSuchModuleError(
-            f"--import {name} (env.imports): there is no such module in {os.getcwd()} or on PYTHONPATH; a file is "
-            "given by its path, ending in .py"
-        ) from error
+        return None
 
 
 def _import_file(name: str) -> None:

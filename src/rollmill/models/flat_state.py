@@ -46,8 +46,7 @@ class FlatState:
         device = next(_tensors(module)).device
         # Beside a module on a GPU there is a second buffer, so that one copy crosses between the two memories.
         self._near = torch.zeros(flat_nbytes(module), dtype=torch.uint8, device=device)
-        is_far = device.type != "cpu"
-        self._flat = torch.zeros(self._near.shape, dtype=torch.uint8, pin_memory=is_far) if is_far else self._near
+        self._flat = self._near if device.type == "cpu" else torch.zeros_like(self._near, device="cpu", pin_memory=True)
         self._pairs: list[tuple[Tensor, Tensor]] = []
         offset = 0
         for tensor in _tensors(module):

@@ -91,10 +91,10 @@ def run(
     log_path = run_dir / "run.log"
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
         probed = probe(supervisor, config, is_stop_wanted=lambda: signals.received is not None)
-        saved_steps = _saved_steps(run_dir) if resume else None
-        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=saved_steps)
+        already = saved_steps(run_dir) if resume else None
+        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already)
         writer = MetricsWriter(
-            run_dir, resume_at_steps=saved_steps, wandb_project=config.wandb_project, config=flatten(config)
+            run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
         )
         earlier = read_metrics(run_dir) if resume else []
         time_before_s = float(earlier[-1]["time_s"]) if earlier else 0.0
@@ -126,7 +126,7 @@ def run(
             )
 
 
-def _saved_steps(run_dir: Path) -> int | None:
+def saved_steps(run_dir: Path) -> int | None:
     """Agent steps of the newest checkpoint: metrics written after it belong to what will be done again."""
     try:
         return CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).latest_header().agent_steps
