@@ -75,3 +75,9 @@ def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, v
     _write_config(tmp_path, rollmill.make_config(CARTPOLE, {"env.kwargs": {"size": 3}}))
     with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
+
+
+def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
+    _write_config(tmp_path, rollmill.make_config(CARTPOLE))
+    with pytest.raises(RunDirectoryError, match=r"is a run of 'gym/CartPole-v1', not of 'gym/Acrobot-v1'"):
+        rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, resume=True, quiet=True)

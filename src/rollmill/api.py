@@ -78,7 +78,7 @@ def make_config(preset: str | Callable[..., Any], overrides: Mapping[str, object
     if not isinstance(preset, str):
         preset = register_factory(preset)
     chosen = resolve(preset)
-    config = apply(Config(env=chosen.env, preset=preset), dict(chosen.overrides))
+    config = apply(Config(env=chosen.env, preset=chosen.name), dict(chosen.overrides))
     return apply(config, dict(overrides or {}))
 
 
@@ -130,14 +130,16 @@ def train(
         saved = load_config(directory)
         config = apply(saved, given)
         _check_same_network(directory, saved, config)
-        if preset is not None and config.preset and preset != config.preset:
+        if preset is not None and config.preset and config.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {config.preset!r}, not of {preset!r}: resume it by its own "
                 "name, or start a new run in another directory."
             )
     else:
         if preset is None:
-            raise RunDirectoryError("no preset was given: name one (`rollmill envs` lists them), or resume a run.")
+            raise RunDirectoryError(
+                "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
+            )
         config = make_config(preset, given)
     # What is saved says "auto" where nothing else was said: a resume may be on another machine.
     settings, config = config, config.resolved()

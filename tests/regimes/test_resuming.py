@@ -45,6 +45,14 @@ def test_a_run_that_has_all_its_steps_is_left_as_it_is(tmp_path: Path) -> None:
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == before
 
 
+@pytest.mark.parametrize("name", ["gym/CartPole-v1", "CartPole-v1"])
+@pytest.mark.parametrize("again", ["gym/CartPole-v1", "CartPole-v1"])
+def test_both_names_of_a_gymnasium_environment_are_one_preset(tmp_path: Path, name: str, again: str) -> None:
+    _write_config(tmp_path, rollmill.make_config(name, {"total_steps": 50}))
+    checkpoints(tmp_path).save({"model": {}}, 70)
+    assert rollmill.train(again, run_dir=tmp_path, resume=True, quiet=True).agent_steps == 70
+
+
 def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: Path) -> None:
     from faulty_envs import TINY
 
