@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import rollmill
-from rollmill.presets.families import MINIGRID_MEMORY
+from rollmill.presets.families import MINIGRID_RECALL
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import NothingToPlotError, plot_runs
 
@@ -49,9 +49,9 @@ class Task:
     max_seconds: float | None = None
 
 
-# An environment of one's own gets careful settings; these are the preset's of MiniGrid's memory tasks.
+# An environment of one's own gets careful settings; these are the project's for recall on a grid.
 _MEMORY = {
-    **{key: value for key, value in MINIGRID_MEMORY.items() if key != "total_steps"},
+    **{key: value for key, value in MINIGRID_RECALL.items() if key != "total_steps"},
     "model.normalise_observations": False,
 }
 

@@ -46,6 +46,9 @@ class ModelConfig:
             are Gaussian and clipped by the environment's side.
         normalise_observations: Whether running statistics normalise the non-image entries.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
+        normalise_grids: Whether a layer norm ends the encoder of a small grid of categories (MiniGrid's), whose first
+            layer then starts as if its inputs had variance 1. It keeps single cells visible to a core that has to
+            remember them, but hinders exploration where rewards are rare (docs/journal.md).
         observation_clip: Normalised observations are clipped to plus and minus this. 10 is Baselines' and SB3's.
         normalise_returns: Whether the critic predicts returns in units of their running mean and deviation.
     """
@@ -67,6 +70,7 @@ class ModelConfig:
     squash_actions: bool = False
     normalise_observations: bool = False
     normalise_images: bool = False
+    normalise_grids: bool = False
     observation_clip: float = 10.0
     normalise_returns: bool = False
 

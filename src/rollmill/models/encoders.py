@@ -232,10 +232,10 @@ class GridEncoder(EntryEncoder):
     MiniGrid's objects, colours and states are indices; a convolution of the bare numbers would have to tell a ball (6)
     from a key (5) by their sizes.
 
-    One cell of many is often all that counts, and a recurrent core may have to carry it over many steps. A layer norm
-    (Ba et al. 2016, https://arxiv.org/abs/1607.06450) keeps the features from outgrowing the core's gates, in which the
-    cell would then be lost, and the first layer starts as if its inputs had variance 1, of which one-hot numbers have
-    1/n (docs/journal.md).
+    One cell of many is sometimes all that counts, and a recurrent core may have to carry it over many steps. With
+    ``normalise_grids``, a layer norm (Ba et al. 2016, https://arxiv.org/abs/1607.06450) keeps the features from
+    outgrowing the core's gates, in which the cell would then be lost, and the first layer starts as if its inputs had
+    variance 1, of which one-hot numbers have 1/n (docs/journal.md).
 
     Args:
         spec: The entry: integers from 0 to ``spec.high``.
@@ -265,12 +265,12 @@ class GridEncoder(EntryEncoder):
             ]
             channels = out
             height, width = _conv_size(height, width, kernel, stride, 0)
-        if config.init != "torch":
-            first = layers[0].get_parameter("weight")
-            first.data *= math.sqrt(self.num_categories)
         self.convolutions = nn.Sequential(*layers)
         self.dense = initialise_dense(Dense(height * width * channels, dense_size), config.init)
-        self.activation = nn.Sequential(nn.LayerNorm(dense_size), activation_module(config.activation, "relu"))
+        self.activation = activation_module(config.activation, "relu")
+        if config.normalise_grids:
+            layers[0].get_parameter("weight").data *= math.sqrt(self.num_categories)
+            self.activation = nn.Sequential(nn.LayerNorm(dense_size), self.activation)
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
