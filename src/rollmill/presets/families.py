@@ -14,7 +14,6 @@ __all__ = [
     "GENERIC",
     "MINIGRID",
     "MINIGRID_MEMORY",
-    "MINIGRID_RECALL",
     "MUJOCO",
     "VIZDOOM",
     "VIZDOOM_REWARD_SCALE",
@@ -248,15 +247,4 @@ MINIGRID_MEMORY: Overrides = {
     "learner.entropy_coef": 0.03,
     "model.core": "gru",
     "model.core_size": 128,
-}
-
-# Tasks that cannot be told from chance until something is remembered, and are easily explored. A lambda of 0.6: how an
-# episode will end is chance to the states before its last decision, and a longer estimate puts that noise into each of
-# their advantages and values; with a short one, those states learn from it at which it can be told (docs/journal.md).
-MINIGRID_RECALL: Overrides = {
-    **MINIGRID_MEMORY,
-    "learner.gae_lambda": 0.6,
-    "learner.value_coef": 1.0,
-    "model.normalise_returns": True,
-    "model.normalise_grids": True,
 }
