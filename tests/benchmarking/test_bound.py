@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollmill.benchmarking import bound as bound_module
+from rollmill.benchmarking import kernel_processes
 from rollmill.benchmarking.bound import KINDS, Bound, BoundError, StageKernels, StageTimes, measure_bound
 from rollmill.benchmarking.frozen_kernels import Kernel, Variant
 from rollmill.benchmarking.kernel_worker import KernelWorker, find_fastest, time_kernel
@@ -165,7 +166,7 @@ class TestMeasurement:
             measure_bound(dying, 0.1)
 
     def test_a_kernel_that_does_not_answer(self, kernels: StageKernels, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(bound_module, "_START_SECONDS", 0.2)
+        monkeypatch.setattr(kernel_processes, "_START_SECONDS", 0.2)
         with pytest.raises(BoundError, match="did not answer within 0 s"):
             measure_bound(kernels, 0.1, env_options={"milliseconds": 5_000})
 

@@ -21,14 +21,14 @@ def test_as_many_processes_as_divide_the_environments(
     class BoundReachedError(Exception):
         pass
 
-    def measure_bound(*_: object, **__: object) -> None:
+    def meter(*_: object, **__: object) -> None:
         raise BoundReachedError
 
     monkeypatch.setattr("rollmill.config.usable_cores", lambda: cores)
     for module in (sim, sampler):
         monkeypatch.setattr(module, "pure_simulation", pure_simulation)
     monkeypatch.setattr(sampler, "sample", pure_simulation)
-    monkeypatch.setattr(train, "measure_bound", measure_bound)
+    monkeypatch.setattr(train, "BoundMeter", meter)
     assert sim.run("gym/CartPole-v1", seconds=1.0)["processes"] == processes
     assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1)["processes"] == processes
     # Whatever cannot be resolved is refused before anything is measured.

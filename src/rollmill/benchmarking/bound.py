@@ -12,41 +12,38 @@ system can be faster unless it does a stage in less time than the fastest kernel
   k = 0, 1, 2, so that each stage has the others as its neighbours, as in a real run, and each core has run each stage.
   On a machine with one core the two are the same measurement.
 
-Measurements of both kinds are interleaved and the median over the rounds is taken, stage by stage.
+Measurements of both kinds are interleaved and averaged over the rounds, stage by stage.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import select
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import fmean, median
+from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from rollmill.runtime.sweep import remove_leftovers
+from rollmill.benchmarking.kernel_processes import STAGES, BoundError, KernelProcesses
 
-__all__ = ["KINDS", "Bound", "BoundError", "StageKernels", "StageTimes", "available_cores", "measure_bound"]
+__all__ = [
+    "KINDS",
+    "Bound",
+    "BoundError",
+    "BoundMeter",
+    "StageKernels",
+    "StageTimes",
+    "available_cores",
+    "measure_bound",
+]
 
-_STAGES = ("env", "inference", "train")
 _ROUNDS = 3
-_START_SECONDS = 120.0  # importing torch, building simulators and a first search, on a busy machine
 Options = Mapping[str, str | int | float]
 
 _KERNELS = "rollmill.benchmarking.frozen_kernels"
 _NETWORKS = "rollmill.benchmarking.frozen_networks"
-
-
-class BoundError(RuntimeError):
-    """A stage's kernel could not be measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,128 +158,98 @@ def available_cores() -> tuple[int, ...]:
     return tuple(sorted(os.sched_getaffinity(0)))
 
 
-class _Worker:
-    """The parent's end of one :mod:`rollmill.benchmarking.kernel_worker` process."""
+class BoundMeter:
+    """Measures the bound round by round, for a machine whose speed changes while something else is measured, too.
 
-    def __init__(self, core: int, kernels: StageKernels) -> None:
-        self.core = core
-        self._started = time.time()
-        one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "rollmill.benchmarking.kernel_worker", str(core), json.dumps(kernels.catalogues())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, **one_thread},
-            start_new_session=True,  # a group of its own, to which a simulator's engine belongs too
-        )
-        self._received = b""
+    A context manager: its processes, one on each core, end with it. Between the rounds they only wait.
 
-    def send(self, **request: Any) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # receive() notices that the process has ended, and says so
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
+    Args:
+        kind: One of ``KINDS``, or the kernels of an environment and model of one's own.
+        epochs: Times that each sample is trained on.
+        cores: Which cores to count and measure on; by default all that this process may use.
+        env_options: For the environment's catalogue, over those of ``kind``: ``{"game": "pong"}``.
+        train_options: For the training's, likewise: ``{"minibatch": 256}``.
 
-    def receive(self, timeout_seconds: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        descriptor = self._process.stdout.fileno()
-        deadline = time.monotonic() + timeout_seconds
-        while b"\n" not in self._received:
-            ready, _, _ = select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise BoundError(
-                    f"the kernels of core {self.core} did not answer within {timeout_seconds:.0f} s; give the "
-                    "measurement more time, or look whether something else keeps that core busy"
+    Raises:
+        ValueError: ``kind`` is unknown, ``epochs`` is not positive, or a core is not available.
+    """
+
+    def __init__(
+        self,
+        kind: str | StageKernels,
+        *,
+        epochs: int = 1,
+        cores: Sequence[int] | None = None,
+        env_options: Options | None = None,
+        train_options: Options | None = None,
+    ) -> None:
+        """Starts the processes."""
+        if isinstance(kind, str):
+            if kind not in KINDS:
+                raise ValueError(
+                    f"no kernels for {kind!r}: there are {', '.join(KINDS)}; pass a StageKernels for one of your own"
                 )
-            part = os.read(descriptor, 65536)
-            if not part:
-                raise BoundError(f"the process that runs the kernels of core {self.core} died ({self._process.wait()})")
-            self._received += part
-        line, self._received = self._received.split(b"\n", 1)
-        reply: dict[str, Any] = json.loads(line)
-        if "error" in reply:
-            raise BoundError(f"a kernel failed on core {self.core}:\n{reply['error']}")
-        return reply
-
-    def close(self) -> None:
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                with contextlib.suppress(BrokenPipeError):
-                    stream.close()
-        try:
-            self._process.wait(timeout=5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        with contextlib.suppress(ProcessLookupError):  # an engine whose controller died without closing it
-            os.killpg(self._process.pid, signal.SIGKILL)
-        remove_leftovers(self._started)
-
-
-class _Workers:
-    """One worker for each core, ended whatever happens."""
-
-    def __init__(self, cores: Sequence[int], kernels: StageKernels) -> None:
-        self._workers: list[_Worker] = []
-        try:
-            for core in cores:
-                self._workers.append(_Worker(core, kernels))
-        except BaseException:
-            self.close()
-            raise
+            kind = KINDS[kind]
+        if epochs < 1:
+            raise ValueError(f"epochs={epochs} must be positive")
+        self._cores = tuple(available_cores() if cores is None else cores)
+        if not self._cores or not set(self._cores) <= set(available_cores()):
+            raise ValueError(
+                f"cores {self._cores} must be some of those that this process may use, {available_cores()}"
+            )
+        kernels = replace(
+            kind,
+            env_options={**kind.env_options, **(env_options or {})},
+            train_options={**kind.train_options, **(train_options or {})},
+        )
+        self._epochs = epochs
+        self._variants: dict[str, str] = {}
+        self._alone: list[Mapping[str, float]] = []
+        self._loaded: list[Mapping[str, float]] = []
+        self._processes = KernelProcesses(self._cores, kernels.catalogues())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self._processes.close()
 
-    def close(self) -> None:
-        for worker in self._workers:
-            worker.close()
+    def choose_variants(self, seconds: float) -> None:
+        """Finds the fastest kernel of each stage, once, before the first round.
 
-    def choose(self, seconds: float) -> dict[str, str]:
-        """Searches the variants on the first core, the others idle, and has all cores use what was found."""
-        for worker in self._workers:
-            worker.send(prepare=True)
-        for worker in self._workers:
-            worker.receive(_START_SECONDS)
-        chosen: dict[str, str] = {}
-        for stage in _STAGES:
-            self._workers[0].send(search=stage, seconds=seconds / len(_STAGES))
-            chosen[stage] = self._workers[0].receive(_START_SECONDS + 3 * seconds)["variant"]
-        for worker in self._workers[1:]:
-            for stage in _STAGES:
-                worker.send(use=stage, variant=chosen[stage])
-        for worker in self._workers[1:]:
-            for _ in _STAGES:
-                worker.receive(_START_SECONDS)
-        return chosen
+        Raises:
+            BoundError: A kernel raised, died or did not answer.
+        """
+        self._variants = self._processes.choose(seconds)
 
-    def alone(self, core: int, seconds: float) -> dict[str, float]:
-        """Microseconds a sample of each stage on one core."""
-        worker = self._workers[core % len(self._workers)]
-        times = {}
-        for stage in _STAGES:
-            worker.send(measure=stage, seconds=seconds)
-            times[stage] = worker.receive(_START_SECONDS + seconds)["us"]
-        return times
+    def measure_round(self, seconds: float) -> None:
+        """Measures each stage once alone and once under load, in so many seconds together.
 
-    def loaded(self, seconds: float) -> dict[str, float]:
-        """Microseconds a sample of each stage with all cores at work, mean over the cores."""
-        times: dict[str, list[float]] = {stage: [] for stage in _STAGES}
-        for turn in range(len(_STAGES)):
-            stages = [_STAGES[(i + turn) % len(_STAGES)] for i in range(len(self._workers))]
-            for worker, stage in zip(self._workers, stages, strict=True):
-                worker.send(measure=stage, seconds=seconds)
-            for worker, stage in zip(self._workers, stages, strict=True):
-                times[stage].append(worker.receive(_START_SECONDS + seconds)["us"])
-        return {stage: fmean(values) for stage, values in times.items()}
+        Raises:
+            BoundError: A kernel raised, died or did not answer.
+        """
+        slot = seconds / (2 * len(STAGES))
+        self._alone.append(self._processes.alone(len(self._alone), slot))
+        self._loaded.append(self._processes.loaded(slot))
+
+    def bound(self, average: Callable[[list[float]], float] = median) -> Bound:
+        """The bound, with each stage's time averaged over the rounds.
+
+        Args:
+            average: The median leaves out what disturbs a single round. Beside something that was measured between the
+                rounds, and met the same disturbances, the mean is right.
+        """
+        return Bound(
+            cores=self._cores,
+            epochs=self._epochs,
+            variants=self._variants,
+            alone=_average_times(self._alone, average),
+            loaded=_average_times(self._loaded, average),
+        )
 
 
-def _median_times(rounds: Sequence[Mapping[str, float]]) -> StageTimes:
-    return StageTimes(**{f"t_{stage}_us": median(r[stage] for r in rounds) for stage in _STAGES})
+def _average_times(rounds: Sequence[Mapping[str, float]], average: Callable[[list[float]], float]) -> StageTimes:
+    return StageTimes(**{f"t_{stage}_us": average([r[stage] for r in rounds]) for stage in STAGES})
 
 
 def measure_bound(
@@ -294,16 +261,16 @@ def measure_bound(
     env_options: Options | None = None,
     train_options: Options | None = None,
 ) -> Bound:
-    """Measures the machine's bound.
+    """Measures the machine's bound, in three rounds.
 
     Args:
-        kind: One of ``KINDS``, or the kernels of an environment and model of one's own.
+        kind: As in :class:`BoundMeter`, and so are the others.
         seconds: For the measurements together; a quarter of it finds the fastest variants. Starting the processes
             takes some seconds more.
         epochs: Times that each sample is trained on.
-        cores: Which cores to count and measure on; by default all that this process may use.
-        env_options: For the environment's catalogue, over those of ``kind``: ``{"game": "pong"}``.
-        train_options: For the training's, likewise: ``{"minibatch": 256}``.
+        cores: Which cores to count and measure on.
+        env_options: For the environment's catalogue.
+        train_options: For the training's.
 
     Returns:
         The bound, alone and loaded.
@@ -312,32 +279,13 @@ def measure_bound(
         ValueError: ``kind`` is unknown, ``seconds`` or ``epochs`` is not positive, or a core is not available.
         BoundError: A kernel raised, died or did not answer.
     """
-    if isinstance(kind, str):
-        if kind not in KINDS:
-            raise ValueError(
-                f"no kernels for {kind!r}: there are {', '.join(KINDS)}; pass a StageKernels for one of your own"
-            )
-        kind = KINDS[kind]
-    if seconds <= 0 or epochs < 1:
-        raise ValueError(f"seconds={seconds} and epochs={epochs} must be positive")
-    cores = tuple(available_cores() if cores is None else cores)
-    if not cores or not set(cores) <= set(available_cores()):
-        raise ValueError(f"cores {cores} must be some of those that this process may use, {available_cores()}")
-    kernels = replace(
-        kind,
-        env_options={**kind.env_options, **(env_options or {})},
-        train_options={**kind.train_options, **(train_options or {})},
-    )
-    slot = 0.75 * seconds / (_ROUNDS * 2 * len(_STAGES))
-    with _Workers(cores, kernels) as workers:
-        variants = workers.choose(0.25 * seconds)
-        alone, loaded = [], []
-        for turn in range(_ROUNDS):
-            alone.append(workers.alone(turn, slot))
-            loaded.append(workers.loaded(slot))
-    return Bound(
-        cores=cores, epochs=epochs, variants=variants, alone=_median_times(alone), loaded=_median_times(loaded)
-    )
+    if seconds <= 0:
+        raise ValueError(f"seconds={seconds} must be positive")
+    with BoundMeter(kind, epochs=epochs, cores=cores, env_options=env_options, train_options=train_options) as meter:
+        meter.choose_variants(0.25 * seconds)
+        for _ in range(_ROUNDS):
+            meter.measure_round(0.75 * seconds / _ROUNDS)
+        return meter.bound()
 
 
 def main() -> None:

@@ -1,27 +1,33 @@
 """``rollmill bench train``: the whole system's speed, beside pure simulation and the machine's bound in the same run.
 
-Steps are distinct valid samples that the learner has consumed, counted from the first report after a warm-up to the
-last one. The bound comes from frozen standalone kernels (:mod:`rollmill.benchmarking.bound`), so slowing a stage of
-Rollmill down cannot raise the efficiency.
+Steps are distinct valid samples that the learner has consumed, counted from report to report after a warm-up. The bound
+comes from frozen standalone kernels (:mod:`rollmill.benchmarking.bound`), so slowing a stage of Rollmill down cannot
+raise the efficiency. A shared machine changes its speed within seconds, so training is measured in slices, before,
+between and after which it is held still for a round of the bound.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from rollmill.api import make_config
-from rollmill.benchmarking.bound import Bound, measure_bound
+from rollmill.benchmarking.bound import BoundMeter
+from rollmill.benchmarking.pausing import paused_children
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.asynchronous import run as run_async
 
 _WARM_UP_S = 10.0
-_BOUND_SHARE = 0.3
+_SLICE_S = 10.0
+_SEARCH_SHARE = 0.15
+_BOUND_SHARE = 0.45
 _SIMULATION_SHARE = 0.15
 
 
@@ -29,37 +35,69 @@ class TooShortError(RuntimeError):
     """A measurement has nothing to report."""
 
 
-class _Window:
-    """Collects the learner's reports after the warm-up."""
+class _Slices:
+    """Collects the learner's reports after the warm-up, slice by slice.
 
-    def __init__(self) -> None:
-        self.reports: list[tuple[float, LearnerReport]] = []
-        self._first: float | None = None
+    Args:
+        count: Slices.
+        seconds: Of each.
+    """
+
+    def __init__(self, count: int, seconds: float) -> None:
+        self.slices: list[list[tuple[float, LearnerReport]]] = [[]]
+        self._count = count
+        self._seconds = seconds
+        self._begins_at: float | None = None
+        self._left_out = 0
 
     def take(self, report: LearnerReport, time_s: float) -> None:
         """Receives one report; the clock of the warm-up starts with the first that has learned something."""
-        if self._first is None and report.agent_steps:
-            self._first = time_s
-        if self._first is not None and time_s >= self._first + _WARM_UP_S:
-            self.reports.append((time_s, report))
+        if self._begins_at is None:
+            if report.agent_steps:
+                self._begins_at = time_s + _WARM_UP_S
+        elif self._left_out:
+            self._left_out -= 1
+        elif time_s >= self._begins_at:
+            self.slices[-1].append((time_s, report))
+
+    @property
+    def is_slice_full(self) -> bool:
+        """Whether the slice at hand has its seconds."""
+        reports = self.slices[-1]
+        return len(reports) >= 2 and reports[-1][0] - reports[0][0] >= self._seconds
+
+    @property
+    def is_last_slice(self) -> bool:
+        """Whether the slice at hand is the last one."""
+        return len(self.slices) == self._count
+
+    def next_slice(self) -> None:
+        """Goes on after a pause."""
+        self.slices.append([])
+        self._left_out = 1  # It may have been written before the pause.
+
+    @property
+    def seconds(self) -> float:
+        """From the first to the last report of each slice, together."""
+        return sum(reports[-1][0] - reports[0][0] for reports in self.slices if reports)
 
     @property
     def steps_per_second(self) -> float:
-        """Agent steps consumed between the first and the last report of the window."""
-        if len(self.reports) < 2:
+        """Agent steps consumed, in all slices together."""
+        if len(self.slices[-1]) < 2:
             raise TooShortError(
                 "the learner reported less than twice after the warm-up: measure for longer (--seconds), or use "
                 "smaller batches."
             )
-        (begin, first), (end, last) = self.reports[0], self.reports[-1]
-        return (last.agent_steps - first.agent_steps) / (end - begin)
+        steps = sum(reports[-1][1].agent_steps - reports[0][1].agent_steps for reports in self.slices)
+        return steps / self.seconds
 
 
 class Training(NamedTuple):
     """What a measured piece of training has shown.
 
     Attributes:
-        seconds: Between the first and the last report that count.
+        seconds: That count.
         steps_per_second: Distinct valid samples consumed.
         frames_per_second: The same times the frameskip.
         policy_lag_mean: In SGD steps, over all samples.
@@ -77,32 +115,44 @@ class Training(NamedTuple):
     ledger: str
 
 
-def measure_training(config: Config, seconds: float) -> Training:
-    """Trains for a warm-up and a window of so many seconds, and throws the agent away.
+def measure_training(
+    config: Config, seconds: float, *, slices: int = 1, between: Callable[[], None] | None = None
+) -> Training:
+    """Trains for a warm-up and so many seconds that count, and throws the agent away.
 
     Args:
         config: Resolved; it goes on until it is stopped, whatever it says about steps, seconds and returns.
-        seconds: The window; starting and warming up take as long as they take.
+        seconds: In all slices together; starting, warming up and pauses take as long as they take.
+        slices: How many.
+        between: Called between two slices, with all processes of the run held still.
 
     Raises:
         TooShortError: The learner reported less than twice.
         KeyboardInterrupt: Ctrl-C or SIGTERM ended it.
     """
-    window = _Window()
+    window = _Slices(slices, seconds / slices)
+
+    def is_over() -> bool:
+        if not window.is_slice_full or window.is_last_slice:
+            return window.is_slice_full
+        if between is not None:
+            with paused_children():
+                between()
+        window.next_slice()
+        return False
+
     endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None, report_every_s=1.0)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
-        outcome = run_async(
-            endless, Path(folder), quiet=True, on_report=window.take, stop_when=lambda: _is_full(window, seconds)
-        )
+        outcome = run_async(endless, Path(folder), quiet=True, on_report=window.take, stop_when=is_over)
     if outcome.ended_by == "signal":
         raise KeyboardInterrupt
     steps = window.steps_per_second
-    reports = [report for _, report in window.reports]
+    reports = [report for reports in window.slices for _, report in reports]
     return Training(
-        window.reports[-1][0] - window.reports[0][0],
+        window.seconds,
         steps,
         steps * outcome.probed.spec.frameskip,
-        sum(report.policy_lag_mean for report in reports) / len(reports),
+        fmean(report.policy_lag_mean for report in reports),
         max(report.policy_lag_max for report in reports),
         reports[-1].fast_path,
         outcome.summary,
@@ -114,8 +164,8 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
 
     Args:
         preset: A preset's name.
-        seconds: Length of the training's measurement after ten seconds of warm-up; bound and pure simulation take half
-            as long in addition.
+        seconds: Of training that count, after ten seconds of warm-up; bound and pure simulation take three quarters of
+            that in addition.
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
@@ -123,11 +173,20 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     alone = make_config(
         preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
     ).resolved()
-    # A shared machine changes its speed within minutes: the bound is measured on both sides of the run.
-    before = _bound(config, seconds * _BOUND_SHARE)
-    simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
-    training = measure_training(config, seconds)
-    after = _bound(config, seconds * _BOUND_SHARE)
+    slices = max(1, round(seconds / _SLICE_S))
+    with _bound_meter(config) as meter:
+
+        def measure_bound() -> None:
+            if meter is not None:
+                meter.measure_round(seconds * _BOUND_SHARE / (slices + 1))
+
+        if meter is not None:
+            meter.choose_variants(seconds * _SEARCH_SHARE)
+        simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
+        measure_bound()
+        training = measure_training(config, seconds, slices=slices, between=measure_bound)
+        measure_bound()
+        bound = None if meter is None else meter.bound(fmean)
     steps = training.steps_per_second
     result: dict[str, object] = {
         "preset": preset,
@@ -146,38 +205,27 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "fast_path": training.fast_path,
         "ledger": training.ledger,
     }
-    if before is not None and after is not None:
-        alone_bound = _mean(before.bound_steps_per_second, after.bound_steps_per_second)
-        loaded_bound = _mean(before.bound_loaded_steps_per_second, after.bound_loaded_steps_per_second)
+    if bound is not None:
         result |= {
-            "bound_steps_per_second": alone_bound,
-            "bound_loaded_steps_per_second": loaded_bound,
-            "efficiency": steps / alone_bound,
-            "efficiency_loaded": steps / loaded_bound,
-            "bounds": [before.as_dict(), after.as_dict()],
+            "efficiency": steps / bound.bound_steps_per_second,
+            "efficiency_loaded": steps / bound.bound_loaded_steps_per_second,
+            "bound_steps_per_second": bound.bound_steps_per_second,
+            "bound_loaded_steps_per_second": bound.bound_loaded_steps_per_second,
+            "bound": bound.as_dict(),
         }
     return result
 
 
-def _is_full(window: _Window, seconds: float) -> bool:
-    return len(window.reports) >= 2 and window.reports[-1][0] - window.reports[0][0] >= seconds
-
-
-def _mean(a: float, b: float) -> float:
-    """Of two rates, that of the mean time."""
-    return 2.0 / (1.0 / a + 1.0 / b)
-
-
-def _bound(config: Config, seconds: float) -> Bound | None:
-    """The machine's bound for this environment and network; None where there are no frozen kernels for them."""
+def _bound_meter(config: Config) -> AbstractContextManager[BoundMeter | None]:
+    """Measures the bound of this environment and network; None where there are no frozen kernels for them."""
     family, _, name = config.env.name.partition("/")
     epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
     if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
-        return measure_bound("atari", seconds, epochs=epochs, env_options={"game": name}, train_options=sizes)
+        return BoundMeter("atari", epochs=epochs, env_options={"game": name}, train_options=sizes)
     if family == "vizdoom" and config.model.core == "gru":
-        return measure_bound("vizdoom", seconds, epochs=epochs, env_options={"scenario": name}, train_options=sizes)
+        return BoundMeter("vizdoom", epochs=epochs, env_options={"scenario": name}, train_options=sizes)
     if config.env.name in ("gym/CartPole-v1", "CartPole-v1"):
-        return measure_bound("cartpole", seconds, epochs=epochs, train_options=sizes)
+        return BoundMeter("cartpole", epochs=epochs, train_options=sizes)
     if config.env.name == "envpool/CartPole-v1":
-        return measure_bound("cartpole-envpool", seconds, epochs=epochs, train_options=sizes)
-    return None
+        return BoundMeter("cartpole-envpool", epochs=epochs, train_options=sizes)
+    return nullcontext()
