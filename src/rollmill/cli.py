@@ -251,11 +251,11 @@ def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object])
         said = coerce(given, tuple[str, ...], "env.imports", text=True)
         modules = [*cast("tuple[str, ...]", said), *modules]
     if modules:
-        from rollmill.envs.user_code import import_user_code
+        from rollmill.envs.user_code import import_user_code, lasting_name
 
         for module in modules:
             import_user_code(module)
-        overrides["env.imports"] = tuple(modules)
+        overrides["env.imports"] = tuple(map(lasting_name, modules))
 
 
 def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:

@@ -27,7 +27,8 @@ Autoreset is NEXT_STEP for every environment, whatever its own mode: when the ep
 *true final observation*. It stands in a masked row: a_{t+1} is ignored, the environment is reset instead, r_{t+1} is 0,
 ``valid[t+1]`` is False, and x_{t+2} is the first observation of the next episode with ``reset[t+2]`` True. The
 recurrent state is carried into x_{t+1}, so V(x_{t+1}) is the right bootstrap for a truncated episode without a special
-case.
+case. (Vectors that reset in the same step show the next episode's first observation right behind a termination, with
+``reset[t+1]`` True and nothing masked: a terminated episode has no use for its final observation.)
 
 The recursions over time (GAE, V-trace) therefore need only three facts of a step:
 
@@ -50,6 +51,8 @@ from typing import Literal
 import numpy as np
 
 __all__ = [
+    "MAX_CATEGORY",
+    "PICTURE_SIDE",
     "ActionSpec",
     "ArraySpec",
     "BoxHead",
@@ -57,6 +60,12 @@ __all__ = [
     "EnvSpec",
     "Head",
 ]
+
+PICTURE_SIDE = 16
+"""The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
+
+MAX_CATEGORY = 31
+"""The largest number on a grid that is still taken for a category."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +98,16 @@ class ArraySpec:
 
     @property
     def is_image(self) -> bool:
-        """Whether this is a uint8 array with three axes (or four: frames in colour), an image for encoders."""
-        return self.dtype == "uint8" and len(self.shape) in (3, 4)
+        """Whether encoders take this for an image.
+
+        That is a uint8 array of three axes, of four (a stack of images), or of two where its sides are a picture's and
+        its numbers are not a board's few categories.
+        """
+        if self.dtype != "uint8":
+            return False
+        if len(self.shape) == 2:
+            return min(self.shape) >= PICTURE_SIDE and (self.high is None or self.high > MAX_CATEGORY)
+        return len(self.shape) in (3, 4)
 
 
 @dataclass(frozen=True, kw_only=True)

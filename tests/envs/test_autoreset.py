@@ -15,7 +15,11 @@ ROWS, STEPS = 6, 60
 SEEDS = list(range(ROWS))
 
 
-@pytest.fixture(params=["python", "next_step", "same_step", "disabled"])
+# Kinds in which the first observation of the next episode stands right behind a termination, in no masked row.
+AT_ONCE = ("same_step", "disabled")
+
+
+@pytest.fixture(params=["python", "next_step", *AT_ONCE])
 def recorded(request, harness):
     return request.param, record(request.param, harness)
 
@@ -39,39 +43,51 @@ def record(kind, harness):
 
 
 def test_valid_steps_are_true_transitions(recorded, harness):
-    _, data = recorded
+    kind, data = recorded
     env = harness.CountingEnv
     x = data.observation["obs"].astype(int)
     assert data.valid.sum() > ROWS * STEPS / 2
     for t, row in np.argwhere(data.valid):
         seed, episode, count = x[t, row]
-        assert tuple(x[t + 1, row]) == (seed, episode, count + 1)
         assert data.reward[t, row] == env.reward(seed, episode, count, data.discrete[t, row, 0])
         end = count + 1 == env.length(seed, episode)
+        next_is_first = end and env.terminates(seed, episode) and kind in AT_ONCE
+        assert tuple(x[t + 1, row]) == ((seed, episode + 1, 0) if next_is_first else (seed, episode, count + 1))
         assert data.terminated[t, row] == (end and env.terminates(seed, episode))
         assert data.truncated[t, row] == (end and not env.terminates(seed, episode))
 
 
-def test_masked_steps_follow_ends_and_say_nothing(recorded):
-    _, data = recorded
+def test_masked_steps_follow_ends_and_say_nothing(recorded, harness):
+    kind, data = recorded
     ended = data.terminated | data.truncated
     assert not ended[~data.valid].any()
     assert not data.reward[~data.valid].any()
     assert data.valid[0].all()
-    # A masked step stands behind every end. Where vectors reset in the same step, an episode of one step ends inside a
-    # masked row, and another masked row stands behind that.
-    assert not data.valid[1:][ended[:-1]].any()
-    ends_anyhow = ~np.isnan(data.episode_return)
-    np.testing.assert_array_equal(~data.valid[1:], ends_anyhow[:-1])
+    if kind not in AT_ONCE:
+        np.testing.assert_array_equal(~data.valid[1:], ended[:-1])
+        return
+    # Behind truncations only. An episode of one step that ends inside a masked row has no transition, and if it was
+    # truncated, too, another masked row stands behind that.
+    masked = np.zeros(data.valid.shape, bool)
+    for row in range(ROWS):
+        episodes = np.flatnonzero(~np.isnan(data.episode_return[:, row]))
+        for episode, end in enumerate(episodes):
+            if end + 1 < STEPS:
+                masked[end + 1, row] = not harness.CountingEnv.terminates(row, episode)
+    np.testing.assert_array_equal(~data.valid, masked)
 
 
-def test_reset_marks_the_first_observation_shown_of_an_episode(recorded):
+def test_reset_marks_the_first_observation_shown_of_an_episode(recorded, harness):
     kind, data = recorded
     x = data.observation["obs"].astype(int)
     assert data.reset[0].all()
-    np.testing.assert_array_equal(data.reset[1:], ~data.valid)
-    first = {"python": 0, "next_step": 0, "same_step": 1, "disabled": 1}[kind]
-    np.testing.assert_array_equal(x[1:][data.reset[1:]][:, 2], first)
+    begun = data.terminated if kind in AT_ONCE else np.zeros_like(data.valid)
+    hidden = ~data.valid & ~np.isnan(data.episode_return)  # Episodes of one step inside masked rows.
+    np.testing.assert_array_equal(data.reset[1:], ~data.valid | begun | (hidden if kind in AT_ONCE else False))
+    for t, row in np.argwhere(data.reset[1:]):
+        seed, episode, count = x[t + 1, row]
+        after_truncation = episode > 0 and not harness.CountingEnv.terminates(seed, episode - 1)
+        assert count == (1 if kind in AT_ONCE and after_truncation else 0)
 
 
 def test_every_episode_is_reported_with_its_true_return_and_length(recorded, harness):
@@ -110,16 +126,18 @@ def test_python_group_equals_a_next_step_vector(harness):
     np.testing.assert_array_equal(ours.observation["obs"], vector.observation["obs"])
 
 
-@pytest.mark.parametrize("kind", ["same_step", "disabled"])
-def test_other_modes_lose_only_the_first_step_of_later_episodes(kind, harness):
+@pytest.mark.parametrize("kind", AT_ONCE)
+def test_other_modes_lose_only_the_first_step_after_a_truncation(kind, harness):
     data = record(kind, harness)
     x = data.observation["obs"].astype(int)
+    env = harness.CountingEnv
     seen = {(*x[t, row],) for t, row in np.argwhere(data.valid)}
     for row in range(ROWS):
         last = x[-1, row, 1]
         for episode in range(last):
-            for count in range(harness.CountingEnv.length(row, episode)):
-                assert ((row, episode, count) in seen) == (episode == 0 or count > 0)
+            is_whole = episode == 0 or env.terminates(row, episode - 1)
+            for count in range(env.length(row, episode)):
+                assert ((row, episode, count) in seen) == (is_whole or count > 0)
 
 
 def test_what_a_vector_gives_for_its_own_masked_row_is_left_out(harness):
@@ -160,19 +178,37 @@ def test_time_limit_of_a_python_group_truncates_after_that_many_steps(harness):
 class Bandit(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
+    terminates = True
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
-        return np.zeros(1, np.float32), 1.0, True, False, {}
+        return np.ones(1, np.float32), 1.0, self.terminates, not self.terminates, {}
+
+
+class TruncatedBandit(Bandit):
+    terminates = False
+
+
+def run_bandit(env, mode, harness):
+    group = VectorGroup(lambda seeds: SyncVectorEnv([env] * 2, autoreset_mode=mode), seeds=[0, 1])
+    return harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 200)
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_episodes_of_one_step_are_refused_where_none_of_them_would_be_seen(mode, harness):
-    group = VectorGroup(lambda seeds: SyncVectorEnv([Bandit] * 2, autoreset_mode=mode), seeds=[0, 1])
-    with pytest.raises(UnsupportedSpace, match=r"lasted a single step.*autoreset_mode=NEXT_STEP"):
-        harness.run(group, observation_specs(Bandit.observation_space), action_spec(Bandit.action_space), 200)
+def test_episodes_of_one_step_are_seen_whole(mode, harness):
+    data = run_bandit(Bandit, mode, harness)
+    for name in ("valid", "terminated", "reset"):
+        assert getattr(data, name).all()
+    assert not data.observation["obs"].any()
+    assert (data.episode_length == 1).all()
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
+def test_truncation_after_one_step_is_refused_where_no_episode_would_be_seen(mode, harness):
+    with pytest.raises(UnsupportedSpace, match=r"truncated after a single step.*autoreset_mode=NEXT_STEP"):
+        run_bandit(TruncatedBandit, mode, harness)
 
 
 def test_a_vector_whose_close_fails_says_so_without_raising():

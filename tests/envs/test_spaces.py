@@ -99,8 +99,13 @@ def test_dict_observations_reach_the_views_through_both_groups(harness):
     for name in specs:
         np.testing.assert_array_equal(ours.observation[name], native.observation[name])
 
+    class Truncated(Sampled):
+        def step(self, action):
+            observation, reward, ends, _, info = super().step(action)
+            return observation, reward, False, ends, info
+
     def same_step(seeds):
-        return SyncVectorEnv([Sampled] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
+        return SyncVectorEnv([Truncated] * 3, autoreset_mode=AutoresetMode.SAME_STEP)
 
     shown = harness.run(VectorGroup(same_step, seeds=[1, 2, 3]), specs, action, 4)
     for name in specs:  # up to and including the first final observation

@@ -220,12 +220,12 @@ def test_a_gradient_that_is_not_finite_is_told_and_harms_nothing(
         return norm
 
     sgd_step(1, spoil=False)
-    guard.check("batch 0")
+    guard.check(lambda: "batch 0")
     assert not torch.isfinite(sgd_step(2, spoil=True))
     assert torch.isfinite(sgd_step(3, spoil=False)), "a later good step does not hide a bad one"
-    with pytest.raises(NonFiniteGradientError, match=r"^batch 1: the gradient is not finite.*learner.learning_rate"):
-        guard.check("batch 1")
-    guard.check("batch 2")
+    with pytest.raises(NonFiniteGradientError, match=r"^batch 1; the gradient is not finite.*learner.learning_rate"):
+        guard.check(lambda: "batch 1")
+    guard.check(lambda: "batch 2")
     moments = [v for state in optimiser.state_dict()["state"].values() for v in state.values()]
     assert all(torch.isfinite(t).all() for t in [*params, *moments])
 
@@ -254,7 +254,7 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
     set_learning_rate(optimiser, 0.1)
     graph.replay()
     assert not any(torch.equal(p, b) for p, b in zip(params, before, strict=True))
-    guard.check("batch")
+    guard.check(lambda: "batch")
 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])

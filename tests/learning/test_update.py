@@ -104,7 +104,7 @@ class Scene:
         calls: list[int] = []
         updater.learn(
             self.batch, targets, kept, clip_range=config.clip_range, entropy_coef=config.entropy_coef,
-            after_step=lambda: calls.append(1) is None,
+            after_step=lambda: calls.append(1), is_stopping=lambda: False,
         )  # fmt: skip
         assert len(calls) == config.sgd_steps_per_batch
         return {
@@ -230,13 +230,38 @@ def test_a_batch_can_be_left_after_any_sgd_step() -> None:
     path = FastPath(precision="fp32", micro_batch=64, channels_last=False)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
-    steps = iter([True, True, False])
+    steps: list[int] = []
     whole = updater.learn(
         scene.batch, targets_of(scene.batch, of, value_mean=0.0, value_std=1.0), scene.batch.arrays["valid"],
-        clip_range=0.1, entropy_coef=0.0, after_step=lambda: next(steps),
+        clip_range=0.1, entropy_coef=0.0, after_step=lambda: steps.append(1), is_stopping=lambda: len(steps) == 3,
     )  # fmt: skip
     assert not whole
-    assert next(steps, None) is None, "three SGD steps were made, no more"
+    assert len(steps) == 3
+
+
+def test_a_slow_sgd_step_is_left_between_its_micro_batches() -> None:
+    scene, of = Scene(), config(epochs=1, minibatches=1)
+    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
+    before = [p.detach().clone() for p in model.parameters()]
+    path = FastPath(precision="fp32", micro_batch=4, channels_last=False)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
+    asked: list[int] = []
+    steps: list[int] = []
+
+    def is_stopping() -> bool:
+        asked.append(1)
+        return len(asked) > 2
+
+    whole = updater.learn(
+        scene.batch, targets_of(scene.batch, of, value_mean=0.0, value_std=1.0), scene.batch.arrays["valid"],
+        clip_range=0.1, entropy_coef=0.0, after_step=lambda: steps.append(1), is_stopping=is_stopping,
+    )  # fmt: skip
+    assert not whole
+    assert not steps
+    assert len(asked) == 4, "two micro-batches of many"
+    for then, now in zip(before, model.parameters(), strict=True):
+        assert torch.equal(then, now)
 
 
 def test_minibatches_and_epochs_count_sgd_steps() -> None:
@@ -273,7 +298,9 @@ def test_a_non_finite_observation_ends_the_batch() -> None:
     scene = Scene()
     scene.store.observation["obs"][0, 0, 0] = np.nan
     scene.batch.arrays["valid"][0, 0] = True
-    with pytest.raises(NonFiniteGradientError):
+    with pytest.raises(
+        NonFiniteGradientError, match=r"not finite: observation 'obs', loss/policy, .*loss/gradient_norm"
+    ):
         scene.step(config())
 
 
@@ -297,7 +324,7 @@ def test_what_does_not_count_makes_no_step(core: str, advantage: str) -> None:
     steps: list[int] = []
     whole = updater.learn(
         scene.batch, targets, np.zeros_like(scene.batch.arrays["valid"]), clip_range=0.1, entropy_coef=0.0,
-        after_step=lambda: steps.append(1) is None,
+        after_step=lambda: steps.append(1), is_stopping=lambda: False,
     )  # fmt: skip
     assert whole
     assert not steps

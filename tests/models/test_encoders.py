@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import (
+    AsImageEncoder,
     ConvEncoder,
     DenseEncoder,
-    FrameStackEncoder,
     GridEncoder,
     ImageInput,
     channels_first,
@@ -46,13 +46,22 @@ def parameters(module: nn.Module) -> int:
         ((36, 36, 3), False, True, True),
         ((35, 64, 3), False, True, False),
         ((7, 7, 3), False, True, False),
-        ((3, 2, 9), True, False, False),
+        ((9, 2, 3), False, False, False),
+        ((3, 3, 2), False, True, False),
+        ((7, 7, 20), False, True, False),
+        ((8, 8, 111), False, True, False),
+        ((5, 4, 26), False, True, False),
+        ((20, 7, 7), True, True, False),
+        ((1, 10, 12), True, True, False),
+        ((210, 160, 3), False, True, True),
+        ((3, 210, 160), True, True, True),
         ((16,), False, False, False),
     ],
 )
 def test_layout_is_read_off_the_shape(shape: tuple[int, ...], first: bool, grid: bool, large: bool) -> None:
     spec = ArraySpec(shape=shape, dtype="uint8")
-    assert channels_first(spec) is first
+    if len(shape) == 3:
+        assert channels_first(spec) is first
     assert is_grid(spec) is grid
     assert is_large_image(spec) is large
 
@@ -126,14 +135,34 @@ def test_a_stack_of_colour_frames_is_one_image_of_many_channels(first: bool) -> 
     shape = (4, 3, 40, 44) if first else (4, 40, 44, 3)
     spec = ArraySpec(shape=shape, dtype="uint8", low=0, high=255)
     encoder = entry_encoder("auto", "obs", spec, NARROW)
-    assert isinstance(encoder, FrameStackEncoder)
+    assert isinstance(encoder, AsImageEncoder)
     x = pixels(spec, 2)
     frames = x if first else x.permute(0, 1, 4, 2, 3)
     side_by_side = torch.cat([frames[:, i] for i in range(4)], 1)
     given = side_by_side if first else side_by_side.permute(0, 2, 3, 1)
     torch.testing.assert_close(encoder(x), encoder.encoder(given.contiguous()))
     named = ObservationEncoder({"frames": spec, "speed": ArraySpec(shape=(2,), dtype="float32")}, NARROW)
-    assert isinstance(named.encoders[0], FrameStackEncoder)
+    assert isinstance(named.encoders[0], AsImageEncoder)
+
+
+def test_a_grey_picture_is_an_image_of_one_channel() -> None:
+    spec = ArraySpec(shape=(40, 44), dtype="uint8", low=0, high=255)
+    x = pixels(spec, 2)
+    for kind in ("auto", "nature", "impala"):
+        encoder = entry_encoder(kind, "obs", spec, NARROW)
+        assert isinstance(encoder, AsImageEncoder)
+        torch.testing.assert_close(encoder(x), encoder.encoder(x[:, None]))
+    board = ArraySpec(shape=(19, 19), dtype="uint8", low=0, high=2)
+    assert spec.is_image
+    assert not board.is_image
+    assert not isinstance(entry_encoder("auto", "obs", board, NARROW), AsImageEncoder)
+
+
+def test_a_stack_of_float_pictures_is_one_image_too() -> None:
+    spec = ArraySpec(shape=(2, 40, 44, 3), dtype="float32")
+    encoder = entry_encoder("auto", "obs", spec, NARROW)
+    assert isinstance(encoder, AsImageEncoder)
+    assert encoder(torch.rand(2, *spec.shape)).shape == (2, encoder.output_size)
 
 
 def test_bfloat16_weights_and_autocast_see_exact_pixels() -> None:

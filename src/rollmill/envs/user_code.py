@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["NoSuchModuleError", "import_if_there", "import_user_code"]
+__all__ = ["NoSuchModuleError", "import_if_there", "import_user_code", "lasting_name"]
 
 
 class NoSuchModuleError(ImportError):
@@ -43,6 +43,11 @@ def import_if_there(name: str) -> ModuleType | None:
         return None
 
 
+def lasting_name(name: str) -> str:
+    """The name under which a module is found from any folder: a file's whole path, a module's own name."""
+    return str(Path(name).resolve()) if name.endswith(".py") else name
+
+
 def _import_file(name: str) -> None:
     path = Path(name).resolve()
     # Under the name __main__ a package's __main__.py would take itself for the program.
@@ -53,7 +58,13 @@ def _import_file(name: str) -> None:
         if file is not None and Path(file).resolve() == path:
             return
     if not path.is_file():
-        raise NoSuchModuleError(f"--import {name} (env.imports): there is no such file")
+        # A run remembers where its file was. It may have been moved since, with the run or without it.
+        moved = getattr(sys.modules.get(module_name), "__file__", None)
+        if moved is not None and Path(moved).name == path.name:
+            return
+        raise NoSuchModuleError(
+            f"--import {name} (env.imports): there is no such file; if it was moved, --import says where it is now"
+        )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -43,15 +43,16 @@ def seed_none(env: Any, seeds: Sequence[int]) -> Any:
 
 
 class VectorGroup:
-    """Steps a ``gymnasium.vector.VectorEnv`` (or an EnvPool) in one call and writes it in NEXT_STEP layout.
+    """Steps a ``gymnasium.vector.VectorEnv`` (or an EnvPool) in one call and writes it as :mod:`rollmill.specs` says.
 
     ======== ===================================================================================================
     NextStep native: the vector's own masked row is ours
-    SameStep ``info["final_obs"]`` is shown in the masked row; the environment meanwhile makes its first step from an
-             observation that nobody saw, so one transition an episode is masked (its reward counts in
-             ``episode_return``), and the second observation is shown with ``reset`` True
-    Disabled the final observation is what the vector shows; before the next step its row is reset with
-             ``options={"reset_mask": ...}``, and the same first step is masked as with SameStep
+    SameStep behind a termination stands the first observation of the next episode, since nothing is bootstrapped from
+             a final one; nothing is masked. Behind a truncation stands ``info["final_obs"]`` in a masked row, while
+             the environment makes its first step from an observation that nobody saw: that transition is masked (its
+             reward counts in ``episode_return``), and the second observation is shown with ``reset`` True
+    Disabled ended rows are reset at once with ``options={"reset_mask": ...}``, which makes it SameStep, the final
+             observation being what the vector had shown
     ======== ===================================================================================================
 
     Attributes:
@@ -169,13 +170,17 @@ class VectorGroup:
                 outcome.truncated[masked] = False
             outcome.reward[masked] = 0.0
         ended = outcome.terminated | outcome.truncated
-        self._any_masked = bool(ended.any())
-        if self._any_masked:
-            self._end(ended, masked, info, into, outcome)
-        self._masked = ended
+        any_ended = bool(ended.any())
+        shows_end = ended if self._mode == "next_step" else outcome.truncated & ~outcome.terminated
+        begun = ended & ~shows_end
+        if any_ended:
+            np.logical_or(into.reset, begun, out=into.reset)
+            self._end(ended, shows_end, masked, info, into, outcome)
+        self._masked = shows_end
+        self._any_masked = any_ended and bool(shows_end.any())
         if self._life_key is not None:
             self._lose_lives(info[self._life_key], outcome, ended)
-        if self._any_masked and self._mode == "disabled":
+        if any_ended and self._mode == "disabled":
             # Now, not before the next step: its actions have to fit the masks of these first observations. What a
             # partial reset tells holds for the rows that it resets alone.
             self._write_mask(observation, info, into, ~ended)
@@ -186,6 +191,8 @@ class VectorGroup:
                 _write_failed(outcome)
                 return
             self._write_mask(observation, info, into, ended)
+            for row in np.flatnonzero(begun).tolist():
+                self._codec.write_row(_row_of(observation, row), row, into.observation)
         else:
             self._write_mask(observation, info, into, self._every_row)
         if into.action_mask is not None:
@@ -202,30 +209,35 @@ class VectorGroup:
             except Exception as error:  # what failed before, if anything, says more
                 self.failures.append(report(self._name, "close", error))
 
-    def _end(self, ended: Array, masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
+    def _end(
+        self, ended: Array, shows_end: Array, masked: Array, info: Any, into: ObservationView, outcome: OutcomeView
+    ) -> None:
+        """Reports the rows that have ``ended``, and shows the final observation of those that ``shows_end`` chooses."""
         outcome.episode_return[ended] = self._return[ended]
         outcome.episode_length[ended] = self._length[ended]
         self._return[ended] = 0.0
         self._length[ended] = 0
         # An episode of a single step can end inside a masked row; its end is counted, but is no transition.
-        self._hidden_ends[ended] = np.where(masked[ended], self._hidden_ends[ended] + 1, 0)
-        if self._mode != "next_step" and int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
-            raise UnsupportedSpace(
-                f"{_MOST_HIDDEN_ENDS} episodes in succession of {self._name} lasted a single step, which a vector "
-                "with autoreset SAME_STEP or DISABLED makes unseen: nothing could be learned from them; build it with "
-                "autoreset_mode=NEXT_STEP"
-            )
         outcome.terminated[masked] = False
         outcome.truncated[masked] = False
-        if self._mode == "same_step":
+        if self._mode == "next_step":
+            return
+        self._hidden_ends[ended] = np.where(masked & shows_end, self._hidden_ends + 1, 0)[ended]
+        if int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
+            raise UnsupportedSpace(
+                f"{_MOST_HIDDEN_ENDS} episodes in succession of {self._name} were truncated after a single step, which "
+                "a vector with autoreset SAME_STEP or DISABLED makes unseen: nothing could be learned from them; build "
+                "it with autoreset_mode=NEXT_STEP"
+            )
+        if self._mode == "same_step" and shows_end.any():
             final = info.get("final_obs", info.get("final_observation"))
             if final is None:
                 raise UnsupportedSpace(
                     f"{self._name} resets in the same step but gives no info['final_obs']: the final observation is "
                     "needed to bootstrap truncated episodes; build it with autoreset_mode=NEXT_STEP"
                 )
-            for row in np.flatnonzero(ended):
-                self._codec.write_row(_row_of(final, int(row)), int(row), into.observation)
+            for row in np.flatnonzero(shows_end).tolist():
+                self._codec.write_row(_row_of(final, row), row, into.observation)
 
     def _lose_lives(self, lives: Array, outcome: OutcomeView, ended: Array) -> None:
         lost = (lives < self._lives) & outcome.valid & ~ended

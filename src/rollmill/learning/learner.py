@@ -18,6 +18,7 @@ from rollmill.learning.lag import LagStatistics
 from rollmill.learning.measure import choose_fast_path
 from rollmill.learning.objective import learns_in_time
 from rollmill.learning.optimisers import (
+    NonFiniteGradientError,
     load_optimiser_state,
     make_optimiser,
     optimiser_state,
@@ -26,7 +27,7 @@ from rollmill.learning.optimisers import (
 from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING, SAVING, WAITING
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
-from rollmill.learning.targets import Targets, targets_of
+from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
 from rollmill.learning.update import Updater
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
@@ -152,6 +153,9 @@ class Learner:
                     reported = now
                 if self._checkpoints.is_due(self.agent_steps):
                     self._save()
+        except (NonFiniteGradientError, NonFiniteSampleError):
+            self._save()  # Gradients that are not finite are left out, so what has been learned is sound.
+            raise
         finally:
             loader.close()
         path = self._save()
@@ -184,6 +188,7 @@ class Learner:
             clip_range=self._clip.value(self.agent_steps),
             entropy_coef=self._entropy.value(self.agent_steps),
             after_step=self._after_step,
+            is_stopping=self._context.stop.is_set,
         )
         for slot in batch.slots:
             self._store.release(slot)
@@ -219,12 +224,11 @@ class Learner:
             # One tuple, so that the loader's thread never sees the mean of one batch with the deviation of another.
             self._value_moments = self._model.value_moments()
 
-    def _after_step(self) -> bool:
+    def _after_step(self) -> None:
         self.sgd_steps += 1
         self._ledger.add(1, 1)
         self._publish()
         self._ledger.enter(LEARNING)
-        return not self._context.stop.is_set()
 
     def _publish(self) -> None:
         """Makes the present weights the newest version; the version is the number of SGD steps."""

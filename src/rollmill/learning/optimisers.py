@@ -8,7 +8,7 @@ nothing waits for anything, and plain numbers are the fastest.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -178,11 +178,11 @@ class NonFiniteGuard:
         for grad in grads:  # not a multiplication by 0: infinity and NaN would survive it
             grad.masked_fill_(is_bad, 0.0)
 
-    def check(self, where: str) -> None:
+    def check(self, where: Callable[[], str]) -> None:
         """Reads the flag (one host sync on CUDA) and clears it.
 
         Args:
-            where: For the message: which batch, and which losses it had.
+            where: Asked for the message: what was going on, and what was not finite.
 
         Raises:
             NonFiniteGradientError: A norm since the last check was not finite.
@@ -190,8 +190,7 @@ class NonFiniteGuard:
         if self._seen.item():
             self._seen.zero_()
             raise NonFiniteGradientError(
-                f"{where}: the gradient is not finite, so the loss overflowed or an observation, reward or stored "
-                f"log-probability was not finite; it was replaced by zeros. Lower learner.learning_rate, set "
+                f"{where()}; the gradient is not finite and was replaced by zeros. Lower learner.learning_rate, set "
                 f"learner.reward_clip, or try learner.precision='fp32'"
             )
 

@@ -82,7 +82,8 @@ class Updater:
         *,
         clip_range: float,
         entropy_coef: float,
-        after_step: Callable[[], bool],
+        after_step: Callable[[], None],
+        is_stopping: Callable[[], bool],
     ) -> bool:
         """Runs all epochs over a batch.
 
@@ -92,26 +93,27 @@ class Updater:
             keep: bool ``[T, N]``: samples that count: valid and not too old.
             clip_range: Epsilon of the PPO ratio, by its schedule.
             entropy_coef: Weight of the entropy bonus, by its schedule.
-            after_step: Called after every SGD step, to publish; False leaves the rest of the batch. A minibatch without
-                a sample that counts makes no step.
+            after_step: Called after every SGD step, to publish. A minibatch without a sample that counts makes no step.
+            is_stopping: Asked before every micro-batch, which may take seconds; True leaves the rest of the batch.
 
         Returns:
             Whether the whole batch was learned from.
 
         Raises:
-            NonFiniteGradientError: A loss of this batch was not finite; the message says which input or loss it was.
+            NonFiniteGradientError: A gradient of this batch was not finite; the message says which observations and
+                losses were not.
         """
         kind = self._config.clip_kind
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
         scales = Scales(math.nan, low, high, entropy_coef)
         for _ in range(self._config.epochs):
             for chosen in self._minibatches(keep):
-                if not self._step(batch, targets, keep, chosen, scales):
-                    continue
-                if not after_step():
-                    self._guard.check("learning from a batch")
+                if self._step(batch, targets, keep, chosen, scales, is_stopping):
+                    after_step()
+                if is_stopping():
+                    self._guard.check(lambda: self._what_was_not_finite(batch))
                     return False
-        self._guard.check("learning from a batch")
+        self._guard.check(lambda: self._what_was_not_finite(batch))
         return True
 
     def last_kl(self) -> float:
@@ -140,8 +142,13 @@ class Updater:
         keep: NDArray[np.bool_],
         chosen: NDArray[np.int64],
         scales: Scales,
+        is_stopping: Callable[[], bool],
     ) -> bool:
-        """One SGD step: the minibatch's micro-batches, whose gradients add up; False if no sample of it counts."""
+        """One SGD step: the minibatch's micro-batches, whose gradients add up.
+
+        Returns:
+            False if nothing was changed, because no sample of it counts or the run is stopping.
+        """
         count = int(keep[:, chosen].sum()) if self._trajectories else len(chosen)
         if not count:
             return False
@@ -158,6 +165,8 @@ class Updater:
         self._step_kl.zero_()
         self._optimiser.zero_grad(set_to_none=True)
         for piece in pieces:
+            if is_stopping():
+                return False
             share = self._objective(self._cut(batch, targets, keep, piece), scales, sums)
             share.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             self._losses[:-1] += share.statistics
@@ -170,6 +179,17 @@ class Updater:
         self._losses[-1] += norm
         self._num_losses += 1
         return True
+
+    def _what_was_not_finite(self, batch: Batch) -> str:
+        """For the message of a run that ends with it, so it may take its time."""
+        index = batch.observation_index[: batch.rollout_length].reshape(-1)
+        names = [
+            f"observation {name!r}"
+            for name, source in self._observation.items()
+            if source.dtype.kind == "f" and not np.isfinite(source[index]).all()
+        ]
+        names += [f"loss/{name}" for name, loss in zip(LOSS_NAMES, self._losses, strict=True) if not loss.isfinite()]
+        return f"learning from a batch in which these are not finite: {', '.join(names)}"
 
     def _scaled(self, scales: Scales, count: int) -> Scales:
         """For a minibatch of which ``count`` samples count."""

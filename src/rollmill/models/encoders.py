@@ -26,13 +26,13 @@ from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.native import gather_images
-from rollmill.specs import ArraySpec
+from rollmill.specs import MAX_CATEGORY, PICTURE_SIDE, ArraySpec
 
 __all__ = [
+    "AsImageEncoder",
     "ConvEncoder",
     "DenseEncoder",
     "EntryEncoder",
-    "FrameStackEncoder",
     "GridEncoder",
     "ImageInput",
     "as_image",
@@ -43,17 +43,25 @@ __all__ = [
     "one_hot_size",
 ]
 
+_COLOURS = (1, 3)
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
-_PICTURE = 16  # the smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller
 _MAX_ONE_HOT = 4096
-_MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 # The native cast's dtypes, and what NumPy, which has no bfloat16, sees them as.
 _NATIVE_CAST = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 
 def channels_first(spec: ArraySpec) -> bool:
-    """Whether the first of three axes holds the channels, which are on the smaller one of the first and the last."""
-    return spec.shape[0] < spec.shape[-1]
+    """Whether the first of three axes holds the channels.
+
+    One or three channels at one end are grey or colour. Otherwise an image's sides are the neighbouring axes that are
+    the more alike: boards and grids may have more planes than rows. Where that says nothing, channels are the fewer.
+    """
+    first, middle, last = spec.shape
+    if (first in _COLOURS) != (last in _COLOURS) and middle not in _COLOURS:
+        return first in _COLOURS
+    if (alike := max(first, middle) * min(middle, last)) != (other := max(middle, last) * min(first, middle)):
+        return other < alike
+    return first < last
 
 
 def is_grid(spec: ArraySpec) -> bool:
@@ -71,12 +79,18 @@ def is_large_image(spec: ArraySpec) -> bool:
 
 def is_categorical(spec: ArraySpec) -> bool:
     """Whether an integer entry's declared bounds are 0 and a number so small that its values are categories."""
-    return spec.dtype == "uint8" and spec.low == 0 and spec.high is not None and spec.high <= _MAX_CATEGORY
+    return spec.dtype == "uint8" and spec.low == 0 and spec.high is not None and spec.high <= MAX_CATEGORY
 
 
 def as_image(spec: ArraySpec) -> ArraySpec:
-    """A stack of uint8 images, ``[S, H, W, C]`` or ``[S, C, H, W]``, as one of S * C channels; else ``spec`` itself."""
-    if spec.dtype != "uint8" or len(spec.shape) != 4:
+    """``spec`` as an image of three axes, where it is one of other axes; else ``spec`` itself.
+
+    That is a grey picture, ``[H, W]``, or a stack of images, ``[S, H, W, C]`` or ``[S, C, H, W]``, whose S * C channels
+    stand side by side.
+    """
+    if len(spec.shape) == 2 and spec.is_image:
+        return replace(spec, shape=(1, *spec.shape))
+    if len(spec.shape) != 4:
         return spec
     frames, *image = spec.shape
     if channels_first(replace(spec, shape=tuple(image))):
@@ -116,7 +130,7 @@ class ImageInput(nn.Conv2d):
         super().__init__(channels, out_channels, kernel_size, stride, padding)
         self.is_bytes = spec.dtype == "uint8"
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
-        is_picture = self.is_bytes and not is_categorical(spec) and min(self.image_size) >= _PICTURE
+        is_picture = self.is_bytes and not is_categorical(spec) and min(self.image_size) >= PICTURE_SIDE
         self.pixel_scale = 1.0 / 255.0 if is_picture else 1.0
         self.channels_last = True
 
@@ -206,23 +220,25 @@ class ConvEncoder(EntryEncoder):
         return _dense_head(self.convolutions(x), self.dense, self.activation)
 
 
-class FrameStackEncoder(EntryEncoder):
-    """A stack of images, such as Atari's frames in colour, to an encoder of one image: their channels side by side.
+class AsImageEncoder(EntryEncoder):
+    """A grey picture or a stack of images, such as Atari's frames in colour, to an encoder of images of three axes.
 
     Args:
-        spec: uint8 ``[S, H, W, C]`` or ``[S, C, H, W]``.
-        encoder: For :func:`as_image` of it.
+        spec: ``[H, W]``, ``[S, H, W, C]`` or ``[S, C, H, W]``.
+        image: :func:`as_image` of it.
+        encoder: For ``image``.
     """
 
-    def __init__(self, spec: ArraySpec, encoder: EntryEncoder) -> None:
+    def __init__(self, spec: ArraySpec, image: ArraySpec, encoder: EntryEncoder) -> None:
         super().__init__(encoder.output_size)
-        self.channels_first = channels_first(replace(spec, shape=spec.shape[1:]))
+        stacked_last = len(spec.shape) == 4 and not channels_first(replace(spec, shape=spec.shape[1:]))
+        self.order = (0, 2, 3, 1, 4) if stacked_last else tuple(range(len(spec.shape) + 1))
+        self.image_shape = image.shape
         self.encoder = encoder
 
     def forward(self, x: Tensor) -> Tensor:
-        """``[N, S, ...]`` to ``[N, output_size]``."""
-        image = x.flatten(1, 2) if self.channels_first else x.permute(0, 2, 3, 1, 4).flatten(3)
-        features: Tensor = self.encoder(image)
+        """``[N, ...]`` to ``[N, output_size]``."""
+        features: Tensor = self.encoder(x.permute(self.order).reshape(-1, *self.image_shape))
         return features
 
 

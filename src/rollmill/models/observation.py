@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import (
+    AsImageEncoder,
     ConvEncoder,
     DenseEncoder,
     EntryEncoder,
-    FrameStackEncoder,
     GridEncoder,
     as_image,
     channels_first,
@@ -69,7 +69,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
     """
     image = as_image(spec)
     if image is not spec and kind != "mlp":
-        return FrameStackEncoder(spec, entry_encoder(kind, name, image, config))
+        return AsImageEncoder(spec, image, entry_encoder(kind, name, image, config))
     if kind == "auto":
         kind = "nature" if is_large_image(spec) else "small" if is_grid(spec) else "mlp"
     if kind not in BUILT_IN_ENCODERS:

@@ -27,6 +27,8 @@ LEARNER = "learner"
 
 _POLL_S = 0.25
 _STOP_GRACE_S = 8.0
+# Five seconds after a failure nothing is left; SIGTERM and SIGKILL take one more.
+_FAILURE_GRACE_S = 3.0
 # Ten seconds after Ctrl-C nothing is left; asking for stacks and killing, one after another, take the rest.
 _END_WITHIN_S = 6.5
 # Between the first and the last process that a signal to all of them reaches.
@@ -57,8 +59,8 @@ def watch(
     has_begun = False
     ended_by: EndedBy | None = None
 
-    def grace_s() -> float:
-        return max(0.0, min(_STOP_GRACE_S, last_moment - time.monotonic()))
+    def grace_s(longest: float = _FAILURE_GRACE_S) -> float:
+        return max(0.0, min(longest, last_moment - time.monotonic()))
 
     def is_ending() -> bool:
         return supervisor.stop_flag.is_set() or wanted_end() == "signal"
@@ -77,7 +79,7 @@ def watch(
                 monitor.report(event.content.report, supervisor.snapshot())
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
-                return event.content, ended_by, grace_s()
+                return event.content, ended_by, grace_s(_STOP_GRACE_S)
         wanted = wanted_end()
         if ended_by is None:
             if time.monotonic() > time_is_up:
