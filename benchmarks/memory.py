@@ -46,7 +46,8 @@ def measure(preset: str, num_envs: int, settings: dict[str, object], at_least_s:
                 private, files = usage(pid)
             except OSError:
                 continue
-            if b"sweep.py" not in command:
+            # Not the watchdog, nor multiprocessing's helper, which serves this whole program and not one run.
+            if b"sweep.py" not in command and b"resource_tracker" not in command:
                 memory, descriptors, processes = memory + private, descriptors + files, processes + 1
         found.update(private_bytes=memory, descriptors=descriptors, processes=processes)
         return True

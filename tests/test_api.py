@@ -66,7 +66,6 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_made(tmp_path: Path)
     ("name", "value"),
     [
         ("env.name", "gym/Acrobot-v1"),
-        ("env.kwargs", {"size": 9}),
         ("env.atari.frame_stack", 1),
         ("env.vizdoom.measurements", True),
     ],

@@ -16,7 +16,7 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
     [T + 1, B]       value                      V(x_t) as the behaviour policy saw it; value[T] is filled when the next
                                                 slot's x_0 is inferred (same observation, same recurrent state)
     [T, B, ...]      action, log_prob           a_t and log mu(a_t | x_t), mu being the behaviour policy
-    [T, B]           policy_version, policy_id  of the policy that chose a_t
+    [T, B]           policy_version             of the policy that chose a_t
     [T, B]           reward                     r_t, raw (unscaled, unclipped): the consequence of a_t
     [T, B]           terminated, truncated      whether the episode ended *with* r_t
     [T, B]           valid                      whether (x_t, a_t, r_t, x_{t+1}) is a transition to learn from

@@ -113,3 +113,22 @@ def test_training_is_held_still_between_slices(monkeypatch: pytest.MonkeyPatch) 
     assert pauses == [0, 0]
     assert training.steps_per_second > 0
     assert training.seconds >= 3.0
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides"),
+    [
+        ("gym/CartPole-v1", {"model.core": "gru"}),
+        ("atari/breakout", {"env.atari.frame_stack": 1}),
+        ("vizdoom/basic", {"model.core_size": 256}),
+        ("gym/Acrobot-v1", {}),
+    ],
+)
+def test_no_bound_where_the_frozen_kernels_are_of_something_else(preset: str, overrides: dict[str, object]) -> None:
+    with train._bound_meter(rollmill.make_config(preset, overrides)) as meter:
+        assert meter is None
+
+
+def test_a_bound_where_they_are_the_presets_own() -> None:
+    with train._bound_meter(rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()) as meter:
+        assert meter is not None

@@ -9,6 +9,7 @@ import pytest
 
 from rollmill.envs import EnvConfig, make_group, probe
 from rollmill.envs.config import AtariOptions, VizdoomOptions
+from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import make_env
 from rollmill.envs.vizdoom import scenarios
 
@@ -102,6 +103,20 @@ def test_atari_options(harness):
     assert data.truncated[59].all()
     # A dot earns 10: rewards are raw.
     assert data.reward.max() >= 10
+
+
+@pytest.mark.parametrize("name", ["frameskip", "stack_num", "reward_clipping"])
+def test_atari_settings_are_not_said_twice(name):
+    with pytest.raises(UnknownEnvironment, match=rf"env.kwargs.{name}=2: .*env.frameskip.*env.atari"):
+        probe(EnvConfig(name="atari/pong", kwargs={name: 2}))
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "frameskip", "frames"),
+    [({}, None, 4), ({"frameskip": 2}, None, 2), ({}, 6, 6), ({"frameskip": 1}, None, 1)],
+)
+def test_frames_that_an_id_skips_itself_are_counted(kwargs, frameskip, frames):
+    assert probe(EnvConfig(name="gym/ALE/Pong-v5", kwargs=kwargs, frameskip=frameskip)).frameskip == frames
 
 
 def test_vizdoom_presentation(harness, tmp_path, monkeypatch):

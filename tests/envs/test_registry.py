@@ -14,7 +14,7 @@ from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import make_env
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import find_registration, install, register_env, register_factory, registrations
-from rollmill.envs.user_code import NoSuchModuleError, import_user_code
+from rollmill.envs.user_code import NoSuchModuleError, import_user_code, lasting_name
 
 
 def test_a_class_is_registered_in_one_line():
@@ -185,3 +185,19 @@ def test_a_place_is_a_name(tmp_path, monkeypatch):
         assert find_registration(nowhere) is None
     with pytest.raises(ModuleNotFoundError, match="placed_and_not_there"):
         find_registration("placed_wrongly:Placed")
+
+
+def test_a_file_that_was_moved_is_found_once_it_was_imported_from_where_it_is(tmp_path, monkeypatch):
+    text = (
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\nfrom rollmill.envs import register_env\n"
+        "class Moved(CartPoleEnv): pass\nregister_env('moved', Moved)\n"
+    )
+    (tmp_path / "moved_envs.py").write_text(text)
+    recorded = str(tmp_path / "where_it_was" / "moved_envs.py")
+    with pytest.raises(NoSuchModuleError, match="--import says where it is now"):
+        probe(EnvConfig(name="moved", imports=(recorded,)))
+    monkeypatch.chdir(tmp_path)
+    import_user_code("moved_envs.py")
+    assert probe(EnvConfig(name="moved", imports=(recorded,))).name == "moved"
+    assert lasting_name("moved_envs.py") == str(tmp_path / "moved_envs.py")
+    assert lasting_name("my_pkg.envs") == "my_pkg.envs"

@@ -75,6 +75,18 @@ def test_resuming_goes_on_where_the_run_ended(tmp_path: Path) -> None:
     assert steps == sorted(steps)
     versions = [row["policy_version"] for row in rows]
     assert versions == sorted(versions)
+    episodes = [row["episodes"] for row in rows]
+    assert episodes == sorted(episodes)
+    earlier = max(i for i, row in enumerate(rows) if row["agent_steps"] <= first.agent_steps)
+    assert rows[earlier]["episode_return"] is not None
+    assert all(row["episode_return"] is not None for row in rows[earlier:]), "the last episodes are not forgotten"
+
+
+def test_old_samples_are_left_out_and_counted(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"learner.max_policy_lag": 0, "learner.minibatches": 2})
+    last = read_metrics(run.dir)[-1]
+    assert last["stale_samples"] > 0
+    assert last["agent_steps"] == run.agent_steps >= 3000
 
 
 def test_a_run_ends_at_its_target_return(tmp_path: Path) -> None:

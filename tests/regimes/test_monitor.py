@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 import rollmill
-from rollmill.regimes.asynchronous import _leave_reports
+from rollmill.learning.batches import EpisodeEnd
+from rollmill.learning.report import LearnerReport
+from rollmill.regimes.asynchronous import _leave_curve, _leave_ledger
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
-from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 
 PROBED = Probed(
@@ -45,7 +49,30 @@ def test_a_full_disk_does_not_hide_what_ended_the_run(tmp_path: Path, caplog: py
 def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> None:
     (tmp_path / "ledger.txt").mkdir()
     notes: list[str] = []
-    _leave_reports(tmp_path, "the account", title="a run", note=notes.append)
+    _leave_ledger(tmp_path, "the account", note=notes.append)
+    _leave_curve(tmp_path, title="a run", note=notes.append)
     assert "ledger.txt could not be written: [Errno 21]" in notes[0]
     assert "learning_curve.png could not be drawn: NoMetricsError" in notes[1]
     assert f"rollmill plot {tmp_path}" in notes[1]
+
+
+def report_of(agent_steps: int, **changes: Any) -> LearnerReport:
+    plain = LearnerReport(agent_steps, 0, 0, 0, 0, (), 0.0, 0, (), 1.0, {}, 1e-3, "")
+    return replace(plain, **changes)
+
+
+def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    config = rollmill.make_config("gym/CartPole-v1", {"target_return": 10.0})
+    with Monitor(config, PROBED, writer=writer, display=None, time_before_s=50.0, episodes_before=300) as monitor:
+        monitor.report(report_of(1000, earlier_episodes=(EpisodeEnd(20.0, 20),) * 100), {})
+        assert monitor.mean_return == 20.0
+        assert not monitor.has_reached_target, "which has to be shown once more"
+        monitor.report(report_of(2000, episodes=(EpisodeEnd(30.0, 30),) * 50), {})
+        assert monitor.mean_return == 25.0
+        monitor.report(report_of(3000, episodes=(EpisodeEnd(30.0, 30),) * 50), {})
+        assert monitor.has_reached_target
+    rows = read_metrics(tmp_path)
+    assert [row["episodes"] for row in rows] == [300, 350, 400]
+    assert [row["episode_return"] for row in rows] == [20.0, 25.0, 30.0]
+    assert rows[0]["time_s"] >= 50.0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +20,7 @@ from rollmill.api import make_config
 from rollmill.benchmarking.bound import BoundMeter
 from rollmill.benchmarking.pausing import paused_children
 from rollmill.benchmarking.simulation import pure_simulation
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.asynchronous import run as run_async
 
@@ -169,10 +169,12 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
-    # Pure simulation has all cores, whatever the run gives its rollout workers.
-    alone = make_config(
-        preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
-    ).resolved()
+    # Pure simulation has all cores, whatever the run gives its rollout workers, if its environments can be spread so.
+    alone = config
+    with suppress(ConfigError):
+        alone = make_config(
+            preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
+        ).resolved()
     slices = max(1, round(seconds / _SLICE_S))
     with _bound_meter(config) as meter:
 
@@ -217,7 +219,13 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
 
 
 def _bound_meter(config: Config) -> AbstractContextManager[BoundMeter | None]:
-    """Measures the bound of this environment and network; None where there are no frozen kernels for them."""
+    """Measures the bound of this environment and network; None where there are no frozen kernels for them.
+
+    The kernels are of the presets' own, so other settings of env or model leave nothing to compare with.
+    """
+    preset = make_config(config.preset or config.env.name)
+    if (config.env, config.model) != (preset.env, preset.model):
+        return nullcontext()
     family, _, name = config.env.name.partition("/")
     epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
     if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):

@@ -54,7 +54,7 @@ def maker(config: EnvConfig) -> Maker:
     """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
     Raises:
-        UnknownEnvironment: ALE has no such game.
+        UnknownEnvironment: ALE has no such game, or ``kwargs`` repeats one of our settings.
         MissingExtra: ale-py is not installed.
     """
     ale_py = _ale()
@@ -66,24 +66,31 @@ def maker(config: EnvConfig) -> Maker:
     if config.max_episode_steps is not None:
         frames = min(frames, config.max_episode_steps * frameskip)
 
+    arguments: dict[str, Any] = {
+        "max_num_frames_per_episode": frames,
+        "repeat_action_probability": options.sticky_actions,
+        "full_action_space": options.full_action_space,
+        "img_height": options.screen_size,
+        "img_width": options.screen_size,
+        "grayscale": options.grayscale,
+        "stack_num": options.frame_stack,
+        "frameskip": frameskip,
+        "noop_max": options.noop_max,
+        "use_fire_reset": options.fire_reset,
+        # Losing a life is told apart from the end of the game by VectorGroup, without an autoreset.
+        "episodic_life": False,
+        "reward_clipping": False,
+    }
+    if said_twice := sorted(arguments.keys() & config.kwargs.keys()):
+        raise UnknownEnvironment(
+            f"env.kwargs.{said_twice[0]}={config.kwargs[said_twice[0]]!r}: atari/{game} has settings of its own for "
+            "this, env.frameskip, env.max_episode_steps, env.atari.* and learner.reward_clip, so that frames and "
+            "episodes are counted right; env.kwargs is for what they do not name"
+        )
+
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
-        arguments: dict[str, Any] = {
-            "num_threads": num_threads,
-            "max_num_frames_per_episode": frames,
-            "repeat_action_probability": options.sticky_actions,
-            "full_action_space": options.full_action_space,
-            "img_height": options.screen_size,
-            "img_width": options.screen_size,
-            "grayscale": options.grayscale,
-            "stack_num": options.frame_stack,
-            "frameskip": frameskip,
-            "noop_max": options.noop_max,
-            "use_fire_reset": options.fire_reset,
-            # Losing a life is told apart from the end of the game by VectorGroup, without an autoreset.
-            "episodic_life": False,
-            "reward_clipping": False,
-        }
-        return ale_py.vector_env.AtariVectorEnv(game, num_envs, **{**arguments, **config.kwargs})
+        given = {**arguments, "num_threads": num_threads, **config.kwargs}
+        return ale_py.vector_env.AtariVectorEnv(game, num_envs, **given)
 
     return Maker(
         env=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -196,7 +196,7 @@ def maker(config: EnvConfig) -> Maker:
             raise _missing(id, spec, error) from error
 
     native = spec.vector_entry_point is not None
-    skip = config.frameskip or 1
+    skip = config.frameskip or _own_frameskip({**spec.kwargs, **kwargs})
     if spec.entry_point is None:
         return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip, max_episode_steps=limit)
     return Maker(
@@ -207,6 +207,12 @@ def maker(config: EnvConfig) -> Maker:
         max_episode_steps=limit,
         time_limit=limit,
     )
+
+
+def _own_frameskip(kwargs: Mapping[str, Any]) -> int:
+    """Frames for each step of an id that skips them itself and says so, as ALE's do; 1 for all others."""
+    skip = kwargs.get("frameskip")
+    return skip if isinstance(skip, int) and skip >= 1 else 1
 
 
 def _log_mujoco_warnings() -> None:

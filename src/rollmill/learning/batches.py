@@ -25,7 +25,7 @@ _POLL_S = 0.2
 Prepared = TypeVar("Prepared")
 
 # Behind the whole batch there is nothing that needs these per sample on the learner's device.
-_NOT_GATHERED = ("policy_id", "episode_return", "episode_length")
+_NOT_GATHERED = ("episode_return", "episode_length")
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,7 +40,8 @@ from rollmill.storage.random_states import pack_random_states, restore_random_st
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
-_SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_returns", "random")
+_RECENT_EPISODES = 100
+_SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
 
 
 class _Prepared(NamedTuple):
@@ -104,7 +106,7 @@ class Learner:
         self.stale_samples = 0
         self.invalid_samples = 0
         self._episodes: list[EpisodeEnd] = []
-        self._recent_returns: list[float] = []
+        self._recent_episodes: list[EpisodeEnd] = []
         self._lag = LagStatistics()
 
         self._ledger.enter(MEASURING)
@@ -138,7 +140,7 @@ class Learner:
             self._prepare,
         )
         # Says what was chosen, and is where the clock of the speed starts.
-        self._context.send(self._report())
+        self._context.send(replace(self._report(), earlier_episodes=tuple(self._recent_episodes)))
         reported = time.monotonic()
         try:
             while self.agent_steps < self._total_steps and not self._context.stop.is_set():
@@ -239,7 +241,7 @@ class Learner:
     def _report(self) -> LearnerReport:
         lag, episodes = self._lag, tuple(self._episodes)
         self._lag, self._episodes = LagStatistics(), []
-        self._recent_returns = [*self._recent_returns, *(e.episode_return for e in episodes)][-100:]
+        self._recent_episodes = [*self._recent_episodes, *episodes][-_RECENT_EPISODES:]
         return LearnerReport(
             agent_steps=self.agent_steps,
             updates=self.updates,
@@ -257,9 +259,13 @@ class Learner:
         )
 
     def _save(self) -> Any:
-        """Writes a checkpoint; its metric is the mean return of the last 100 episodes."""
+        """Writes a checkpoint; its metric is the mean return of the last 100 episodes.
+
+        It has none before there are so many: the first to end are the shortest, in many tasks the best or the worst.
+        """
         self._ledger.enter(SAVING)
-        metric = float(np.mean(self._recent_returns)) if self._recent_returns else None
+        returns = [episode.episode_return for episode in self._recent_episodes]
+        metric = float(np.mean(returns)) if len(returns) == _RECENT_EPISODES else None
         return self._checkpoints.save(
             {
                 "model": self._model.state_dict(),
@@ -272,7 +278,7 @@ class Learner:
                     "stale_samples": self.stale_samples,
                     "invalid_samples": self.invalid_samples,
                 },
-                "recent_returns": self._recent_returns,
+                "recent_episodes": [[e.episode_return, e.episode_length] for e in self._recent_episodes],
                 "random": pack_random_states({"learner": self._random}),
             },
             agent_steps=self.agent_steps,
@@ -304,5 +310,5 @@ class Learner:
         self.sgd_steps = counters["sgd_steps"]
         self.stale_samples = counters["stale_samples"]
         self.invalid_samples = counters["invalid_samples"]
-        self._recent_returns = list(state["recent_returns"])
+        self._recent_episodes = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
         restore_random_states(state["random"], {"learner": self._random})

@@ -26,6 +26,7 @@ class LearnerReport:
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
+        earlier_episodes: The last ones of earlier sessions, in the first report of a resumed run.
     """
 
     agent_steps: int
@@ -41,6 +42,7 @@ class LearnerReport:
     losses: Mapping[str, float]
     learning_rate: float
     fast_path: str
+    earlier_episodes: tuple[EpisodeEnd, ...] = ()
 
 
 @dataclass(frozen=True)

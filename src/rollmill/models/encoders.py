@@ -300,8 +300,9 @@ class GridEncoder(EntryEncoder):
 class DenseEncoder(EntryEncoder):
     """An MLP on a flattened entry; no hidden layers make it the identity.
 
-    Integer entries with a single element and declared bounds (``Discrete`` observations) become one-hot; uint8 entries
-    declared up to 255 are multiplied by 1/255, folded into the first weight; all else is cast to float.
+    Integer entries with a single element and declared bounds become one-hot (``Discrete`` observations come as one-hot
+    vectors); uint8 entries declared up to 255 are multiplied by 1/255, folded into the first weight; all else is cast
+    to float.
 
     Args:
         spec: The entry.

@@ -97,9 +97,14 @@ def run(
             run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
         )
         earlier = read_metrics(run_dir) if resume else []
-        time_before_s = float(earlier[-1]["time_s"]) if earlier else 0.0
         with Monitor(
-            config, probed, writer=writer, display=display, on_report=on_report, time_before_s=time_before_s
+            config,
+            probed,
+            writer=writer,
+            display=display,
+            on_report=on_report,
+            time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+            episodes_before=int(earlier[-1]["episodes"]) if earlier else 0,
         ) as monitor:
             monitor.note(describe(run_setup))
             start_processes(supervisor, run_setup)
@@ -111,11 +116,17 @@ def run(
                     return "target_return"
                 return "caller" if stop_when is not None and stop_when() else None
 
-            finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end)
+            try:
+                finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end)
+            except BaseException:
+                # A run of hours that fails says where its time went, too; its curve takes longer than it may.
+                _leave_ledger(run_dir, format_ledger(supervisor.snapshot()), note=monitor.note)
+                raise
             accounts = supervisor.snapshot()
             supervisor.stop(grace_s=grace_s)
             summary = format_ledger(accounts)
-            _leave_reports(run_dir, summary, title=config.preset or config.env.name, note=monitor.note)
+            _leave_ledger(run_dir, summary, note=monitor.note)
+            _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             return Outcome(
                 finished.report.agent_steps,
@@ -134,12 +145,16 @@ def saved_steps(run_dir: Path) -> int | None:
         return None  # The learner will find the same, and say so.
 
 
-def _leave_reports(run_dir: Path, summary: str, *, title: str, note: Callable[[str], None]) -> None:
-    """Writes the account and the curves of a run that is over: trained and saved, so nothing here may fail it."""
+def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
+    """Writes the account of a run that is over, so nothing here may fail it."""
     try:
         (run_dir / LEDGER_FILE).write_text(summary + "\n")
     except OSError as error:
         note(f"{LEDGER_FILE} could not be written: {error}")
+
+
+def _leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> None:
+    """Draws the curves of a run that is over, so nothing here may fail it."""
     try:
         plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
     except Exception as error:  # Of a drawing library there is no telling which.

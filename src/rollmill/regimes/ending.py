@@ -98,7 +98,7 @@ def watch(
             stacks = supervisor.stacks(hung.handle)
             supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
             supervisor.stop(grace_s=grace_s())
-            raise hung.error(stacks)
+            raise hung.error(stacks, "rollout.step_timeout_s sets how many")
 
 
 def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:

@@ -36,6 +36,7 @@ class Monitor:
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
         time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
+        episodes_before: Episodes that ended in them, likewise.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Monitor:
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
         time_before_s: float = 0.0,
+        episodes_before: int = 0,
     ) -> None:
         """Starts the clock."""
         self._config = config
@@ -63,7 +65,7 @@ class Monitor:
         self._started = time.monotonic()
         self._time_before_s = time_before_s
         self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_EPISODES)
-        self._episodes = 0
+        self._episodes = self._episodes_before = episodes_before
         self._speeds: deque[tuple[float, int]] = deque()
         self._accounts: Mapping[str, ProcessAccount] = {}
         self._fast_path = ""
@@ -92,7 +94,8 @@ class Monitor:
         if report.fast_path and report.fast_path != self._fast_path:
             self._fast_path = report.fast_path
             self.note(f"learner: {report.fast_path}")
-        self._recent.extend((e.episode_return, e.episode_length) for e in report.episodes)
+        for episode in (*report.earlier_episodes, *report.episodes):
+            self._recent.append((episode.episode_return, episode.episode_length))
         self._episodes += len(report.episodes)
         shares = phase_shares(accounts, self._accounts or None)
         self._accounts = accounts
@@ -113,7 +116,8 @@ class Monitor:
     def has_reached_target(self) -> bool:
         """Whether the last 100 episodes, all of this session, are as good as ``target_return`` asks for."""
         target, mean = self._config.target_return, self.mean_return
-        return target is not None and mean is not None and len(self._recent) == _RECENT_EPISODES and mean >= target
+        of_this_session = self._episodes - self._episodes_before
+        return target is not None and mean is not None and of_this_session >= _RECENT_EPISODES and mean >= target
 
     def _speed(self, now: float, agent_steps: int) -> float:
         """Agent steps a second over the last ten seconds."""

@@ -78,11 +78,11 @@ class Hung(NamedTuple):
     seconds: float
     limit: float
 
-    def error(self, stacks: str = "") -> ProcessHung:
-        """The exception to raise for it, with what ``Supervisor.stacks`` gave."""
+    def error(self, stacks: str = "", advice: str = "") -> ProcessHung:
+        """The exception to raise for it, with what ``Supervisor.stacks`` gave, and what sets the limit."""
         return ProcessHung(
             f"{self.handle} hangs: it has been in phase {self.phase!r} for {self.seconds:.0f} s; "
-            f"{self.limit:.0f} s are allowed.",
+            f"{self.limit:.0f} s are allowed{f' ({advice})' if advice else ''}.",
             stacks,
         )
 

@@ -253,8 +253,8 @@ class CheckpointStore:
             return LoadedCheckpoint(load_checkpoint(self.best_path, map_location), self.best_path)
         except FileNotFoundError:
             raise CheckpointError(
-                f"no best checkpoint in {self.folder}: none was saved with a metric yet, or checkpoint.keep_best is "
-                f"off; use the latest"
+                f"no best checkpoint in {self.folder}: none was saved with a metric yet, for which 100 episodes must "
+                f"have ended, or checkpoint.keep_best is off; use the latest"
             ) from None
 
     def _best_metric(self) -> float:

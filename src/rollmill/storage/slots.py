@@ -129,7 +129,6 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
         scalar("value", "float32", steps + 1),
         scalar("log_prob", "float32"),
         scalar("policy_version", "int32"),
-        scalar("policy_id", "int32"),
         scalar("reward", "float32"),
         scalar("terminated", "bool"),
         scalar("truncated", "bool"),
