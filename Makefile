@@ -46,8 +46,8 @@ bench: install  ## this machine's figures: ring, simulation, sampler, training
 	$(BIN)/rollmill bench sampler atari/breakout --seconds 30 --json
 	$(BIN)/rollmill bench train atari/breakout --seconds 60 --json
 
-bench-peers: install  ## Sample Factory, Stable-Baselines3 and a CleanRL-style PPO beside Rollmill, interleaved
-	$(BIN)/python benchmarks/peers.py
+bench-peers: install  ## Rollmill beside its peers, interleaved; ENV=atari, cartpole or vizdoom
+	$(BIN)/python benchmarks/peers.py --env $(or $(ENV),atari)
 
 clean:  ## remove what was built
 	rm -rf $(VENV) build .mypy_cache .ruff_cache .pytest_cache
