@@ -105,9 +105,11 @@ def test_atari_options(harness):
     assert data.reward.max() >= 10
 
 
-@pytest.mark.parametrize("name", ["frameskip", "stack_num", "reward_clipping"])
-def test_atari_settings_are_not_said_twice(name):
-    with pytest.raises(UnknownEnvironment, match=rf"env.kwargs.{name}=2: .*env.frameskip.*env.atari"):
+@pytest.mark.parametrize("name", ["frameskip", "episodic_life", "reward_clipping"])
+def test_atari_arguments_may_not_have_things_miscounted(name):
+    with pytest.raises(
+        UnknownEnvironment, match=rf"env.kwargs.{name}=2: .*counted wrongly; use env.frameskip.*env.atari"
+    ):
         probe(EnvConfig(name="atari/pong", kwargs={name: 2}))
 
 

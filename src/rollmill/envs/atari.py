@@ -13,6 +13,8 @@ from rollmill.envs.vector_group import seed_array
 __all__ = ["check_game", "games", "maker"]
 
 _DEFAULT_FRAMESKIP = 4
+# Arguments of the emulator's that say what a frame, an episode or a return is, as settings of ours do.
+_COUNTED = {"frameskip", "max_num_frames_per_episode", "episodic_life", "reward_clipping"}
 
 
 def _ale() -> Any:
@@ -54,7 +56,7 @@ def maker(config: EnvConfig) -> Maker:
     """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
     Raises:
-        UnknownEnvironment: ALE has no such game, or ``kwargs`` repeats one of our settings.
+        UnknownEnvironment: ALE has no such game, or ``kwargs`` would have frames, episodes or returns miscounted.
         MissingExtra: ale-py is not installed.
     """
     ale_py = _ale()
@@ -81,11 +83,11 @@ def maker(config: EnvConfig) -> Maker:
         "episodic_life": False,
         "reward_clipping": False,
     }
-    if said_twice := sorted(arguments.keys() & config.kwargs.keys()):
+    if miscounted := sorted(_COUNTED & config.kwargs.keys()):
         raise UnknownEnvironment(
-            f"env.kwargs.{said_twice[0]}={config.kwargs[said_twice[0]]!r}: atari/{game} has settings of its own for "
-            "this, env.frameskip, env.max_episode_steps, env.atari.* and learner.reward_clip, so that frames and "
-            "episodes are counted right; env.kwargs is for what they do not name"
+            f"env.kwargs.{miscounted[0]}={config.kwargs[miscounted[0]]!r}: frames, episodes or returns would be "
+            "counted wrongly; use env.frameskip, env.max_episode_steps, env.atari.max_frames, env.atari.life_loss or "
+            "learner.reward_clip"
         )
 
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
