@@ -28,11 +28,11 @@ Overrides = Mapping[str, object]
 # 0.2 are those of rl_games (configs/atari/ppo_pong_gymnasium.yaml): what the shared layers learn early, they learn from
 # the value. Ours for two cores without a GPU, where a sample costs as much to learn from as to simulate: one epoch over
 # eight minibatches of 128 instead of four epochs over four of 256, at a learning rate of 1e-3 instead of 2.5e-4, which
-# moves the policy as far a sample (docs/journal.md); and 128 environments with rollouts of 16 steps instead of 8 with
-# 128: samples are young, and a policy worker, which gets a quarter of the environments at once, has 32 rows to compute.
+# moves the policy as far a sample (docs/journal.md); rollouts of 32 steps (Sample Factory) instead of 128, so that
+# samples are young.
 ATARI: Overrides = {
-    "num_envs": 128,
-    "rollout_length": 16,
+    "num_envs": 64,
+    "rollout_length": 32,
     "total_steps": 10_000_000,
     "learner.batch_size": 1024,
     "learner.epochs": 1,
