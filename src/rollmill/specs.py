@@ -51,7 +51,6 @@ from typing import Literal
 import numpy as np
 
 __all__ = [
-    "MAX_CATEGORY",
     "PICTURE_SIDE",
     "ActionSpec",
     "ArraySpec",
@@ -64,8 +63,7 @@ __all__ = [
 PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 
-MAX_CATEGORY = 31
-"""The largest number on a grid that is still taken for a category."""
+_MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +95,11 @@ class ArraySpec:
         return self.size * np.dtype(self.dtype).itemsize
 
     @property
+    def is_categorical(self) -> bool:
+        """Whether this is of bytes whose declared bounds are 0 and a number so small that they are categories."""
+        return self.dtype == "uint8" and self.low == 0 and self.high is not None and self.high <= _MAX_CATEGORY
+
+    @property
     def is_image(self) -> bool:
         """Whether encoders take this for an image.
 
@@ -106,7 +109,7 @@ class ArraySpec:
         if self.dtype != "uint8":
             return False
         if len(self.shape) == 2:
-            return min(self.shape) >= PICTURE_SIDE and (self.high is None or self.high > MAX_CATEGORY)
+            return min(self.shape) >= PICTURE_SIDE and not self.is_categorical
         return len(self.shape) in (3, 4)
 
 

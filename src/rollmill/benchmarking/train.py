@@ -79,7 +79,7 @@ class _Slices:
     @property
     def seconds(self) -> float:
         """From the first to the last report of each slice, together."""
-        return sum(reports[-1][0] - reports[0][0] for reports in self.slices if reports)
+        return sum(reports[-1][0] - reports[0][0] for reports in self.slices)
 
     @property
     def steps_per_second(self) -> float:

@@ -171,13 +171,14 @@ class VectorGroup:
             outcome.reward[masked] = 0.0
         ended = outcome.terminated | outcome.truncated
         any_ended = bool(ended.any())
-        shows_end = ended if self._mode == "next_step" else outcome.truncated & ~outcome.terminated
-        begun = ended & ~shows_end
+        self._masked, self._any_masked = ended, any_ended
         if any_ended:
-            np.logical_or(into.reset, begun, out=into.reset)
-            self._end(ended, shows_end, masked, info, into, outcome)
-        self._masked = shows_end
-        self._any_masked = any_ended and bool(shows_end.any())
+            if self._mode != "next_step":
+                # Nothing is bootstrapped from a terminated episode's final observation: the next one's first is shown.
+                self._masked = outcome.truncated & ~outcome.terminated
+                self._any_masked = bool(self._masked.any())
+                np.logical_or(into.reset, ended & ~self._masked, out=into.reset)
+            self._end(ended, masked, info, into, outcome)
         if self._life_key is not None:
             self._lose_lives(info[self._life_key], outcome, ended)
         if any_ended and self._mode == "disabled":
@@ -191,7 +192,7 @@ class VectorGroup:
                 _write_failed(outcome)
                 return
             self._write_mask(observation, info, into, ended)
-            for row in np.flatnonzero(begun).tolist():
+            for row in np.flatnonzero(ended & ~self._masked).tolist():
                 self._codec.write_row(_row_of(observation, row), row, into.observation)
         else:
             self._write_mask(observation, info, into, self._every_row)
@@ -209,34 +210,32 @@ class VectorGroup:
             except Exception as error:  # what failed before, if anything, says more
                 self.failures.append(report(self._name, "close", error))
 
-    def _end(
-        self, ended: Array, shows_end: Array, masked: Array, info: Any, into: ObservationView, outcome: OutcomeView
-    ) -> None:
-        """Reports the rows that have ``ended``, and shows the final observation of those that ``shows_end`` chooses."""
+    def _end(self, ended: Array, was_masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
+        """Reports the rows that have ``ended``, and shows the final observation of those that are masked now."""
         outcome.episode_return[ended] = self._return[ended]
         outcome.episode_length[ended] = self._length[ended]
         self._return[ended] = 0.0
         self._length[ended] = 0
         # An episode of a single step can end inside a masked row; its end is counted, but is no transition.
-        outcome.terminated[masked] = False
-        outcome.truncated[masked] = False
+        outcome.terminated[was_masked] = False
+        outcome.truncated[was_masked] = False
         if self._mode == "next_step":
             return
-        self._hidden_ends[ended] = np.where(masked & shows_end, self._hidden_ends + 1, 0)[ended]
+        self._hidden_ends[ended] = np.where(was_masked & self._masked, self._hidden_ends + 1, 0)[ended]
         if int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
             raise UnsupportedSpace(
                 f"{_MOST_HIDDEN_ENDS} episodes in succession of {self._name} were truncated after a single step, which "
                 "a vector with autoreset SAME_STEP or DISABLED makes unseen: nothing could be learned from them; build "
                 "it with autoreset_mode=NEXT_STEP"
             )
-        if self._mode == "same_step" and shows_end.any():
+        if self._mode == "same_step" and self._any_masked:
             final = info.get("final_obs", info.get("final_observation"))
             if final is None:
                 raise UnsupportedSpace(
                     f"{self._name} resets in the same step but gives no info['final_obs']: the final observation is "
                     "needed to bootstrap truncated episodes; build it with autoreset_mode=NEXT_STEP"
                 )
-            for row in np.flatnonzero(shows_end).tolist():
+            for row in np.flatnonzero(self._masked).tolist():
                 self._codec.write_row(_row_of(final, row), row, into.observation)
 
     def _lose_lives(self, lives: Array, outcome: OutcomeView, ended: Array) -> None:

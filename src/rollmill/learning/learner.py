@@ -26,7 +26,7 @@ from rollmill.learning.optimisers import (
     set_learning_rate,
 )
 from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING, SAVING, WAITING
-from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.report import RECENT_EPISODES, LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
 from rollmill.learning.update import Updater
@@ -40,7 +40,6 @@ from rollmill.storage.random_states import pack_random_states, restore_random_st
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
-_RECENT_EPISODES = 100
 _SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
 
 
@@ -241,7 +240,7 @@ class Learner:
     def _report(self) -> LearnerReport:
         lag, episodes = self._lag, tuple(self._episodes)
         self._lag, self._episodes = LagStatistics(), []
-        self._recent_episodes = [*self._recent_episodes, *episodes][-_RECENT_EPISODES:]
+        self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
         return LearnerReport(
             agent_steps=self.agent_steps,
             updates=self.updates,
@@ -265,7 +264,7 @@ class Learner:
         """
         self._ledger.enter(SAVING)
         returns = [episode.episode_return for episode in self._recent_episodes]
-        metric = float(np.mean(returns)) if len(returns) == _RECENT_EPISODES else None
+        metric = float(np.mean(returns)) if len(returns) == RECENT_EPISODES else None
         return self._checkpoints.save(
             {
                 "model": self._model.state_dict(),

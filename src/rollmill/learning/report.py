@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from rollmill.learning.batches import EpisodeEnd
 
+RECENT_EPISODES = 100
+"""Over so many episodes, the last to end, returns are averaged."""
+
 
 @dataclass(frozen=True)
 class LearnerReport:

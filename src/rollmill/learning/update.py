@@ -166,6 +166,9 @@ class Updater:
         self._optimiser.zero_grad(set_to_none=True)
         for piece in pieces:
             if is_stopping():
+                # The pieces of a step that is not made have no place among the means over steps.
+                self._losses.zero_()
+                self._num_losses = 0
                 return False
             share = self._objective(self._cut(batch, targets, keep, piece), scales, sums)
             share.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped

@@ -26,7 +26,7 @@ from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.native import gather_images
-from rollmill.specs import MAX_CATEGORY, PICTURE_SIDE, ArraySpec
+from rollmill.specs import PICTURE_SIDE, ArraySpec
 
 __all__ = [
     "AsImageEncoder",
@@ -37,7 +37,6 @@ __all__ = [
     "ImageInput",
     "as_image",
     "channels_first",
-    "is_categorical",
     "is_grid",
     "is_large_image",
     "one_hot_size",
@@ -75,11 +74,6 @@ def is_grid(spec: ArraySpec) -> bool:
 def is_large_image(spec: ArraySpec) -> bool:
     """Whether an entry is a grid of at least 36 x 36 positions."""
     return is_grid(spec) and min(spec.shape[1:] if channels_first(spec) else spec.shape[:2]) >= _LARGE
-
-
-def is_categorical(spec: ArraySpec) -> bool:
-    """Whether an integer entry's declared bounds are 0 and a number so small that its values are categories."""
-    return spec.dtype == "uint8" and spec.low == 0 and spec.high is not None and spec.high <= MAX_CATEGORY
 
 
 def as_image(spec: ArraySpec) -> ArraySpec:
@@ -130,7 +124,7 @@ class ImageInput(nn.Conv2d):
         super().__init__(channels, out_channels, kernel_size, stride, padding)
         self.is_bytes = spec.dtype == "uint8"
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
-        is_picture = self.is_bytes and not is_categorical(spec) and min(self.image_size) >= PICTURE_SIDE
+        is_picture = self.is_bytes and not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
         self.pixel_scale = 1.0 / 255.0 if is_picture else 1.0
         self.channels_last = True
 

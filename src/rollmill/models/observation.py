@@ -17,7 +17,6 @@ from rollmill.models.encoders import (
     GridEncoder,
     as_image,
     channels_first,
-    is_categorical,
     is_grid,
     is_large_image,
 )
@@ -88,7 +87,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
     if kind == "small":
         side = min(spec.shape[1:] if channels_first(spec) else spec.shape[:2])
         convolutions = _SMALL if side >= 4 else _TINY
-        if is_categorical(spec) and not config.normalise_images:
+        if spec.is_categorical and not config.normalise_images:
             return GridEncoder(spec, convolutions, config.dense_size or 128, config)
         return ConvEncoder(spec, convolutions, config.dense_size or 128, config)
     return ConvEncoder(spec, _SAMPLE_FACTORY, dense_size, config, published="elu")

@@ -82,8 +82,8 @@ def run(
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
 
     Raises:
-        ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, has
-            saved a checkpoint.
+        ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, had
+            three seconds to save a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """

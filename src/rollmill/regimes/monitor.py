@@ -12,7 +12,7 @@ from typing import Self
 
 from rollmill.config import Config
 from rollmill.learning.lag import expected_lag
-from rollmill.learning.report import LearnerReport
+from rollmill.learning.report import RECENT_EPISODES, LearnerReport
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import Stage, phase_shares
@@ -22,7 +22,6 @@ from rollmill.runtime.ledger import ProcessAccount
 
 _log = logging.getLogger("rollmill.run")
 
-_RECENT_EPISODES = 100
 _SPEED_WINDOW_S = 10.0
 
 
@@ -64,7 +63,7 @@ class Monitor:
         )
         self._started = time.monotonic()
         self._time_before_s = time_before_s
-        self._recent: deque[tuple[float, int]] = deque(maxlen=_RECENT_EPISODES)
+        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self._episodes = self._episodes_before = episodes_before
         self._speeds: deque[tuple[float, int]] = deque()
         self._accounts: Mapping[str, ProcessAccount] = {}
@@ -117,7 +116,7 @@ class Monitor:
         """Whether the last 100 episodes, all of this session, are as good as ``target_return`` asks for."""
         target, mean = self._config.target_return, self.mean_return
         of_this_session = self._episodes - self._episodes_before
-        return target is not None and mean is not None and of_this_session >= _RECENT_EPISODES and mean >= target
+        return target is not None and mean is not None and of_this_session >= RECENT_EPISODES and mean >= target
 
     def _speed(self, now: float, agent_steps: int) -> float:
         """Agent steps a second over the last ten seconds."""
