@@ -96,7 +96,11 @@ def test_the_last_release_gives_the_slot_back_to_its_owner_with_a_new_generation
     assert store.inboxes[0].get_many(messages, 0.0) == 0
 
 
-def test_slots_needed_leaves_room_for_a_batch_beside_every_group_s_own() -> None:
+def test_slots_needed_leaves_room_for_two_batches_beside_every_group_s_own_and_for_no_more() -> None:
     for num_groups, rows, steps, batch in [(1, 1, 1, 1), (4, 16, 32, 1024), (2, 8, 20, 4000), (300, 10, 32, 2048)]:
         needed = slots_needed(num_groups=num_groups, group_rows=rows, rollout_length=steps, batch_size=batch)
-        assert (needed - num_groups) * rows * steps >= batch
+        slot = rows * steps
+        whole_slots = -(-batch // slot)
+        assert (needed - num_groups) * slot >= 2 * batch
+        # At any time a batch may lie over one slot more than its samples fill, where slots do not divide it.
+        assert needed - num_groups == 2 * (whole_slots if batch % slot == 0 else whole_slots + 1)

@@ -223,11 +223,14 @@ class SlotStore:
 
 
 def slots_needed(*, num_groups: int, group_rows: int, rollout_length: int, batch_size: int) -> int:
-    """How many slots let no stage wait for another one's storage.
+    """How many slots let no stage wait for another one's storage, and no sample wait longer than it must.
 
-    Each group fills one slot while its predecessor waits for V(x_T); one batch is being learned from and another one is
-    collected. Below ``num_groups + batch slots`` the run could stop for good: every group would hold a full slot and
-    wait for a free one, while the learner waits for a batch that cannot become complete.
+    Each group fills one slot; one batch is being learned from and another one is collected. More slots would only hold
+    samples that grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
+    stop for good: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
+    cannot become complete.
     """
-    batch_slots = -(-batch_size // (rollout_length * group_rows)) + 1
-    return 2 * num_groups + 2 * batch_slots
+    slot_samples = rollout_length * group_rows
+    # Where slots do not divide a batch, the next batch begins in the middle of this one's last slot.
+    batch_slots = -(-batch_size // slot_samples) + (batch_size % slot_samples != 0)
+    return num_groups + 2 * batch_slots
