@@ -17,7 +17,9 @@ class InferenceConfig:
         device: "auto" takes CUDA when there is one. "cpu", "cuda", "cuda:1", ...
         precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both first.
         max_batch_rows: Rows of one forward pass at most; "auto" has no limit but what is ready.
-        min_batch_groups: How many groups a worker waits for, within ``max_wait_us``. 1: it takes what is ready.
+        min_batch_groups: How many groups a worker waits for, within ``max_wait_us``, but never for more than half of
+            those that are under way. 1: it takes what is ready. "auto": 2 on the CPU where a group has few rows, since
+            larger batches cost less a row there; 1 otherwise.
         max_wait_us: Longest wait for more groups, in microseconds.
         threads: Torch threads of a policy worker on the CPU.
         random_actions: Draw actions uniformly instead of from the policy (Sample Factory, appendix A.1.2: measures
@@ -29,22 +31,23 @@ class InferenceConfig:
     device: str = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     max_batch_rows: int | Literal["auto"] = "auto"
-    min_batch_groups: int = 1
-    max_wait_us: int = 200
+    min_batch_groups: int | Literal["auto"] = "auto"
+    max_wait_us: int = 30_000
     threads: int = 1
     random_actions: bool = False
     skip_policy: bool = False
 
     def __post_init__(self) -> None:
         """Refuses values that no run could use."""
-        for name in ("num_workers", "min_batch_groups", "threads"):
+        for name in ("num_workers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1.")
         check_device_name("inference.device", self.device)
         if self.max_wait_us < 0:
             raise ValueError(f"inference.max_wait_us={self.max_wait_us}: must be 0 or more (microseconds).")
-        if self.max_batch_rows != "auto" and self.max_batch_rows < 1:
-            raise ValueError(f"inference.max_batch_rows={self.max_batch_rows}: must be at least 1, or 'auto'.")
+        for name in ("max_batch_rows", "min_batch_groups"):
+            if getattr(self, name) != "auto" and getattr(self, name) < 1:
+                raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1, or 'auto'.")
         if self.skip_policy and not self.random_actions:
             raise ValueError(
                 "inference.skip_policy=True needs inference.random_actions=True: without a forward pass "

@@ -28,6 +28,8 @@ from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
+# On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
+_ENOUGH_ROWS = 32
 
 
 class PolicyWorker:
@@ -82,7 +84,8 @@ class PolicyWorker:
         )
         self._worker_of_group = topology.worker_of_group
         self._requests = store.requests[index]
-        self._min_groups = min(config.min_batch_groups, len(groups))
+        self._groups = np.asarray(groups, np.int64)
+        self._min_groups = self._groups_worth_waiting_for(config)
         self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
         limit = config.max_batch_rows
         self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
@@ -122,12 +125,27 @@ class PolicyWorker:
         while not self._context.stop.is_set():
             self._ledger.enter(WAITING)
             waiting = self._requests.get_many(self._pending, _POLL_S)
-            if 0 < waiting < self._min_groups:
-                waiting += self._requests.get_many(
-                    self._pending[waiting:], self._config.max_wait_us * 1e-6, self._min_groups - waiting
-                )
+            missing = self._min_groups_now() - waiting
+            if waiting and missing > 0:
+                waiting += self._requests.get_many(self._pending[waiting:], self._config.max_wait_us * 1e-6, missing)
             for first in range(0, waiting, self._max_groups):
                 self._answer(self._pending[first : min(first + self._max_groups, waiting)])
+
+    def _groups_worth_waiting_for(self, config: InferenceConfig) -> int:
+        if config.min_batch_groups != "auto":
+            return config.min_batch_groups
+        return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS and not config.skip_policy else 1
+
+    def _min_groups_now(self) -> int:
+        """How many groups the next batch is to have, if they come in time.
+
+        Not more than half of the groups under way, so that the other half is simulated meanwhile; groups that wait for
+        a slot are not under way, and might not come for long.
+        """
+        if self._min_groups == 1:
+            return 1
+        under_way = len(self._groups) - int(np.count_nonzero(self._store.group_is_parked[self._groups]))
+        return min(self._min_groups, under_way // 2)
 
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""

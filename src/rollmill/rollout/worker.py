@@ -166,6 +166,7 @@ class RolloutWorker:
             self._begin_slot(group, self._free.popleft())
         else:
             self._parked.append(group)
+            self._store.group_is_parked[group.index] = True
 
     def _begin_slot(self, group: _HostedGroup, slot: int) -> None:
         """Goes on in a new slot: x_T of the full one becomes x_0 of this one."""
@@ -177,6 +178,7 @@ class RolloutWorker:
             if name in arrays:
                 arrays[name][slot, 0] = arrays[name][full, last]
         group.previous_slot, group.slot, group.step = full, slot, 0
+        self._store.group_is_parked[group.index] = False
         self._submit(group)
 
     def _submit(self, group: _HostedGroup) -> None:

@@ -151,6 +151,7 @@ def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topolo
         layout.add(name, (slots,), "int64")
     for name in ("group_slot", "group_step", "group_previous_slot", "group_generation"):
         layout.add(name, (topology.num_groups,), "int64")
+    layout.add("group_is_parked", (topology.num_groups,), "bool")
     for name, lanes, capacity in _ring_shapes(topology):
         layout.add(name, (LaneRing.nbytes(lanes, capacity),), "uint8")
 
@@ -191,6 +192,7 @@ class SlotStore:
         self.group_step = arena["group_step"]
         self.group_previous_slot = arena["group_previous_slot"]
         self.group_generation = arena["group_generation"]
+        self.group_is_parked = arena["group_is_parked"]
         rings = {
             name: LaneRing(arena[name], lanes, capacity, create=create)
             for name, lanes, capacity in _ring_shapes(topology)
@@ -202,6 +204,7 @@ class SlotStore:
         if create:
             self.group_slot[:] = NO_SLOT
             self.group_previous_slot[:] = NO_SLOT
+            self.group_is_parked[:] = False
             self.generation[:] = 0
             self.references[:] = 0
 
