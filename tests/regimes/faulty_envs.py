@@ -7,14 +7,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from rollmill import register_env
+from rollmill import register_encoder, register_env
 
 
 class Walk(gymnasium.Env[np.ndarray, int]):
@@ -89,6 +89,32 @@ class Walk(gymnasium.Env[np.ndarray, int]):
 
 
 register_env("test/walk", Walk)
+
+
+def _hanging(*, in_training: bool) -> Callable[..., Any]:
+    def make(observation: Any, action: Any, config: Any) -> Any:
+        import torch
+
+        class Hanging(torch.nn.Module):
+            output_size = 8
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.calls = torch.nn.Linear(3, 8), 0
+
+            def forward(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+                self.calls += torch.is_grad_enabled() == in_training
+                if self.calls > 20:
+                    time.sleep(10_000)
+                return self.layer(next(iter(observation.values())))
+
+        return Hanging()
+
+    return make
+
+
+register_encoder("test/hangs in training", _hanging(in_training=True))
+register_encoder("test/hangs in inference", _hanging(in_training=False))
 
 # A run that is over in seconds.
 TINY: Mapping[str, object] = {

@@ -138,6 +138,14 @@ def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
     assert "faulty_envs.py" in str(failure.value)
 
 
+@pytest.mark.parametrize(("part", "hangs"), [("learner", "in training"), ("inference", "in inference")])
+def test_a_hanging_network_is_named_with_its_stack(tmp_path: Path, part: str, hangs: str) -> None:
+    changes = {"model.encoder": f"test/hangs {hangs}", f"{part}.step_timeout_s": 3.0}
+    with pytest.raises(ProcessHung, match=rf"hangs: .*\({part}.step_timeout_s sets how many\)") as failure:
+        train(tmp_path / "run", total_steps=10**9, **changes)
+    assert "in forward" in str(failure.value)
+
+
 def test_failing_environments_are_rebuilt_within_a_budget(tmp_path: Path) -> None:
     faults = {"env.kwargs": {"fault": "step", "after": 300}, "env.on_failure": "restart"}
     run = train(tmp_path / "run", **faults, **{"env.restart_budget": 1000})

@@ -119,6 +119,19 @@ def test_a_signal_ends_a_run_whose_workers_are_stuck_in_constructors(tmp_path: P
     assert time.monotonic() - sent[0] < LONGEST_END_S
 
 
+def test_a_signal_that_comes_while_the_run_is_ending_is_told_to_the_caller(tmp_path: Path) -> None:
+    learned = threading.Event()
+
+    def ends_and_is_told_to() -> bool:
+        if learned.is_set():
+            os.kill(os.getpid(), signal.SIGTERM)
+        return learned.is_set()
+
+    learns = once_it_learns(lambda pids: learned.set())
+    outcome = asynchronous.run(endless(), tmp_path, quiet=True, on_report=learns, stop_when=ends_and_is_told_to)
+    assert outcome.ended_by == "signal"
+
+
 def test_decorrelation_ends_with_the_run(tmp_path: Path) -> None:
     config = endless(**{"env.kwargs": {"fault": "slow"}, "rollout.decorrelate_steps": 10_000})
     reported: list[float] = []

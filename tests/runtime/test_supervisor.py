@@ -306,6 +306,19 @@ def test_a_hung_process_is_found_and_shows_where_it_is_stuck(supervisor: Supervi
     assert supervisor.check_hung({"work": 0.0}) == []
 
 
+def test_a_run_that_was_held_still_as_a_whole_has_all_its_time_again(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    supervisor.start("rollout worker 1", targets.get_stuck, role=targets.WORKER)
+    while not supervisor.check_hung({"work": 0.1}):
+        time.sleep(0.02)
+    clock, paused_s = time.monotonic, 3600.0
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + paused_s)
+    assert supervisor.check_hung({"work": 0.3}) == []
+    time.sleep(0.5)
+    assert [round(hung.seconds, 1) < 1.0 for hung in supervisor.check_hung({"work": 0.3})] == [True]
+
+
 def test_a_process_that_does_not_come_up_is_in_phase_start(supervisor: Supervisor) -> None:
     handle = supervisor.start("slow", targets.wait_for_stop, role=targets.WORKER)
     _until(supervisor, Message)

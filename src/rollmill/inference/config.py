@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +23,7 @@ class InferenceConfig:
             larger batches cost less a row there; 1 otherwise.
         max_wait_us: Longest wait for more groups, in microseconds.
         threads: Torch threads of a policy worker on the CPU.
+        step_timeout_s: A forward pass that takes longer is taken for hung and ends the run.
         random_actions: Draw actions uniformly instead of from the policy (Sample Factory, appendix A.1.2: measures
             throughput apart from what is learned). The forward pass is computed all the same.
         skip_policy: With ``random_actions``: do not compute the forward pass either. For measuring the sampler alone.
@@ -34,6 +36,7 @@ class InferenceConfig:
     min_batch_groups: int | Literal["auto"] = "auto"
     max_wait_us: int = 30_000
     threads: int = 1
+    step_timeout_s: float = 300.0
     random_actions: bool = False
     skip_policy: bool = False
 
@@ -43,6 +46,8 @@ class InferenceConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1.")
         check_device_name("inference.device", self.device)
+        if not 0 < self.step_timeout_s < math.inf:
+            raise ValueError(f"inference.step_timeout_s={self.step_timeout_s}: must be positive (seconds).")
         if self.max_wait_us < 0:
             raise ValueError(f"inference.max_wait_us={self.max_wait_us}: must be 0 or more (microseconds).")
         for name in ("max_batch_rows", "min_batch_groups"):

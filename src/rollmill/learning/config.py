@@ -89,6 +89,7 @@ class LearnerConfig:
         cuda_graphs: Whether an update is captured as a CUDA graph. Not built yet: ``"auto"`` does without, true is
             refused.
         channels_last: Memory format of convolutions; ``"auto"`` measures.
+        step_timeout_s: An SGD step that takes longer is taken for hung and ends the run.
     """
 
     batch_size: int = 1024
@@ -136,6 +137,7 @@ class LearnerConfig:
     compile: bool | Literal["auto"] = "auto"
     cuda_graphs: bool | Literal["auto"] = "auto"
     channels_last: bool | Literal["auto"] = "auto"
+    step_timeout_s: float = 900.0
 
     def __post_init__(self) -> None:
         """Refuses values that cannot be meant.
@@ -215,6 +217,7 @@ class LearnerConfig:
             ("min_learning_rate", positive, "above 0"),
             ("max_learning_rate", positive, "above 0"),
             ("reward_scale", positive, "above 0"),
+            ("step_timeout_s", positive, "above 0 (seconds)"),
         ]
         for name, rule, allowed in rules:
             self._check_number(name, getattr(self, name), rule, allowed)

@@ -132,7 +132,8 @@ def run(
                 finished.report.agent_steps,
                 monitor.mean_return,
                 summary,
-                ended_by,
+                # Also one that came while the run was ending already: whoever called is to end, too.
+                "signal" if signals.received is not None else ended_by,
                 probed,
             )
 

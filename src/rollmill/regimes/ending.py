@@ -10,9 +10,11 @@ import math
 import signal
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from rollmill.config import Config
+from rollmill.inference import phases as inference_phases
+from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.regimes.monitor import Monitor
 from rollmill.rollout import phases as rollout_phases
@@ -48,13 +50,7 @@ def watch(
         ProcessFailed: A process failed, hung, or did not end when told to.
         KeyboardInterrupt: Nothing was learned yet.
     """
-    assert config.envs_per_group != "auto"
-    limits = {
-        rollout_phases.ROLE.phases[rollout_phases.SIMULATING]: config.rollout.step_timeout_s,
-        # A group's environments are built, and first reset, one after another.
-        rollout_phases.ROLE.phases[rollout_phases.BUILDING]: config.rollout.step_timeout_s
-        + _BUILDING_S * config.envs_per_group,
-    }
+    limits = {phase: limit.seconds for phase, limit in _limits(config).items()}
     time_is_up = last_moment = math.inf
     has_begun = False
     ended_by: EndedBy | None = None
@@ -98,7 +94,28 @@ def watch(
             stacks = supervisor.stacks(hung.handle)
             supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
             supervisor.stop(grace_s=grace_s())
-            raise hung.error(stacks, "rollout.step_timeout_s sets how many")
+            raise hung.error(stacks, f"{_limits(config)[hung.phase].option} sets how many")
+
+
+class _Limit(NamedTuple):
+    seconds: float
+    option: str
+
+
+def _limits(config: Config) -> dict[str, _Limit]:
+    """How long a process may be in a phase in which it works for itself, and may hang."""
+    assert config.envs_per_group != "auto"
+    rollout, learner, inference = rollout_phases.ROLE.phases, learning_phases.ROLE.phases, inference_phases.ROLE.phases
+    of_step = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
+    return {
+        rollout[rollout_phases.SIMULATING]: of_step,
+        # A group's environments are built, and first reset, one after another.
+        rollout[rollout_phases.BUILDING]: of_step._replace(
+            seconds=of_step.seconds + _BUILDING_S * config.envs_per_group
+        ),
+        learner[learning_phases.LEARNING]: _Limit(config.learner.step_timeout_s, "learner.step_timeout_s"),
+        inference[inference_phases.FORWARD]: _Limit(config.inference.step_timeout_s, "inference.step_timeout_s"),
+    }
 
 
 def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:

@@ -16,6 +16,7 @@ are by the kernel and everything else by the watchdog.
 from __future__ import annotations
 
 import logging
+import math
 import multiprocessing
 import os
 import signal
@@ -47,6 +48,9 @@ from rollmill.runtime.spawning import spawn, thread_environment
 from rollmill.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
+
+# Between two looks for hung processes; the main loop takes a quarter of a second, and a report some more.
+_HELD_STILL_S = 5.0
 
 log = logging.getLogger("rollmill.supervisor")
 
@@ -103,6 +107,7 @@ class Supervisor:
         self._watchdog_handle = Handle("watchdog", 0, -1)
         self._watchdog_reported = False
         self._oom_kills = cgroups.oom_kills()
+        self._looked_at, self._awake_since = math.inf, -math.inf
 
     def __enter__(self) -> Supervisor:
         self._watchdog = Watchdog(self.run_id)
@@ -249,7 +254,10 @@ class Supervisor:
         return self.board.snapshot()
 
     def check_hung(self, limits: Mapping[str, float]) -> list[Hung]:
-        """Processes that have been in one phase for longer than its limit.
+        """Processes that have been in one phase for longer than its limit. To be called at least once a second.
+
+        Where the calls stop for longer, this process was held still (a paused container, a debugger), and the others
+        may have been: then everybody has the whole time again.
 
         Args:
             limits: Phase -> seconds; ``"start"`` is the phase before a process enters one of its own. Phases without
@@ -257,11 +265,15 @@ class Supervisor:
         """
         hung = []
         now = time.monotonic()
+        if now - self._looked_at > _HELD_STILL_S:
+            self._awake_since = now
+        self._looked_at = now
         for child in self._children.values():
             account = self.board.account(child.seat)
             limit = limits.get(account.current_phase)
-            if limit is not None and now - account.current_since > limit:
-                hung.append(Hung(child.handle, account.current_phase, now - account.current_since, limit))
+            seconds = now - max(account.current_since, self._awake_since)
+            if limit is not None and seconds > limit:
+                hung.append(Hung(child.handle, account.current_phase, seconds, limit))
         return hung
 
     def stacks(self, handle: Handle, timeout_s: float = 1.0) -> str:
