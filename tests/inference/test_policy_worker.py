@@ -100,10 +100,16 @@ def test_not_more_than_half_of_the_groups_under_way_are_waited_for() -> None:
     with serving(min_batch_groups=NUM_GROUPS, max_wait_us=LONG_US) as sampler:
         sampler.ask(0, 1)
         assert sampler.answered(within_s=5.0, at_least=2) == [0, 1]
-        # Two wait for a slot: the other two keep each other company, one simulated while the other is inferred.
+        # Two wait for a slot: of the other two, one is simulated while the other is inferred.
         sampler.store.group_is_parked[[0, 1]] = True
         sampler.ask(3)
         assert sampler.answered(within_s=5.0) == [3]
+        # Of three, one is.
+        sampler.store.group_is_parked[1] = False
+        sampler.ask(3)
+        assert sampler.answered(within_s=0.3) == []
+        sampler.ask(1)
+        assert sampler.answered(within_s=5.0, at_least=2) == [1, 3]
 
 
 def test_the_wait_for_more_groups_ends() -> None:

@@ -139,13 +139,13 @@ class PolicyWorker:
     def _min_groups_now(self) -> int:
         """How many groups the next batch is to have, if they come in time.
 
-        Not more than half of the groups under way, so that the other half is simulated meanwhile; groups that wait for
-        a slot are not under way, and might not come for long.
+        About half of the groups under way at most, so that the others are simulated meanwhile; groups that wait for a
+        slot are not under way, and might not come for long.
         """
         if self._min_groups == 1:
             return 1
         under_way = len(self._groups) - int(np.count_nonzero(self._store.group_is_parked[self._groups]))
-        return min(self._min_groups, under_way // 2)
+        return min(self._min_groups, (under_way + 1) // 2)
 
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""
