@@ -54,6 +54,8 @@ def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[byte
         # A wait that takes for ever would be found by the time limit below, with all stacks.
         "PYTHONFAULTHANDLER": "1",
     }
+    # Where this runs in the background of a script, SIGINT is ignored, and what is started here would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     command = [sys.executable, "-m", "rollmill", "train", *preset, "--run-dir", str(run_dir), "--total-steps", "1e12"]
     with (run_dir.parent / f"{run_dir.name}.out").open("wb") as output:
         return subprocess.Popen(
