@@ -19,6 +19,8 @@ from rollmill.runtime.events import ProcessFailed, ProcessHung
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
+slow = pytest.mark.slow
+
 
 def train(run_dir: Path, **changes: object) -> rollmill.Run:
     from faulty_envs import TINY
@@ -57,7 +59,10 @@ def test_the_agent_of_a_run_acts(tmp_path: Path) -> None:
         {"model.core": "gru", "model.core_size": 16, "learner.advantage": "vtrace"},
         {"inference.num_workers": 2, "learner.epochs": 2, "learner.minibatches": 2},
         {"rollout.groups_per_worker": 1, "rollout.num_workers": 1, "debug_poison": True},
-        {"model.normalise_observations": True, "model.normalise_returns": True, "learner.schedule": "kl"},
+        pytest.param(
+            {"model.normalise_observations": True, "model.normalise_returns": True, "learner.schedule": "kl"},
+            marks=slow,
+        ),
         {"learner.batch_size": 104, "num_envs": 12, "envs_per_group": 3, "learner.max_policy_lag": 1},
     ],
     ids=["gru-vtrace", "two-policy-workers", "single-buffered-poisoned", "normalisers-kl", "rows-across-batches"],
@@ -82,6 +87,7 @@ def test_resuming_goes_on_where_the_run_ended(tmp_path: Path) -> None:
     assert all(row["episode_return"] is not None for row in rows[earlier:]), "the last episodes are not forgotten"
 
 
+@slow
 def test_old_samples_are_left_out_and_counted(tmp_path: Path) -> None:
     run = train(tmp_path / "run", **{"learner.max_policy_lag": 0, "learner.minibatches": 2})
     last = read_metrics(run.dir)[-1]
@@ -115,11 +121,11 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
         ("step", "the step went wrong"),
         ("nan", "NaN|finite"),
         ("kill", "SIGKILL"),
-        ("segfault", "SIGSEGV"),
-        ("exit", "code 3"),
+        pytest.param("segfault", "SIGSEGV", marks=slow),
+        pytest.param("exit", "code 3", marks=slow),
         ("exit 0", "rollout worker .* code 0 before its work was done"),
         ("exit 0 in the constructor", "probe .* code 0 before its work was done"),
-        ("sys.exit", "SystemExit"),
+        pytest.param("sys.exit", "SystemExit", marks=slow),
         ("step and close", "the step went wrong"),
     ],
 )
@@ -138,7 +144,9 @@ def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:
     assert "faulty_envs.py" in str(failure.value)
 
 
-@pytest.mark.parametrize(("part", "hangs"), [("learner", "in training"), ("inference", "in inference")])
+@pytest.mark.parametrize(
+    ("part", "hangs"), [("learner", "in training"), pytest.param("inference", "in inference", marks=slow)]
+)
 def test_a_hanging_network_is_named_with_its_stack(tmp_path: Path, part: str, hangs: str) -> None:
     changes = {"model.encoder": f"test/hangs {hangs}", f"{part}.step_timeout_s": 3.0}
     with pytest.raises(ProcessHung, match=rf"hangs: .*\({part}.step_timeout_s sets how many\)") as failure:
@@ -154,7 +162,7 @@ def test_failing_environments_are_rebuilt_within_a_budget(tmp_path: Path) -> Non
         train(tmp_path / "other", total_steps=10**9, **faults, **{"env.restart_budget": 2})
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=slow)])
 def test_a_signal_saves_a_checkpoint_and_ends(tmp_path: Path, number: signal.Signals) -> None:
     run_dir = tmp_path / "run"
 

@@ -76,6 +76,7 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     assert json.loads(done.stdout.splitlines()[-1])["env"] == "my/maze"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)  # four programs one after another
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_class_itself_is_trained_and_found_again(tmp_path: Path) -> None:
@@ -96,7 +97,7 @@ def test_a_class_itself_is_trained_and_found_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-@pytest.mark.parametrize("how", ["script", "import"])
+@pytest.mark.parametrize("how", [pytest.param("script", marks=pytest.mark.slow), "import"])
 def test_classes_beside_a_file_in_another_folder_are_found(tmp_path: Path, how: str) -> None:
     """The file imports them, registers one with Gymnasium or with us, and everything is run from elsewhere."""
     project, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
