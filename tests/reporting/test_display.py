@@ -52,6 +52,18 @@ def test_progress_and_eta() -> None:
     assert replace(STATUS, total_steps=0).progress == 1.0
 
 
+def test_progress_and_eta_of_a_run_that_its_time_will_end() -> None:
+    limited = replace(STATUS, ends_at_s=200.0)
+    assert (limited.progress, limited.eta_s) == (0.5, 100.0)
+    assert format_line(limited).startswith("1:40 of 3:20  250,000 steps (50%) | 10,000 frames/s | ETA 1:40 |")
+    assert replace(limited, steps_per_second=0.0).eta_s == 100.0
+    assert replace(limited, time_s=201.0).eta_s == 0.0
+    # Its steps come first.
+    late = replace(STATUS, ends_at_s=100_000.0)
+    assert (late.progress, late.eta_s) == (0.25, 300.0)
+    assert format_line(late) == format_line(STATUS)
+
+
 def test_a_line_has_all_that_matters() -> None:
     assert format_line(STATUS) == (
         "1:40  250,000 of 1,000,000 steps (25%) | 10,000 frames/s | ETA 5:00 | return -18.2 | length 901.0 | "

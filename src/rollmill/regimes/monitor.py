@@ -62,6 +62,7 @@ class Monitor:
             sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
         )
         self._started = time.monotonic()
+        self._ends_at_s: float | None = None
         self._time_before_s = time_before_s
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
         self._episodes = self._episodes_before = episodes_before
@@ -90,6 +91,8 @@ class Monitor:
     def report(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
         """Takes in one report of the learner, with the ledger as it stands."""
         now = time.monotonic() - self._started
+        if self._ends_at_s is None and self._config.max_seconds is not None:
+            self._ends_at_s = now + self._config.max_seconds  # Starting up does not count.
         if report.fast_path and report.fast_path != self._fast_path:
             self._fast_path = report.fast_path
             self.note(f"learner: {report.fast_path}")
@@ -146,6 +149,7 @@ class Monitor:
             policy_lag_max=report.policy_lag_max,
             policy_lag_expected=self._expected_lag,
             learning_rate=report.learning_rate,
+            ends_at_s=self._ends_at_s,
             shares=shares,
         )
 

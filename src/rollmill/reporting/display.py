@@ -112,7 +112,7 @@ class Display:
 def format_line(status: Status) -> str:
     """One line: progress, speed, return, lag, and who waits for whom."""
     parts = [
-        f"{_duration(status.time_s)}  {status.agent_steps:,} of {status.total_steps:,} steps ({status.progress:.0%})",
+        _extent(status),
         f"{status.frames_per_second:,.0f} frames/s",
         f"ETA {_duration(status.eta_s)}",
         f"return {_number(status.episode_return)}",
@@ -122,6 +122,14 @@ def format_line(status: Status) -> str:
     if status.shares:
         parts.append(waiting_sentence(status.shares))
     return " | ".join(parts)
+
+
+def _extent(status: Status) -> str:
+    """How much is done, of the limit that will end the run."""
+    time, steps = _duration(status.time_s), f"{status.agent_steps:,}"
+    if status.ends_at_s is not None and status.progress > status.agent_steps / status.total_steps:
+        return f"{time} of {_duration(status.ends_at_s)}  {steps} steps ({status.progress:.0%})"
+    return f"{time}  {steps} of {status.total_steps:,} steps ({status.progress:.0%})"
 
 
 def _panel(status: Status) -> RenderableType:

@@ -31,6 +31,7 @@ class Status:
         policy_lag_max: Their largest.
         policy_lag_expected: The lag that the numbers of environments and of batches make one expect.
         learning_rate: Present learning rate.
+        ends_at_s: ``time_s`` at which the run ends at the latest; None without such a limit.
         shares: Role (``"learner"``) -> how its processes spent their time lately.
     """
 
@@ -50,16 +51,22 @@ class Status:
     policy_lag_max: float | None = None
     policy_lag_expected: float | None = None
     learning_rate: float | None = None
+    ends_at_s: float | None = None
     shares: Mapping[str, Stage] = field(default_factory=dict)
 
     @property
     def progress(self) -> float:
-        """Share of the run that is done, 0..1."""
-        return min(1.0, self.agent_steps / self.total_steps) if self.total_steps > 0 else 1.0
+        """Share of the run that is done, 0..1: of its steps or of its time, whichever ends it sooner."""
+        of_steps = self.agent_steps / self.total_steps if self.total_steps > 0 else 1.0
+        of_time = self.time_s / self.ends_at_s if self.ends_at_s else 0.0
+        return min(1.0, max(of_steps, of_time))
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds left at the present speed."""
-        if self.steps_per_second <= 0.0:
-            return None
-        return max(0, self.total_steps - self.agent_steps) / self.steps_per_second
+        """Seconds left at the present speed, or until the run's time is up."""
+        left = []
+        if self.steps_per_second > 0.0:
+            left.append(max(0, self.total_steps - self.agent_steps) / self.steps_per_second)
+        if self.ends_at_s is not None:
+            left.append(max(0.0, self.ends_at_s - self.time_s))
+        return min(left, default=None)
