@@ -1,4 +1,4 @@
-"""Environments that go wrong, registered as a user would register his own: in a module of one's own."""
+"""Environments and networks that go wrong, registered as a user would register his own: in a module of one's own."""
 
 from __future__ import annotations
 

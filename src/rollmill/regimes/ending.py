@@ -50,8 +50,9 @@ def watch(
         ProcessFailed: A process failed, hung, or did not end when told to.
         KeyboardInterrupt: Nothing was learned yet.
     """
-    limits = {phase: limit.seconds for phase, limit in _limits(config).items()}
-    time_is_up = last_moment = math.inf
+    limits = _limits(config)
+    longest_s = {phase: limit.seconds for phase, limit in limits.items()}
+    last_moment = math.inf
     has_begun = False
     ended_by: EndedBy | None = None
 
@@ -67,8 +68,6 @@ def watch(
                 supervisor.stop(grace_s=grace_s())
                 raise failure.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
-                if config.max_seconds is not None and not has_begun:
-                    time_is_up = time.monotonic() + config.max_seconds  # Starting up does not count.
                 has_begun = True
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
@@ -78,7 +77,7 @@ def watch(
                 return event.content, ended_by, grace_s(_STOP_GRACE_S)
         wanted = wanted_end()
         if ended_by is None:
-            if time.monotonic() > time_is_up:
+            if monitor.is_time_up:
                 ended_by = "max_seconds"
             elif supervisor.stop_flag.is_set():
                 ended_by = "signal"  # Sent to the learner, which has set the flag.
@@ -90,11 +89,11 @@ def watch(
             last_moment = time.monotonic() + _END_WITHIN_S  # Somebody waits.
         if time.monotonic() > last_moment:
             raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
-        for hung in supervisor.check_hung(limits):
+        for hung in supervisor.check_hung(longest_s):
             stacks = supervisor.stacks(hung.handle)
             supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
             supervisor.stop(grace_s=grace_s())
-            raise hung.error(stacks, f"{_limits(config)[hung.phase].option} sets how many")
+            raise hung.error(stacks, f"{limits[hung.phase].option} sets how many")
 
 
 class _Limit(NamedTuple):

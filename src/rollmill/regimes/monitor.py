@@ -121,6 +121,11 @@ class Monitor:
         of_this_session = self._episodes - self._episodes_before
         return target is not None and mean is not None and of_this_session >= RECENT_EPISODES and mean >= target
 
+    @property
+    def is_time_up(self) -> bool:
+        """Whether ``max_seconds`` have passed since the first report."""
+        return self._ends_at_s is not None and time.monotonic() - self._started > self._ends_at_s
+
     def _speed(self, now: float, agent_steps: int) -> float:
         """Agent steps a second over the last ten seconds."""
         self._speeds.append((now, agent_steps))
