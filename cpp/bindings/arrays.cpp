@@ -1,7 +1,11 @@
 // Row copies for Python: shapes and every index are checked here, once; the copies then run without the GIL.
+#include <nanobind/stl/string.h>
+
 #include <optional>
+#include <type_traits>
 
 #include "bindings/buffers.h"
+#include "core/activations.h"
 #include "core/images.h"
 #include "core/rows.h"
 
@@ -105,14 +109,19 @@ void gather_trajectories(nb::handle dst_array, nb::handle src_array, nb::handle 
     });
 }
 
+bool is_float32(const Buffer& buffer, const char* name) {
+    if (buffer.format() == 'f') return true;
+    if (buffer.format() != 'H')
+        raise_type_error(std::string(name) + " must be float32, or bfloat16 given as its bits in uint16");
+    return false;
+}
+
 void gather_images_checked(nb::handle dst_array, nb::handle src_array, nb::handle index_array, bool channels_first,
                            double scale) {
     const Buffer dst(dst_array, "dst", true);
     const Buffer src(src_array, "src", false);
     const Buffer index = int64_array(index_array, "index", false);
-    const bool is_float = dst.format() == 'f';
-    if (!is_float && dst.format() != 'H')
-        raise_type_error("dst must be float32, or bfloat16 given as its bits in uint16");
+    const bool is_float = is_float32(dst, "dst");
     if (src.format() != 'B') raise_type_error("src must be uint8");
     if (dst.ndim() != 4 || src.ndim() != 4)
         raise_value_error("dst must be [M, H, W, C] and src [R, C, H, W] or [R, H, W, C]; they have " +
@@ -135,6 +144,39 @@ void gather_images_checked(nb::handle dst_array, nb::handle src_array, nb::handl
     run_copy(dst.nbytes(), [&] { is_float ? copy(dst.data<float>()) : copy(dst.data<std::uint16_t>()); });
 }
 
+Activation activation_named(const std::string& name) {
+    if (name == "relu") return Activation::relu;
+    if (name == "elu") return Activation::elu;
+    raise_value_error("the activation is '" + name + "'; allowed: 'relu', 'elu'");
+}
+
+void activate_checked(nb::handle x_array, const std::string& name) {
+    const Buffer x(x_array, "x", true);
+    const bool is_float = is_float32(x, "x");
+    const Activation kind = activation_named(name);
+    const auto run = [&](auto* values) { activate(values, x.nbytes() / static_cast<std::int64_t>(sizeof *values), kind); };
+    run_copy(x.nbytes(), [&] { is_float ? run(x.data<float>()) : run(x.data<std::uint16_t>()); });
+}
+
+void activation_gradient_checked(nb::handle dst_array, nb::handle gradient_array, nb::handle output_array,
+                                 const std::string& name) {
+    const Buffer dst(dst_array, "dst", true);
+    const Buffer gradient(gradient_array, "gradient", false);
+    const Buffer output(output_array, "output", false);
+    const bool is_float = is_float32(dst, "dst");
+    if (is_float32(gradient, "gradient") != is_float || is_float32(output, "output") != is_float)
+        raise_type_error("dst, gradient and output must have one dtype");
+    if (gradient.nbytes() != dst.nbytes() || output.nbytes() != dst.nbytes())
+        raise_value_error("dst, gradient and output must have the same size");
+    const Activation kind = activation_named(name);
+    const auto run = [&](auto* to) {
+        using T = std::remove_pointer_t<decltype(to)>;
+        activation_gradient(to, gradient.data<T>(), output.data<T>(), dst.nbytes() / static_cast<std::int64_t>(sizeof(T)),
+                            kind);
+    };
+    run_copy(dst.nbytes(), [&] { is_float ? run(dst.data<float>()) : run(dst.data<std::uint16_t>()); });
+}
+
 }  // namespace
 
 void bind_arrays(nb::module_& m) {
@@ -144,6 +186,9 @@ void bind_arrays(nb::module_& m) {
           nb::arg("steps"));
     m.def("gather_images", &gather_images_checked, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(),
           nb::arg("channels_first"), nb::arg("scale"));
+    m.def("activate", &activate_checked, nb::arg("x"), nb::arg("kind"));
+    m.def("activation_gradient", &activation_gradient_checked, nb::arg("dst"), nb::arg("gradient"), nb::arg("output"),
+          nb::arg("kind"));
 }
 
 }  // namespace rollmill

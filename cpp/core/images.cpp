@@ -4,13 +4,7 @@
 #include <bit>
 #include <cstddef>
 
-// The loops below vectorise as they stand; on x86-64 the compiler is asked for one copy for each generation of vector
-// registers, and the dynamic linker picks (ifunc, hence glibc; sanitizers cannot run that early).
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-#define ROLLMILL_EACH_VECTOR_WIDTH __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
-#else
-#define ROLLMILL_EACH_VECTOR_WIDTH
-#endif
+#include "core/vector_width.h"
 
 namespace rollmill {
 
@@ -28,6 +22,13 @@ void convert(std::uint16_t* __restrict dst, const std::uint8_t* __restrict src, 
         const auto bits = std::bit_cast<std::uint32_t>(scale * static_cast<float>(src[i]));
         dst[i] = static_cast<std::uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
     }
+}
+
+// As `convert` to bfloat16 with a scale of 1, where nothing is to be rounded: it holds every integer up to 256.
+ROLLMILL_EACH_VECTOR_WIDTH
+void convert_exactly(std::uint16_t* __restrict dst, const std::uint8_t* __restrict src, std::int64_t count) noexcept {
+    for (std::int64_t i = 0; i < count; ++i)
+        dst[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(static_cast<float>(src[i])) >> 16);
 }
 
 // dst[pixel, channel] = src[channel, pixel] for `count` pixels; the channels lie `stride` bytes apart.
@@ -55,6 +56,15 @@ void interleave3(std::uint8_t* __restrict dst, const std::uint8_t* __restrict sr
 
 namespace {
 
+void convert_run(float* dst, const std::uint8_t* src, std::int64_t count, float scale) noexcept {
+    image_kernels::convert(dst, src, count, scale);
+}
+
+void convert_run(std::uint16_t* dst, const std::uint8_t* src, std::int64_t count, float scale) noexcept {
+    if (scale == 1.0f) return image_kernels::convert_exactly(dst, src, count);
+    image_kernels::convert(dst, src, count, scale);
+}
+
 constexpr std::int64_t block_bytes = 8192;  // of interleaved pixels: stays in the first-level cache
 constexpr std::int64_t bytes_ahead = 512;
 
@@ -69,20 +79,20 @@ void interleave(std::uint8_t* dst, const std::uint8_t* src, std::int64_t stride,
 template <class T>
 void convert_image(T* dst, const std::uint8_t* src, ImageShape shape, bool channels_first, float scale) noexcept {
     if (!channels_first || shape.channels == 1)
-        return image_kernels::convert(dst, src, shape.pixels * shape.channels, scale);
+        return convert_run(dst, src, shape.pixels * shape.channels, scale);
     // More channels than a block has bytes would be no image; each block then is one pixel, converted channel by channel.
     alignas(64) std::uint8_t block[block_bytes];
     const std::int64_t pixels = block_bytes / shape.channels;
     if (pixels == 0) {
         for (std::int64_t i = 0; i < shape.pixels; ++i)
             for (std::int64_t c = 0; c < shape.channels; ++c)
-                image_kernels::convert(dst + i * shape.channels + c, src + c * shape.pixels + i, 1, scale);
+                convert_run(dst + i * shape.channels + c, src + c * shape.pixels + i, 1, scale);
         return;
     }
     for (std::int64_t start = 0; start < shape.pixels; start += pixels) {
         const std::int64_t count = std::min(pixels, shape.pixels - start);
         interleave(block, src + start, shape.pixels, count, shape.channels);
-        image_kernels::convert(dst + start * shape.channels, block, count * shape.channels, scale);
+        convert_run(dst + start * shape.channels, block, count * shape.channels, scale);
     }
 }
 

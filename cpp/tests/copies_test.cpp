@@ -31,6 +31,27 @@ std::uint16_t nearest_bfloat16(float value) {
     return down < up ? below : above;
 }
 
+void check_gather_images(rollmill::ImageShape shape, bool first, float scale) {
+    const auto [channels, pixels] = shape;
+    const std::int64_t size = channels * pixels;
+    const std::vector<std::byte> raw = random_bytes(static_cast<std::size_t>(3 * size), 7);
+    const auto* src = reinterpret_cast<const std::uint8_t*>(raw.data());
+    const std::vector<std::int64_t> index = {2, 0, 2, 1};
+    std::vector<float> floats(static_cast<std::size_t>(4 * size));
+    std::vector<std::uint16_t> halves(floats.size());
+    rollmill::gather_images(floats.data(), src, index.data(), 4, shape, first, scale);
+    rollmill::gather_images(halves.data(), src, index.data(), 4, shape, first, scale);
+    for (std::int64_t m = 0; m < 4; ++m)
+        for (std::int64_t p = 0; p < pixels; ++p)
+            for (std::int64_t c = 0; c < channels; ++c) {
+                const std::int64_t from = index[static_cast<std::size_t>(m)] * size + (first ? c * pixels + p : p * channels + c);
+                const auto to = static_cast<std::size_t>(m * size + p * channels + c);
+                const float value = scale * static_cast<float>(src[from]);
+                CHECK(floats[to] == value);
+                CHECK(halves[to] == nearest_bfloat16(value));
+            }
+}
+
 }  // namespace
 
 TEST(gather_and_scatter_copy_rows) {
@@ -69,28 +90,10 @@ TEST(gather_segments_copies_trajectories) {
 }
 
 TEST(gather_images_converts_every_layout) {
-    constexpr float scale = 1.0f / 255.0f;
     for (const std::int64_t channels : {1, 2, 3, 4, 5, 9, 9000}) {
         const std::int64_t pixels = channels > 100 ? 3 : 33 * 65;
-        const std::int64_t size = channels * pixels;
-        const std::vector<std::byte> raw = random_bytes(static_cast<std::size_t>(3 * size), 7);
-        const auto* src = reinterpret_cast<const std::uint8_t*>(raw.data());
-        const std::vector<std::int64_t> index = {2, 0, 2, 1};
-        for (const bool first : {false, true}) {
-            std::vector<float> floats(static_cast<std::size_t>(4 * size));
-            std::vector<std::uint16_t> halves(floats.size());
-            rollmill::gather_images(floats.data(), src, index.data(), 4, {channels, pixels}, first, scale);
-            rollmill::gather_images(halves.data(), src, index.data(), 4, {channels, pixels}, first, scale);
-            for (std::int64_t m = 0; m < 4; ++m)
-                for (std::int64_t p = 0; p < pixels; ++p)
-                    for (std::int64_t c = 0; c < channels; ++c) {
-                        const std::int64_t from = index[static_cast<std::size_t>(m)] * size + (first ? c * pixels + p : p * channels + c);
-                        const auto to = static_cast<std::size_t>(m * size + p * channels + c);
-                        const float value = scale * static_cast<float>(src[from]);
-                        CHECK(floats[to] == value);
-                        CHECK(halves[to] == nearest_bfloat16(value));
-                    }
-        }
+        for (const bool first : {false, true})
+            for (const float scale : {1.0f / 255.0f, 1.0f}) check_gather_images({channels, pixels}, first, scale);
     }
 }
 

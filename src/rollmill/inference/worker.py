@@ -7,6 +7,7 @@ state from before its x_0.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,6 +22,7 @@ from rollmill.inference.precision import faster_precision
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
+from rollmill.models.lowered import lower_weights
 from rollmill.native import gather
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
@@ -28,6 +30,7 @@ from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
+_RECHECK_S = 0.001
 # On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
 _ENOUGH_ROWS = 32
 
@@ -82,7 +85,7 @@ class PolicyWorker:
         self._state = (
             torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
         )
-        self._worker_of_group = topology.worker_of_group
+        self._worker_of_group = np.asarray(topology.worker_of_group, np.int64)
         self._requests = store.requests[index]
         self._groups = np.asarray(groups, np.int64)
         self._min_groups = self._groups_worth_waiting_for(config)
@@ -104,15 +107,16 @@ class PolicyWorker:
         self._bf16 = False
         if not config.skip_policy:
             self._bf16 = self._precision(config) == "bf16"
+        if self._bf16:
+            lower_weights(self._model, torch.bfloat16)
 
     def _precision(self, config: InferenceConfig) -> str:
         if config.precision != "auto":
             return config.precision
         # Slot contents may be anything yet, so zeros of the same shape stand for them.
+        rows = self._min_groups * self._rows
         observation = {
-            name: torch.zeros(
-                (self._rows, *block.shape[2:]), dtype=torch.from_numpy(block[:0]).dtype, device=self._device
-            )
+            name: torch.zeros((rows, *block.shape[2:]), dtype=torch.from_numpy(block[:0]).dtype, device=self._device)
             for name, block in self._blocks.items()
         }
         return faster_precision(self._model, observation)
@@ -124,10 +128,7 @@ class PolicyWorker:
             return
         while not self._context.stop.is_set():
             self._ledger.enter(WAITING)
-            waiting = self._requests.get_many(self._pending, _POLL_S)
-            missing = self._min_groups_now() - waiting
-            if waiting and missing > 0:
-                waiting += self._requests.get_many(self._pending[waiting:], self._config.max_wait_us * 1e-6, missing)
+            waiting = self._wait_for_more(self._requests.get_many(self._pending, _POLL_S))
             for first in range(0, waiting, self._max_groups):
                 self._answer(self._pending[first : min(first + self._max_groups, waiting)])
 
@@ -136,16 +137,33 @@ class PolicyWorker:
             return config.min_batch_groups
         return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS and not config.skip_policy else 1
 
-    def _min_groups_now(self) -> int:
-        """How many groups the next batch is to have, if they come in time.
+    def _wait_for_more(self, waiting: int) -> int:
+        """Waits for as many groups as are worth a batch, while it costs nobody's time; returns how many there are."""
+        if self._min_groups == 1 or not waiting:
+            return waiting
+        deadline = time.monotonic() + self._config.max_wait_us * 1e-6
+        while waiting < self._min_groups:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._may_wait(self._pending[:waiting]):
+                break
+            # In small parts: a group that has to wait for a slot says so without a message.
+            missing = self._min_groups - waiting
+            waiting += self._requests.get_many(self._pending[waiting:], min(left, _RECHECK_S), missing)
+        return waiting
 
-        About half of the groups under way at most, so that the others are simulated meanwhile; groups that wait for a
-        slot are not under way, and might not come for long.
+    def _may_wait(self, pending: NDArray[np.int64]) -> bool:
+        """Whether the rollout workers of these groups, int64 ``[n]``, have others to step meanwhile.
+
+        And whether these are less than half of the groups under way, so that simulation and inference overlap.
         """
-        if self._min_groups == 1:
-            return 1
-        under_way = len(self._groups) - int(np.count_nonzero(self._store.group_is_parked[self._groups]))
-        return min(self._min_groups, (under_way + 1) // 2)
+        store, worker_of_group = self._store, self._worker_of_group
+        stepping = ~store.group_is_parked[self._groups]
+        if 2 * len(pending) >= int(np.count_nonzero(stepping)):
+            return False
+        stepping[self._place_of_group[pending]] = False
+        busy = np.zeros(store.topology.num_workers, np.bool_)
+        busy[worker_of_group[self._groups[stepping]]] = True
+        return bool(busy[worker_of_group[pending]].all())
 
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""
@@ -160,8 +178,7 @@ class PolicyWorker:
         self._ledger.enter(LOADING)
         version = self._weights.read_newest(self._flat.bytes, unless=self._version)
         if version != self._version:
-            if not self._on_cpu:
-                self._flat.unpack()
+            self._flat.unpack()
             self._version = version
 
     def _answer(self, groups: NDArray[np.int64]) -> None:

@@ -78,6 +78,10 @@ class RecurrentCore(nn.Module):
             return self.run_on_cpu(x, state, tuple(resets))
         return self.run_in_parts(x, state, reset, reset_steps)
 
+    def cast_by_autocast(self) -> tuple[nn.Parameter, ...]:
+        """The parameters that only products under autocast read, so that casting them beforehand changes nothing."""
+        raise NotImplementedError
+
     def run_in_parts(
         self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
@@ -117,6 +121,10 @@ class GRUCore(RecurrentCore):
         gates = linear(x, weight_in, bias_in)
         return unroll_gru(gates, state, resets, weight.to(gates.dtype), bias)
 
+    def cast_by_autocast(self) -> tuple[nn.Parameter, ...]:
+        """See :meth:`RecurrentCore.cast_by_autocast`."""
+        return _matrices(self.layer)
+
 
 class LSTMCore(RecurrentCore):
     """``nn.LSTM`` with one layer (Hochreiter and Schmidhuber 1997). The state is h followed by c."""
@@ -142,6 +150,10 @@ class LSTMCore(RecurrentCore):
         gates = linear(x, weight_in, bias_in)
         output, h, c = unroll_lstm(gates, h, c, resets, weight.to(gates.dtype), bias)
         return output, torch.cat([h, c], -1)
+
+    def cast_by_autocast(self) -> tuple[nn.Parameter, ...]:
+        """See :meth:`RecurrentCore.cast_by_autocast`."""
+        return _matrices(self.layer)
 
 
 def zero_state(state: Tensor, reset: Tensor) -> Tensor:
@@ -170,6 +182,13 @@ def make_core(kind: str, input_size: int, size: int, init: Initialisation) -> Re
 
 def _weights(layer: nn.RNNBase) -> tuple[Tensor, ...]:
     return tuple(getattr(layer, f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+
+
+def _matrices(layer: nn.RNNBase) -> tuple[nn.Parameter, ...]:
+    """What follows autocast on a CPU; elsewhere the whole layer is float32."""
+    if layer.weight_ih_l0.device.type != "cpu":
+        return ()
+    return tuple(layer.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih"))
 
 
 @torch.no_grad()

@@ -83,8 +83,12 @@ class FlatState:
 
     @torch.no_grad()
     def unpack(self) -> None:
-        """Copies the buffer into the module, for a module on another device; the buffer may be written to at once."""
+        """Copies the buffer into the module's tensors that are no views of it; it may be written to again at once.
+
+        Those are the ones of a module that is not aliased or is on another device, and ones that got another dtype.
+        """
         if self._flat is not self._near:
             self._near.copy_(self._flat)
         for view, tensor in self._pairs:
-            tensor.copy_(view)
+            if tensor.data_ptr() != view.data_ptr():
+                tensor.copy_(view)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from rollmill.models.activations import ELU, ReLU
 from rollmill.models.config import Activation, Initialisation
 
 __all__ = ["activation_module", "initialise_conv", "initialise_dense"]
@@ -15,10 +16,9 @@ __all__ = ["activation_module", "initialise_conv", "initialise_dense"]
 # Standard deviation of a standard normal truncated to (-2, 2): JAX's LeCun-normal divides by it.
 _TRUNCATED_STD = 0.87962566103423978
 
-# ReLU and ELU in place: their backward passes need the output alone, and the layer before needs neither.
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "relu": lambda: nn.ReLU(inplace=True),
-    "elu": lambda: nn.ELU(inplace=True),
+    "relu": ReLU,
+    "elu": ELU,
     "silu": nn.SiLU,
     "gelu": nn.GELU,
     "tanh": nn.Tanh,

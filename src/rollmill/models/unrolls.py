@@ -10,6 +10,7 @@ Matrix products run in the dtype of the recurrent matrix given, all else in floa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
@@ -64,7 +65,7 @@ class _GRU(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, recurrent_n, out = (acts.new_empty(steps, rows, size) for _ in range(3))
-            transposed = _transposed(weight, steps)
+            of_state = _product_with(weight.t(), steps)
             for reset_update, reset, update, new, start, kept_n, h_out, is_reset in zip(
                 acts[..., : 2 * size].unbind(),
                 *(part.unbind() for part in acts.chunk(3, -1)),
@@ -75,7 +76,7 @@ class _GRU(torch.autograd.Function):
                 strict=True,
             ):
                 _start(start, h, is_reset)
-                of_both, of_new = _of_state(start, weight, transposed, bias).tensor_split((2 * size,), 1)
+                of_both, of_new = of_state(start).add_(bias).tensor_split((2 * size,), 1)
                 reset_update.add_(of_both).sigmoid_()
                 kept_n.copy_(of_new)
                 new.addcmul_(reset, kept_n).tanh_()
@@ -101,6 +102,7 @@ class _GRU(torch.autograd.Function):
                 2,
             )
             d_recurrent, d_hs = torch.empty_like(factors), torch.empty_like(h_in)
+            to_state = _product_with(weight, steps)
             d_h = d_last
             for d_step, factor, d_total, of_out, kept, is_reset in zip(
                 *(reversed(x.unbind()) for x in (d_recurrent, factors, d_hs, d_out, update)),
@@ -109,7 +111,7 @@ class _GRU(torch.autograd.Function):
             ):
                 torch.add(d_h, of_out, out=d_total)
                 torch.mul(d_total.unsqueeze(1), factor, out=d_step)
-                d_h = _kept(_product(d_total * kept, d_step.view(rows, -1), weight), is_reset)
+                d_h = _kept(to_state(d_step.view(rows, -1)).addcmul_(d_total, kept), is_reset)
             d_recurrent = d_recurrent.view(steps, rows, -1)
             d_weight, d_bias = _weight_gradients(d_recurrent, h_in, weight)
             d_gates = torch.cat([d_recurrent[..., : 2 * size], d_hs * through_new], -1)
@@ -125,7 +127,7 @@ class _LSTM(torch.autograd.Function):
         with torch.autocast("cpu", enabled=False):
             acts = gates.float().clone()
             h_in, c_in, tanh_c, out = (acts.new_empty(steps, rows, size) for _ in range(4))
-            transposed = _transposed(weight, steps)
+            of_state = _product_with(weight.t(), steps)
             for act, in_forget, in_, forget, cell, output, h_start, c_start, tanh, h_out, is_reset in zip(
                 acts.unbind(),
                 acts[..., : 2 * size].unbind(),
@@ -139,7 +141,7 @@ class _LSTM(torch.autograd.Function):
             ):
                 _start(h_start, h, is_reset)
                 _start(c_start, c, is_reset)
-                act.add_(_of_state(h_start, weight, transposed, bias))
+                act.add_(of_state(h_start)).add_(bias)
                 in_forget.sigmoid_()
                 cell.tanh_()
                 output.sigmoid_()
@@ -163,6 +165,7 @@ class _LSTM(torch.autograd.Function):
             )
             of_output = tanh_c * output * (1 - output)
             d_gates = acts.new_empty(steps, rows, 4, size)
+            to_state = _product_with(weight, steps)
             d_h = d_last
             for d_step, d_first, d_output, factor, last_factor, into, kept, of_out, is_reset in zip(
                 *(
@@ -176,7 +179,7 @@ class _LSTM(torch.autograd.Function):
                 d_c = torch.addcmul(d_c, d_h, into)
                 torch.mul(d_c.unsqueeze(1), factor, out=d_first)
                 torch.mul(d_h, last_factor, out=d_output)
-                d_h = _kept(_product(None, d_step.view(rows, -1), weight), is_reset)
+                d_h = _kept(to_state(d_step.view(rows, -1)), is_reset)
                 d_c = _kept(d_c * kept, is_reset)
             d_gates = d_gates.view(steps, rows, -1)
             d_weight, d_bias = _weight_gradients(d_gates, h_in, weight)
@@ -192,26 +195,20 @@ def _kept(gradient: Tensor, reset: Tensor | None) -> Tensor:
     return gradient if reset is None else gradient.masked_fill(reset, 0.0)
 
 
-def _transposed(weight: Tensor, steps: int) -> Tensor | None:
-    """The recurrent matrix in the order in which products of few rows read it fastest, where enough of them follow."""
-    return weight.t().contiguous() if steps >= _WORTH_A_COPY else None
+def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
+    """``x -> x @ matrix`` in float32, computed in the matrix's dtype, for few rows and as many calls.
 
-
-def _of_state(h: Tensor, weight: Tensor, transposed: Tensor | None, bias: Tensor) -> Tensor:
-    """The state's share of the gates, ``[N, G]``."""
-    if transposed is not None:
-        return _product(bias, h, transposed)
-    if weight.dtype == torch.float32:
-        return linear(h, weight, bias.float())
-    return _product(bias, h, weight.t())
-
-
-def _product(added: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
-    """``added + a @ b`` in float32, the product in b's dtype."""
-    if b.dtype == torch.float32:
-        return a @ b if added is None else torch.addmm(added.float(), a, b)
-    product = (a.to(b.dtype) @ b).float()
-    return product if added is None else product + added
+    Such a product takes as long as reading the matrix takes, so the order it lies in matters (docs/journal.md): float32
+    is read fastest as the right factor along its rows, bfloat16 as the left factor along its rows.
+    """
+    worth_a_copy = calls >= _WORTH_A_COPY
+    if matrix.dtype == torch.float32:
+        right = matrix.contiguous() if worth_a_copy else matrix
+        return right.__rmatmul__ if right.is_contiguous() else lambda x: linear(x, matrix.t(), None)
+    left = matrix.t().contiguous() if worth_a_copy else matrix.t()
+    if left.is_contiguous():
+        return lambda x: linear(x.to(left.dtype), left, None).float()
+    return lambda x: (x.to(matrix.dtype) @ matrix).float()
 
 
 def _weight_gradients(d_recurrent: Tensor, h_in: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :class:`LaneRing` passes integers from many producers to one consumer, between processes.
 * :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
 * :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
+* :func:`activate` and :func:`activation_gradient` compute activation functions in place, in float32 and bfloat16.
 * :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
 * :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
   word.
@@ -15,6 +16,8 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 from rollmill.native._core import (
     LaneRing,
     MessageLanes,
+    activate,
+    activation_gradient,
     atomic_add,
     atomic_compare_exchange,
     atomic_load,
@@ -31,6 +34,8 @@ from rollmill.native._core import (
 __all__ = [
     "LaneRing",
     "MessageLanes",
+    "activate",
+    "activation_gradient",
     "atomic_add",
     "atomic_compare_exchange",
     "atomic_load",

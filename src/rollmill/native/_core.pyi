@@ -1,5 +1,5 @@
 from collections.abc import Iterable
-from typing import Any, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -219,6 +219,32 @@ def gather_images(
         TypeError: An array is not C-contiguous or has the wrong dtype.
         ValueError: The shapes do not match.
         IndexError: An index is out of range; nothing has been copied.
+    """
+
+def activate(x: _Array, kind: Literal["relu", "elu"]) -> None:
+    """Apply an activation function in place; NaN stays NaN.
+
+    Args:
+        x: Any shape; float32, or uint16 for the bits of bfloat16.
+        kind: ReLU, or ELU with alpha 1.
+
+    Raises:
+        TypeError: ``x`` is not C-contiguous, not writable or has the wrong dtype.
+        ValueError: Another kind.
+    """
+
+def activation_gradient(dst: _Array, gradient: _Array, output: _Array, kind: Literal["relu", "elu"]) -> None:
+    """Compute ``dst = gradient * f'(x)`` from ``output = f(x)``.
+
+    Args:
+        dst: Float32, or uint16 for the bits of bfloat16; overlaps neither of the others.
+        gradient: As many elements of the same dtype.
+        output: Likewise.
+        kind: As in ``activate``.
+
+    Raises:
+        TypeError: An array is not C-contiguous or has the wrong dtype.
+        ValueError: The sizes differ, or another kind.
     """
 
 def snapshot_write(header: _Int64, dst: _Array, src: _Array, version: int | None = None) -> None:

@@ -1,0 +1,77 @@
+"""Weights cast beforehand: the very outputs of autocast, and what must not be cast is left alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.config import ModelConfig
+from rollmill.models.flat_state import FlatState
+from rollmill.models.lowered import lower_weights
+from rollmill.models.registry import make_model, register_encoder
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
+
+ACTION = ActionSpec(heads=(CategoricalHead(n=4),), structure="discrete")
+CONFIGS = [
+    ModelConfig(encoder="nature"),
+    ModelConfig(encoder="sf_simplified", core="gru", core_size=24),
+    ModelConfig(encoder="sf_full", core="lstm", core_size=24, normalise_observations=True),
+    ModelConfig(encoder="impala", head_sizes=(16,), shared=False),
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.encoder}-{c.core}")
+@pytest.mark.parametrize("rows", [1, 16, 160])
+@pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
+def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: int, shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    specs = {"obs": ArraySpec(shape=shape, dtype="uint8"), "v": ArraySpec(shape=(5,), dtype="float32")}
+    model = ActorCritic(specs, ACTION, config)
+    lowered = copy.deepcopy(model)
+    lower_weights(lowered, torch.bfloat16)
+    assert any(p.dtype == torch.bfloat16 for p in lowered.parameters())
+    observation = {"obs": torch.randint(0, 256, (rows, *shape), dtype=torch.uint8), "v": torch.randn(rows, 5)}
+    state = None if model.core is None else torch.randn(rows, model.state_size)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        expected, result = model(observation, state), lowered(observation, state)
+    for one, other in zip(expected, result, strict=True):
+        assert one is other is None or torch.equal(one, other)
+
+
+def test_new_weights_arrive_in_lowered_ones() -> None:
+    torch.manual_seed(0)
+    specs = {"obs": ArraySpec(shape=(4, 84, 84), dtype="uint8")}
+    source, target = (ActorCritic(specs, ACTION, ModelConfig(encoder="nature")) for _ in range(2))
+    received = FlatState(target, alias=True)
+    lower_weights(target, torch.bfloat16)
+    received.bytes[:] = FlatState(source, alias=False).bytes
+    received.unpack()
+    for (name, a), b in zip(source.named_parameters(), target.parameters(), strict=True):
+        assert torch.equal(a.to(b.dtype), b), name
+
+
+class OwnEncoder(nn.Module):
+    output_size = 8
+
+    def __init__(self, *_: object) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 8)
+
+    def forward(self, observation: dict[str, torch.Tensor]) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            features: torch.Tensor = self.layer(observation["v"])
+        return features
+
+
+def test_what_users_wrote_is_left_alone() -> None:
+    register_encoder("own_for_lowering", OwnEncoder)
+    specs = {"v": ArraySpec(shape=(3,), dtype="float32")}
+    model = make_model(specs, ACTION, ModelConfig(encoder="own_for_lowering"))
+    lower_weights(model, torch.bfloat16)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    with torch.autocast("cpu", torch.bfloat16):
+        model({"v": torch.randn(2, 3)})
