@@ -37,9 +37,7 @@ def faster_precision(model: ActorCritic, observation: Mapping[str, Tensor], *, b
         for bf16 in (False, True):
             started = time.perf_counter()
             with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                (lowered if bf16 else model)(
-                    observation, model.initial_state(len(next(iter(observation.values()))), device), None
-                )
+                (lowered if bf16 else model)(observation, state, None)
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             if round_index:  # The first round builds kernels and caches.
