@@ -1,6 +1,8 @@
 // ROLLMILL_EACH_VECTOR_WIDTH, for loops that the compiler vectorises as they stand.
 #pragma once
 
+#include <cstdint>  // whatever of the C library: it says whether that is glibc
+
 // On x86-64 the compiler is asked for one copy for each generation of vector registers, and the dynamic linker picks
 // (ifunc, hence glibc; sanitizers cannot run that early). Levels, not processors: GCC takes "arch=haswell" to mean that
 // one and no later one.

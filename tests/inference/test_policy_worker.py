@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import ROLE
@@ -25,7 +26,7 @@ from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
 
 NUM_GROUPS = 4
-WORKER_OF_GROUP = (0, 0, 1, 1)
+WORKER_OF_GROUP = (0, 0, 1, 1, 2, 2, 3, 3)
 SPEC = EnvSpec(
     name="test",
     observation={"observation": ArraySpec(shape=(3,), dtype="float32")},
@@ -34,11 +35,12 @@ SPEC = EnvSpec(
 
 
 class Sampler:
-    """The rollout workers' side of a store with ``NUM_GROUPS`` groups."""
+    """The rollout workers' and the learner's side of a store."""
 
-    def __init__(self, store: slots.SlotStore) -> None:
+    def __init__(self, store: slots.SlotStore, published: weights.WeightStore) -> None:
         self.store = store
-        for group in range(NUM_GROUPS):
+        self.published = published
+        for group in range(store.topology.num_groups):
             store.group_slot[group] = group
             store.group_step[group] = 0
 
@@ -56,17 +58,25 @@ class Sampler:
         return sorted(answers)
 
 
+def a_model() -> ActorCritic:
+    return ActorCritic(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(64, 64)))
+
+
 @contextmanager
-def serving(**options: Any) -> Iterator[Sampler]:
-    """A policy worker in a thread, with groups of two rows and published weights."""
+def serving(
+    *, policy_worker_of_group: tuple[int, ...] = (0,) * NUM_GROUPS, precision: Any = "fp32", **options: Any
+) -> Iterator[Sampler]:
+    """Policy worker 0 in a thread, with groups of two rows, two on each rollout worker, and published weights."""
+    num_groups = len(policy_worker_of_group)
     topology = slots.Topology(
         rollout_length=2,
         group_rows=2,
-        worker_of_group=WORKER_OF_GROUP,
-        policy_worker_of_group=(0,) * NUM_GROUPS,
-        slots_of_worker=(2, 2),
+        worker_of_group=WORKER_OF_GROUP[:num_groups],
+        policy_worker_of_group=policy_worker_of_group,
+        slots_of_worker=(2,) * (num_groups // 2),
+        num_policy_workers=max(policy_worker_of_group) + 1,
     )
-    model = ActorCritic(SPEC.observation, SPEC.action, ModelConfig())
+    model = a_model()
     fields = slots.slot_fields(SPEC, rollout_length=2, state_size=0)
     layout = ArenaLayout()
     slots.add_to_layout(layout, fields, topology)
@@ -77,12 +87,12 @@ def serving(**options: Any) -> Iterator[Sampler]:
     published.publish(0, FlatState(copy.deepcopy(model), alias=True).bytes)
     stop = threading.Event()
     context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(ROLE))
-    config = InferenceConfig(device="cpu", precision="fp32", **options)
+    config = InferenceConfig(device="cpu", precision=precision, **options)
     worker = PolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
-        yield Sampler(store)
+        yield Sampler(store, published)
     finally:
         stop.set()
         store.wake_all()
@@ -130,8 +140,47 @@ def test_the_wait_for_more_groups_ends() -> None:
         assert sampler.answered(within_s=5.0) == [1]
 
 
+def test_more_groups_than_there_are_cannot_be_waited_for() -> None:
+    with serving(min_batch_groups=100, max_wait_us=LONG_US) as sampler:
+        sampler.ask(0)
+        assert sampler.answered(within_s=0.3) == []
+        sampler.ask(2)
+        assert sampler.answered(within_s=5.0, at_least=2) == [0, 2]
+
+
+def test_a_stop_ends_the_wait() -> None:
+    with serving(min_batch_groups=2, max_wait_us=LONG_US) as sampler:
+        sampler.ask(0)
+        assert sampler.answered(within_s=0.3) == []
+    # The end of `serving` found the thread at its end.
+
+
+def test_a_rollout_worker_whose_other_group_is_another_policy_workers_has_something_to_step() -> None:
+    with serving(min_batch_groups=2, max_wait_us=LONG_US, policy_worker_of_group=(0, 1, 0, 1, 0, 1, 0, 1)) as sampler:
+        sampler.ask(0)
+        assert sampler.answered(within_s=0.3) == []
+        sampler.ask(2)
+        assert sampler.answered(within_s=5.0, at_least=2) == [0, 2]
+
+
 @pytest.mark.parametrize("options", [{"min_batch_groups": 1}, {"skip_policy": True, "random_actions": True}])
 def test_a_worker_that_gains_nothing_from_larger_batches_waits_for_none(options: dict[str, Any]) -> None:
     with serving(max_wait_us=LONG_US, **options) as sampler:
         sampler.ask(1)
         assert sampler.answered(within_s=5.0) == [1]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_newer_weights_are_used_in_every_precision(precision: str) -> None:
+    with serving(min_batch_groups=1, precision=precision) as sampler:
+        observation = sampler.store.observation["observation"]
+        observation[...] = np.random.default_rng(0).standard_normal(observation.shape)
+        for version in (1, 2):
+            model = a_model()
+            sampler.published.publish(version, FlatState(model, alias=False).bytes)
+            sampler.ask(0)
+            assert sampler.answered(within_s=5.0) == [0]
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                expected = model({"observation": torch.from_numpy(observation[0, 0])}).value
+            assert (sampler.store.arrays["policy_version"][0, 0] == version).all()
+            torch.testing.assert_close(torch.from_numpy(sampler.store.arrays["value"][0, 0]), expected)

@@ -79,6 +79,20 @@ def test_gradients_in_another_order_than_the_output() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
+def test_what_another_layer_still_needs_is_missed() -> None:
+    parameter, x = torch.randn(8, requires_grad=True), torch.randn(8)
+    product = parameter * x
+    ReLU()(x)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
+
+
+def test_an_export_has_torchs_own() -> None:
+    layers = nn.Sequential(nn.Linear(4, 4), ReLU(), nn.Linear(4, 4), ELU())
+    x = torch.randn(3, 4)
+    torch.testing.assert_close(torch.export.export(layers, (x,)).module()(x), layers(x))
+
+
 def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     x = torch.randn(8, requires_grad=True)
     (first,) = torch.autograd.grad(ELU()(x * 1.0).sum(), x, create_graph=True)

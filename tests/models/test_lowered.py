@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import copy
+import threading
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from rollmill.models.actor_critic import ActorCritic
+from rollmill.inference.precision import faster_precision
+from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
-from rollmill.models.lowered import lower_weights
+from rollmill.models.lowered import can_be_lowered, lower_weights
 from rollmill.models.registry import make_model, register_encoder
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
@@ -25,7 +28,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: f"{c.encoder}-{c.core}")
-@pytest.mark.parametrize("rows", [1, 16, 160])
+@pytest.mark.parametrize("rows", [1, 3, 7, 16, 160])
 @pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
 def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: int, shape: tuple[int, ...]) -> None:
     torch.manual_seed(0)
@@ -65,6 +68,26 @@ class OwnEncoder(nn.Module):
         with torch.autocast("cpu", enabled=False):
             features: torch.Tensor = self.layer(observation["v"])
         return features
+
+
+class OwnModel(ActorCritic):
+    """Computes in float32 whatever is asked for."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> ActorCriticOutput:
+        with torch.autocast("cpu", enabled=False):
+            return super().forward(*args, **kwargs)
+
+
+def test_a_model_or_an_encoder_derived_from_ours_is_left_alone() -> None:
+    specs = {"v": ArraySpec(shape=(3,), dtype="float32")}
+    own = OwnModel(specs, ACTION, ModelConfig(core="gru", core_size=8))
+    assert not can_be_lowered(own)
+    own.lock = threading.Lock()  # type: ignore[assignment]  # what cannot be copied is not
+    assert faster_precision(own, {"v": torch.randn(4, 3)}) in ("fp32", "bf16")
+    changed = ActorCritic(specs, ACTION, ModelConfig())
+    changed.encoder.encoders[0] = OwnEncoder()  # type: ignore[index,union-attr]
+    lower_weights(changed, torch.bfloat16)
+    assert {p.dtype for p in changed.parameters()} == {torch.float32}
 
 
 def test_what_users_wrote_is_left_alone() -> None:

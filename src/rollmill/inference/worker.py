@@ -88,10 +88,10 @@ class PolicyWorker:
         self._worker_of_group = np.asarray(topology.worker_of_group, np.int64)
         self._requests = store.requests[index]
         self._groups = np.asarray(groups, np.int64)
-        self._min_groups = self._groups_worth_waiting_for(config)
         self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
         limit = config.max_batch_rows
         self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
+        self._min_groups = max(1, min(self._groups_worth_waiting_for(config), len(groups), self._max_groups))
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
         # Page-locked for a GPU, which copies from it without a detour.
@@ -142,27 +142,27 @@ class PolicyWorker:
         if self._min_groups == 1 or not waiting:
             return waiting
         deadline = time.monotonic() + self._config.max_wait_us * 1e-6
-        while waiting < self._min_groups:
+        while waiting < self._min_groups and not self._context.stop.is_set():
             left = deadline - time.monotonic()
             if left <= 0 or not self._may_wait(self._pending[:waiting]):
                 break
             # In small parts: a group that has to wait for a slot says so without a message.
-            missing = self._min_groups - waiting
-            waiting += self._requests.get_many(self._pending[waiting:], min(left, _RECHECK_S), missing)
+            waiting += self._requests.get_many(self._pending[waiting:], min(left, _RECHECK_S))
         return waiting
 
     def _may_wait(self, pending: NDArray[np.int64]) -> bool:
         """Whether the rollout workers of these groups, int64 ``[n]``, have others to step meanwhile.
 
-        And whether these are less than half of the groups under way, so that simulation and inference overlap.
+        And whether these are less than half of this worker's groups under way, so that simulation and inference
+        overlap. A group that waits for another policy worker counts as one that is stepped.
         """
         store, worker_of_group = self._store, self._worker_of_group
-        stepping = ~store.group_is_parked[self._groups]
-        if 2 * len(pending) >= int(np.count_nonzero(stepping)):
+        stepping = ~store.group_is_parked
+        if 2 * len(pending) >= int(np.count_nonzero(stepping[self._groups])):
             return False
-        stepping[self._place_of_group[pending]] = False
+        stepping[pending] = False
         busy = np.zeros(store.topology.num_workers, np.bool_)
-        busy[worker_of_group[self._groups[stepping]]] = True
+        busy[worker_of_group[stepping]] = True
         return bool(busy[worker_of_group[pending]].all())
 
     def _await_first_weights(self) -> bool:

@@ -28,7 +28,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ``[..., H]``; the order of its dimensions in memory is not defined.
     """
     rows = x.numel() // max(1, x.shape[-1])
-    fewest = _FEWEST_ROWS.get(weight.dtype, _MOST_ROWS)
+    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else weight.dtype
+    fewest = _FEWEST_ROWS.get(dtype, _MOST_ROWS + 1)
     if x.device.type != "cpu" or torch.is_grad_enabled() or not fewest <= rows <= _MOST_ROWS:
         return functional.linear(x, weight, bias)
     columns = x.reshape(rows, -1).t()

@@ -204,7 +204,7 @@ def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
     worth_a_copy = calls >= _WORTH_A_COPY
     if matrix.dtype == torch.float32:
         right = matrix.contiguous() if worth_a_copy else matrix
-        return right.__rmatmul__ if right.is_contiguous() else lambda x: linear(x, matrix.t(), None)
+        return (lambda x: x @ right) if right.is_contiguous() else lambda x: linear(x, matrix.t(), None)
     left = matrix.t().contiguous() if worth_a_copy else matrix.t()
     if left.is_contiguous():
         return lambda x: linear(x.to(left.dtype), left, None).float()
