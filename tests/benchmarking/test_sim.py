@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rollmill.benchmarking import sampler, sim, train
+from rollmill.benchmarking import preset_bound, sampler, sim, train
 from rollmill.config import Config
 
 
@@ -28,9 +28,11 @@ def test_as_many_processes_as_divide_the_environments(
     for module in (sim, sampler):
         monkeypatch.setattr(module, "pure_simulation", pure_simulation)
     monkeypatch.setattr(sampler, "sample", pure_simulation)
-    monkeypatch.setattr(train, "BoundMeter", meter)
-    assert sim.run("gym/CartPole-v1", seconds=1.0)["processes"] == processes
-    assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1)["processes"] == processes
+    # With a setting of the environment's own: there is no bound to measure for that.
+    own = {"env.kwargs": {"render_mode": None}}
+    assert sim.run("gym/CartPole-v1", seconds=1.0, overrides=own)["processes"] == processes
+    assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1, overrides=own)["processes"] == processes
+    monkeypatch.setattr(preset_bound, "BoundMeter", meter)
     # Whatever cannot be resolved is refused before anything is measured.
     with pytest.raises(BoundReachedError):
         train.run("gym/CartPole-v1", seconds=1.0)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import time
 from ctypes import c_long
+from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import pytest
 
 import rollmill
 from rollmill.benchmarking import train
+from rollmill.benchmarking.bound import Bound, StageTimes
 from rollmill.benchmarking.pausing import paused_children
+from rollmill.benchmarking.preset_bound import bound_meter, share_of
 from rollmill.learning.report import LearnerReport
 
 
@@ -125,10 +128,19 @@ def test_training_is_held_still_between_slices(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_no_bound_where_the_frozen_kernels_are_of_something_else(preset: str, overrides: dict[str, object]) -> None:
-    with train._bound_meter(rollmill.make_config(preset, overrides)) as meter:
+    with bound_meter(rollmill.make_config(preset, overrides)) as meter:
         assert meter is None
 
 
 def test_a_bound_where_they_are_the_presets_own() -> None:
-    with train._bound_meter(rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()) as meter:
+    with bound_meter(rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()) as meter:
         assert meter is not None
+
+
+def test_a_share_of_the_bound_beside_the_bound() -> None:
+    times = StageTimes(t_env_us=300.0, t_inference_us=100.0, t_train_us=300.0)
+    bound = Bound(cores=(0, 1), epochs=2, variants={}, alone=times, loaded=replace(times, t_env_us=1300.0))
+    result = share_of(bound, 500.0, name="share")
+    assert result["bound_steps_per_second"] == 2000.0
+    assert (result["share"], result["share_loaded"]) == (0.25, 0.5)
+    assert share_of(None, 500.0, name="share") == {}

@@ -1,7 +1,8 @@
 """``rollmill bench sampler``: what the data plane costs beside the environments, without policy and learner.
 
 Pure simulation and the sampler take turns, and the figure is the median over the pairs of their ratio: a shared machine
-changes its speed from minute to minute, both halves of a pair alike.
+changes its speed from minute to minute, both halves of a pair alike. Behind each pair comes a round of the machine's
+bound; it is for whole training, so a sampler without policy and learner may well be above it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from rollmill.api import make_config
+from rollmill.benchmarking.preset_bound import BOUND_SHARE, SEARCH_SHARE, bound_meter, share_of
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.regimes.sampling import sample
 
@@ -23,16 +25,22 @@ def run(
 
     Args:
         preset: A preset's name.
-        seconds: For all measurements together, starting not counted.
+        seconds: For all pairs together, starting not counted; the bound takes three fifths of that in addition.
         overrides: Settings over the preset's.
         pairs: How many pairs.
     """
     config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
-    for _ in range(pairs):
-        simulated.append(pure_simulation(config, seconds=each))
-        sampled.append(sample(config, seconds=each))
+    with bound_meter(config) as meter:
+        if meter is not None:
+            meter.choose_variants(seconds * SEARCH_SHARE)
+        for _ in range(pairs):
+            simulated.append(pure_simulation(config, seconds=each))
+            sampled.append(sample(config, seconds=each))
+            if meter is not None:
+                meter.measure_round(seconds * BOUND_SHARE / pairs)
+        bound = None if meter is None else meter.bound()
     return {
         "preset": preset,
         "seconds": seconds,
@@ -43,4 +51,4 @@ def run(
         "sampler_steps_per_second": median(sampled),
         "share_of_pure_simulation": median(b / a for a, b in zip(simulated, sampled, strict=True)),
         "pairs": [[a, b] for a, b in zip(simulated, sampled, strict=True)],
-    }
+    } | share_of(bound, median(sampled), name="share_of_bound")

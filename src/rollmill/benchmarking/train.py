@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
 from rollmill.api import make_config
-from rollmill.benchmarking.bound import BoundMeter
 from rollmill.benchmarking.pausing import paused_children
+from rollmill.benchmarking.preset_bound import BOUND_SHARE, SEARCH_SHARE, bound_meter, share_of
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
@@ -26,8 +26,6 @@ from rollmill.regimes.asynchronous import run as run_async
 
 _WARM_UP_S = 10.0
 _SLICE_S = 10.0
-_SEARCH_SHARE = 0.15
-_BOUND_SHARE = 0.45
 _SIMULATION_SHARE = 0.15
 
 
@@ -176,14 +174,14 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
             preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
         ).resolved()
     slices = max(1, round(seconds / _SLICE_S))
-    with _bound_meter(config) as meter:
+    with bound_meter(config) as meter:
 
         def measure_bound() -> None:
             if meter is not None:
-                meter.measure_round(seconds * _BOUND_SHARE / (slices + 1))
+                meter.measure_round(seconds * BOUND_SHARE / (slices + 1))
 
         if meter is not None:
-            meter.choose_variants(seconds * _SEARCH_SHARE)
+            meter.choose_variants(seconds * SEARCH_SHARE)
         simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
         measure_bound()
         training = measure_training(config, seconds, slices=slices, between=measure_bound)
@@ -207,33 +205,4 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "fast_path": training.fast_path,
         "ledger": training.ledger,
     }
-    if bound is not None:
-        result |= {
-            "efficiency": steps / bound.bound_steps_per_second,
-            "efficiency_loaded": steps / bound.bound_loaded_steps_per_second,
-            "bound_steps_per_second": bound.bound_steps_per_second,
-            "bound_loaded_steps_per_second": bound.bound_loaded_steps_per_second,
-            "bound": bound.as_dict(),
-        }
-    return result
-
-
-def _bound_meter(config: Config) -> AbstractContextManager[BoundMeter | None]:
-    """Measures the bound of this environment and network; None where there are no frozen kernels for them.
-
-    The kernels are of the presets' own, so other settings of env or model leave nothing to compare with.
-    """
-    preset = make_config(config.preset or config.env.name)
-    if (config.env, config.model) != (preset.env, preset.model):
-        return nullcontext()
-    family, _, name = config.env.name.partition("/")
-    epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
-    if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
-        return BoundMeter("atari", epochs=epochs, env_options={"game": name}, train_options=sizes)
-    if family == "vizdoom" and config.model.core == "gru":
-        return BoundMeter("vizdoom", epochs=epochs, env_options={"scenario": name}, train_options=sizes)
-    if config.env.name in ("gym/CartPole-v1", "CartPole-v1"):
-        return BoundMeter("cartpole", epochs=epochs, train_options=sizes)
-    if config.env.name == "envpool/CartPole-v1":
-        return BoundMeter("cartpole-envpool", epochs=epochs, train_options=sizes)
-    return nullcontext()
+    return result | share_of(bound, steps, name="efficiency")
