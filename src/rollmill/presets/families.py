@@ -28,8 +28,8 @@ Overrides = Mapping[str, object]
 # 0.2 are those of rl_games (configs/atari/ppo_pong_gymnasium.yaml): what the shared layers learn early, they learn from
 # the value. Ours for two cores without a GPU, where a sample costs as much to learn from as to simulate: one epoch over
 # eight minibatches of 128 instead of four epochs over four of 256, at a learning rate of 1e-3 instead of 2.5e-4, which
-# moves the policy as far a sample; an entropy bonus of 0.003 (Sample Factory) instead of 0.01; both: docs/journal.md;
-# rollouts of 32 steps (Sample Factory) instead of 128, so that samples are young.
+# moves the policy as far a sample (docs/journal.md); rollouts of 32 steps (Sample Factory) instead of 128, so that
+# samples are young.
 ATARI: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,
@@ -43,7 +43,7 @@ ATARI: Overrides = {
     "learner.clip_range": 0.2,
     "learner.clip_kind": "symmetric",
     "learner.value_coef": 1.0,
-    "learner.entropy_coef": 0.003,
+    "learner.entropy_coef": 0.01,
     "learner.max_grad_norm": 0.5,
     "learner.optimiser": "adam",
     "learner.learning_rate": 1e-3,
