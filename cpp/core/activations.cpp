@@ -28,7 +28,9 @@ namespace {
     return scale * p + (scale - 1.0f);
 }
 
-[[gnu::always_inline]] inline float widen(std::uint16_t bits) noexcept { return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16); }
+[[gnu::always_inline]] inline float widen(std::uint16_t bits) noexcept {
+    return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
+}
 
 // To nearest even; NaN stays NaN.
 [[gnu::always_inline]] inline std::uint16_t narrow(float value) noexcept {

@@ -85,7 +85,7 @@ def test_a_model_or_an_encoder_derived_from_ours_is_left_alone() -> None:
     own.lock = threading.Lock()  # type: ignore[assignment]  # what cannot be copied is not
     assert faster_precision(own, {"v": torch.randn(4, 3)}) in ("fp32", "bf16")
     changed = ActorCritic(specs, ACTION, ModelConfig())
-    changed.encoder.encoders[0] = OwnEncoder()  # type: ignore[index,union-attr]
+    changed.encoder.encoders[0] = OwnEncoder()  # type: ignore[index,union-attr]  # typed as any module
     lower_weights(changed, torch.bfloat16)
     assert {p.dtype for p in changed.parameters()} == {torch.float32}
 
