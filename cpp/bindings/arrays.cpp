@@ -1,4 +1,4 @@
-// Row copies for Python: shapes and every index are checked here, once; the copies then run without the GIL.
+// Arrays for Python: shapes and every index are checked here, once; the work then runs without the GIL.
 #include <nanobind/stl/string.h>
 
 #include <optional>
@@ -6,6 +6,7 @@
 
 #include "bindings/buffers.h"
 #include "core/activations.h"
+#include "core/frames.h"
 #include "core/images.h"
 #include "core/rows.h"
 
@@ -144,6 +145,37 @@ void gather_images_checked(nb::handle dst_array, nb::handle src_array, nb::handl
     run_copy(dst.nbytes(), [&] { is_float ? copy(dst.data<float>()) : copy(dst.data<std::uint16_t>()); });
 }
 
+// Most pixels of a frame to be shrunk: what keeps its sums below 2^24 (see core/frames.cpp).
+constexpr std::int64_t most_pixels = 65'535;
+
+void push_frames_checked(nb::handle stacks_array, nb::handle frames_array, nb::handle fresh_array) {
+    const Buffer stacks(stacks_array, "stacks", true);
+    const Buffer frames(frames_array, "frames", false);
+    const Buffer fresh(fresh_array, "fresh", false);
+    if (stacks.format() != 'B' || frames.format() != 'B') raise_type_error("stacks and frames must be uint8");
+    if (fresh.format() != '?' || fresh.ndim() != 1) raise_type_error("fresh must be a one-dimensional bool array");
+    if (stacks.ndim() != 4 || frames.ndim() != 3)
+        raise_value_error("stacks must be [N, depth, h, w] and frames [N, H, W]; they have " +
+                          std::to_string(stacks.ndim()) + " and " + std::to_string(frames.ndim()) + " axes");
+    if (stacks.shape(0) != frames.shape(0) || fresh.shape(0) != frames.shape(0))
+        raise_value_error("stacks, frames and fresh have " + std::to_string(stacks.shape(0)) + ", " +
+                          std::to_string(frames.shape(0)) + " and " + std::to_string(fresh.shape(0)) +
+                          " rows; they must be the same");
+    const FrameShape from{frames.shape(1), frames.shape(2)};
+    const FrameShape to{stacks.shape(2), stacks.shape(3)};
+    if (stacks.shape(1) < 1 || to.height < 1 || to.width < 1 || to.height > from.height || to.width > from.width)
+        raise_value_error("frames of " + std::to_string(from.height) + " x " + std::to_string(from.width) +
+                          " pixels cannot be shrunk to " + std::to_string(to.height) + " x " + std::to_string(to.width) +
+                          " in stacks of " + std::to_string(stacks.shape(1)));
+    if (from.height * from.width > most_pixels)
+        raise_value_error("frames have " + std::to_string(from.height * from.width) + " pixels; at most " +
+                          std::to_string(most_pixels) + " are allowed");
+    run_copy(frames.nbytes(), [&] {
+        push_frames(stacks.data<std::uint8_t>(), frames.data<std::uint8_t>(), fresh.data<std::uint8_t>(),
+                    frames.shape(0), stacks.shape(1), from, to);
+    });
+}
+
 Activation activation_named(const std::string& name) {
     if (name == "relu") return Activation::relu;
     if (name == "elu") return Activation::elu;
@@ -186,6 +218,7 @@ void bind_arrays(nb::module_& m) {
           nb::arg("steps"));
     m.def("gather_images", &gather_images_checked, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(),
           nb::arg("channels_first"), nb::arg("scale"));
+    m.def("push_frames", &push_frames_checked, nb::arg("stacks"), nb::arg("frames"), nb::arg("fresh"));
     m.def("activate", &activate_checked, nb::arg("x"), nb::arg("kind"));
     m.def("activation_gradient", &activation_gradient_checked, nb::arg("dst"), nb::arg("gradient"), nb::arg("output"),
           nb::arg("kind"));

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from rollmill.envs import EnvConfig, make_group, probe
+from rollmill.envs.atari import ShrunkScreens
 from rollmill.envs.config import AtariOptions, VizdoomOptions
 from rollmill.envs.errors import UnknownEnvironment
-from rollmill.envs.factory import make_env
+from rollmill.envs.factory import make_env, resolve_maker
 from rollmill.envs.vizdoom import scenarios
 
 ROWS = 3
@@ -103,6 +104,55 @@ def test_atari_options(harness):
     assert data.truncated[59].all()
     # A dot earns 10: rewards are raw.
     assert data.reward.max() >= 10
+
+
+@pytest.mark.parametrize("game", ["space_invaders", "journey_escape"])
+def test_atari_screens_are_those_of_ale(game):
+    """Shrunk and stacked by us, over resets, lost lives and truncations; journey_escape has a screen of 230 lines."""
+    ale = pytest.importorskip("ale_py.vector_env")
+    config = EnvConfig(name=f"atari/{game}", max_episode_steps=120)
+    ours = resolve_maker(config).vector(4, 1, range(4))
+    theirs = ale.AtariVectorEnv(game, 4, num_threads=1, max_num_frames_per_episode=480, reward_clipping=False)
+    assert isinstance(ours, ShrunkScreens)
+    assert ours.single_observation_space == theirs.single_observation_space
+    assert ours.observation_space == theirs.observation_space
+    random = np.random.default_rng(0)
+    seeds = np.arange(4)
+    shown, expected = ours.reset(seed=seeds)[0], theirs.reset(seed=seeds)[0]
+    ends = 0
+    for step in range(400):
+        apart = np.abs(shown.astype(int) - expected)
+        assert apart.max() <= 1, step
+        assert np.count_nonzero(apart) <= 0.01 * apart.size, step
+        if step == 300:
+            shown, expected = ours.reset(seed=seeds)[0], theirs.reset(seed=seeds)[0]
+            continue
+        actions = random.integers(0, ours.single_action_space.n, 4)
+        shown, *outcome, _ = ours.step(actions)
+        expected, *outcome_expected, _ = theirs.step(actions)
+        for got, wanted in zip(outcome, outcome_expected, strict=True):
+            np.testing.assert_array_equal(got, wanted)
+        ends += int((outcome[1] | outcome[2]).sum())
+    assert ends >= 8
+    ours.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "kwargs"),
+    [
+        (AtariOptions(grayscale=False), {}),
+        (AtariOptions(screen_size=200), {}),
+        (AtariOptions(), {"autoreset_mode": "SameStep"}),
+        (AtariOptions(), {"life_loss_info": True}),
+        (AtariOptions(), {"img_width": 170}),
+    ],
+)
+def test_atari_screens_that_ale_shrinks_itself(options, kwargs):
+    config = EnvConfig(name="atari/pong", atari=options, kwargs=kwargs)
+    env = resolve_maker(config).vector(2, 1, range(2))
+    assert not isinstance(env, ShrunkScreens)
+    assert env.reset(seed=np.arange(2))[0].shape == env.observation_space.shape
+    env.close()
 
 
 @pytest.mark.parametrize("name", ["frameskip", "episodic_life", "reward_clipping"])

@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_array
+from rollmill.native import push_frames
 
-__all__ = ["check_game", "games", "maker"]
+__all__ = ["ShrunkScreens", "check_game", "games", "maker"]
 
 _DEFAULT_FRAMESKIP = 4
 # Arguments of the emulator's that say what a frame, an episode or a return is, as settings of ours do.
@@ -50,6 +56,67 @@ def check_game(game: str) -> None:
         raise UnknownEnvironment(
             f"ALE has no game {game!r}{suggest(game, known)} ({len(known)} games, in snake_case: `rollmill envs atari`)"
         )
+
+
+class ShrunkScreens(VectorWrapper[Any, Any, Any]):
+    """Grey whole screens, shrunk by area and stacked: what ALE does itself, in a sixth of the time.
+
+    The images are ALE's (``cv2.INTER_AREA``), except that a mean that ends in exactly one half is rounded upwards. An
+    episode begins with zeros before its first frame.
+
+    Args:
+        env: ``ale_py.AtariVectorEnv`` with autoreset NEXT_STEP that shows single grey frames ``[B, 1, H, W]`` and ends
+            nothing but episodes.
+        shape: Frames in a stack, height and width of what is shown.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], shape: tuple[int, int, int]) -> None:
+        super().__init__(env)
+        self.single_observation_space = spaces.Box(0, 255, shape, np.uint8)
+        self.observation_space = batch_space(self.single_observation_space, env.num_envs)
+        self._stacks = np.zeros((env.num_envs, *shape), np.uint8)
+        self._ended = np.zeros(env.num_envs, bool)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every row; shows a view that the next call overwrites."""
+        frames, info = self.env.reset(seed=seed, options=options)
+        self._ended.fill(True)
+        return self._show(frames), info
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every row; shows a view that the next call overwrites."""
+        frames, reward, terminated, truncated, info = self.env.step(actions)
+        stacks = self._show(frames)
+        np.logical_or(terminated, truncated, out=self._ended)
+        return stacks, reward, terminated, truncated, info
+
+    def _show(self, frames: Any) -> Any:
+        push_frames(self._stacks, frames[:, 0], self._ended)
+        self._ended.fill(False)
+        return self._stacks
+
+
+def _screen_size(ale_py: Any, game: str) -> tuple[int, int]:
+    """Height and width of the game's screen in pixels."""
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    emulator = ale_py.ALEInterface()
+    emulator.loadROM(ale_py.roms.get_rom_path(game))
+    height, width = emulator.getScreenDims()
+    return height, width
+
+
+def _can_shrink(given: dict[str, Any], screen: tuple[int, int]) -> bool:
+    """Whether ``ShrunkScreens`` shows what ALE would with the arguments ``given``."""
+    height, width = screen
+    return bool(
+        given["grayscale"]
+        and given["stack_num"] >= 1
+        and 1 <= given["img_height"] <= height
+        and 1 <= given["img_width"] <= width
+        and AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP)) is AutoresetMode.NEXT_STEP
+        and not given.get("life_loss_info")
+        and not given.get("batch_size")
+    )
 
 
 def maker(config: EnvConfig) -> Maker:
@@ -92,7 +159,12 @@ def maker(config: EnvConfig) -> Maker:
 
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
         given = {**arguments, "num_threads": num_threads, **config.kwargs}
-        return ale_py.vector_env.AtariVectorEnv(game, num_envs, **given)
+        screen = _screen_size(ale_py, game)
+        if not _can_shrink(given, screen):
+            return ale_py.vector_env.AtariVectorEnv(game, num_envs, **given)
+        shape = (given["stack_num"], given["img_height"], given["img_width"])
+        given.update(img_height=screen[0], img_width=screen[1], stack_num=1)
+        return ShrunkScreens(ale_py.vector_env.AtariVectorEnv(game, num_envs, **given), shape)
 
     return Maker(
         env=None,

@@ -6,6 +6,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :class:`LaneRing` passes integers from many producers to one consumer, between processes.
 * :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
 * :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
+* :func:`push_frames` shrinks frames and stacks them.
 * :func:`activate` and :func:`activation_gradient` compute activation functions in place, in float32 and bfloat16.
 * :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
 * :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
@@ -25,6 +26,7 @@ from rollmill.native._core import (
     gather,
     gather_images,
     gather_trajectories,
+    push_frames,
     scatter,
     set_pdeathsig,
     snapshot_read,
@@ -43,6 +45,7 @@ __all__ = [
     "gather",
     "gather_images",
     "gather_trajectories",
+    "push_frames",
     "scatter",
     "set_pdeathsig",
     "snapshot_read",

@@ -221,6 +221,22 @@ def gather_images(
         IndexError: An index is out of range; nothing has been copied.
     """
 
+def push_frames(stacks: npt.NDArray[np.uint8], frames: npt.NDArray[np.uint8], fresh: npt.NDArray[np.bool_]) -> None:
+    """Shrink each frame by area and push it onto its stack; the oldest there gives way.
+
+    Every new pixel is the mean of the area that it covers, computed in integers and rounded to nearest, halves upwards
+    (``cv2.INTER_AREA`` computes the same in float32, so that its halves may fall either way).
+
+    Args:
+        stacks: ``[N, depth, h, w]``, oldest first.
+        frames: ``[N, H, W]``, at most 65,535 pixels each; ``h <= H`` and ``w <= W``.
+        fresh: ``[N]``; where True, the frames before the new one are zeros.
+
+    Raises:
+        TypeError: An array is not C-contiguous or has the wrong dtype.
+        ValueError: The shapes do not match, or a frame would not shrink.
+    """
+
 def activate(x: _Array, kind: Literal["relu", "elu"]) -> None:
     """Apply an activation function in place; NaN stays NaN.
 
