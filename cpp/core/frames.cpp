@@ -12,6 +12,8 @@ namespace rollmill {
 // Named, not anonymous: the linker must see the resolver of each.
 namespace frame_kernels {
 
+constexpr std::int64_t block = 16;  // lines at once: a vector register of each
+
 // sum = weight * row, or sum += weight * row.
 ROLLMILL_EACH_VECTOR_WIDTH
 void start_sum(std::int32_t* __restrict sum, const std::uint8_t* __restrict row, std::int32_t weight,
@@ -25,26 +27,44 @@ void add_row(std::int32_t* __restrict sum, const std::uint8_t* __restrict row, s
     for (std::int64_t i = 0; i < count; ++i) sum[i] += weight * row[i];
 }
 
-// sum[i] += weight[i] * row[at[i]]
+// columns[x, line] = lines[line, x]
 ROLLMILL_EACH_VECTOR_WIDTH
-void add_picked(std::int32_t* __restrict sum, const std::int32_t* __restrict row, const std::int32_t* __restrict at,
-                const std::int32_t* __restrict weight, std::int64_t count) noexcept {
-    for (std::int64_t i = 0; i < count; ++i) sum[i] += weight[i] * row[at[i]];
+void transpose(std::int32_t* __restrict columns, const std::int32_t* __restrict lines, std::int64_t width) noexcept {
+    for (std::int64_t x = 0; x < width; ++x)
+        for (std::int64_t line = 0; line < block; ++line) columns[x * block + line] = lines[line * width + x];
 }
 
-// dst = sum / total to nearest. Both are below 2^24, so float32 holds them, and its quotient, correctly rounded, is an
-// integer or above only where the exact one is: that is at least 1 / total away from the next integer.
+// dst[i, line] = the sum over taps of weight[tap, i] * columns[at[tap, i], line], divided by `total`, to nearest. Sums and
+// `total` are below 2^24, so float32 holds them, and its quotient, correctly rounded, reaches an integer only where the
+// exact one does: that is at least 1 / total away from the next integer.
 ROLLMILL_EACH_VECTOR_WIDTH
-void divide(std::uint8_t* __restrict dst, const std::int32_t* __restrict sum, std::int32_t total,
-            std::int64_t count) noexcept {
+void average(std::uint8_t* __restrict dst, const std::int32_t* __restrict columns, const std::int32_t* __restrict at,
+             const std::int32_t* __restrict weight, std::int64_t taps, std::int64_t count, std::int32_t total) noexcept {
     const auto divisor = static_cast<float>(total);
-    for (std::int64_t i = 0; i < count; ++i)
-        dst[i] = static_cast<std::uint8_t>(static_cast<std::int32_t>(static_cast<float>(sum[i] + total / 2) / divisor));
+    for (std::int64_t i = 0; i < count; ++i) {
+        std::int32_t sum[block];
+        for (std::int64_t line = 0; line < block; ++line) sum[line] = total / 2;
+        for (std::int64_t tap = 0; tap < taps; ++tap) {
+            const std::int32_t* column = columns + at[tap * count + i] * block;
+            const std::int32_t part = weight[tap * count + i];
+            for (std::int64_t line = 0; line < block; ++line) sum[line] += part * column[line];
+        }
+        for (std::int64_t line = 0; line < block; ++line)
+            dst[i * block + line] =
+                static_cast<std::uint8_t>(static_cast<std::int32_t>(static_cast<float>(sum[line]) / divisor));
+    }
+}
+
+ROLLMILL_EACH_VECTOR_WIDTH
+void pick_line(std::uint8_t* __restrict dst, const std::uint8_t* __restrict src, std::int64_t count) noexcept {
+    for (std::int64_t i = 0; i < count; ++i) dst[i] = src[i * block];
 }
 
 }  // namespace frame_kernels
 
 namespace {
+
+using frame_kernels::block;
 
 // Which old pixels a new one covers along one axis, in units in which both have whole sizes.
 struct Axis {
@@ -81,33 +101,39 @@ class Shrink {
           to_(to),
           down_(cover(from.height, to.height)),
           across_(cover(from.width, to.width)),
-          lines_(static_cast<std::size_t>(from.width)),
-          sums_(static_cast<std::size_t>(to.width)) {}
+          lines_(static_cast<std::size_t>(block * from.width)),
+          columns_(lines_.size()),
+          means_(static_cast<std::size_t>(block * to.width)) {}
 
     void operator()(std::uint8_t* dst, const std::uint8_t* src) noexcept {
-        for (std::int64_t y = 0; y < to_.height; ++y) {
-            for (std::int64_t tap = 0; tap < down_.taps; ++tap) {
-                const auto entry = static_cast<std::size_t>(tap * to_.height + y);
-                const std::uint8_t* row = src + down_.at[entry] * from_.width;
-                if (tap == 0) frame_kernels::start_sum(lines_.data(), row, down_.weight[entry], from_.width);
-                else if (down_.weight[entry] != 0)
-                    frame_kernels::add_row(lines_.data(), row, down_.weight[entry], from_.width);
-            }
-            std::fill(sums_.begin(), sums_.end(), 0);
-            for (std::int64_t tap = 0; tap < across_.taps; ++tap)
-                frame_kernels::add_picked(sums_.data(), lines_.data(), across_.at.data() + tap * to_.width,
-                                          across_.weight.data() + tap * to_.width, to_.width);
-            frame_kernels::divide(dst + y * to_.width, sums_.data(), down_.size * across_.size, to_.width);
+        for (std::int64_t begin = 0; begin < to_.height; begin += block) {
+            const std::int64_t count = std::min(block, to_.height - begin);
+            for (std::int64_t line = 0; line < count; ++line) add_rows(lines_.data() + line * from_.width, src, begin + line);
+            frame_kernels::transpose(columns_.data(), lines_.data(), from_.width);
+            frame_kernels::average(means_.data(), columns_.data(), across_.at.data(), across_.weight.data(), across_.taps,
+                                   to_.width, down_.size * across_.size);
+            for (std::int64_t line = 0; line < count; ++line)
+                frame_kernels::pick_line(dst + (begin + line) * to_.width, means_.data() + line, to_.width);
         }
     }
 
    private:
+    void add_rows(std::int32_t* sum, const std::uint8_t* src, std::int64_t y) noexcept {
+        for (std::int64_t tap = 0; tap < down_.taps; ++tap) {
+            const auto entry = static_cast<std::size_t>(tap * to_.height + y);
+            const std::uint8_t* row = src + down_.at[entry] * from_.width;
+            if (tap == 0) frame_kernels::start_sum(sum, row, down_.weight[entry], from_.width);
+            else if (down_.weight[entry] != 0) frame_kernels::add_row(sum, row, down_.weight[entry], from_.width);
+        }
+    }
+
     FrameShape from_;
     FrameShape to_;
     Axis down_;
     Axis across_;
-    std::vector<std::int32_t> lines_;
-    std::vector<std::int32_t> sums_;
+    std::vector<std::int32_t> lines_;    // [block, old width]
+    std::vector<std::int32_t> columns_;  // [old width, block]
+    std::vector<std::uint8_t> means_;    // [new width, block]
 };
 
 }  // namespace
