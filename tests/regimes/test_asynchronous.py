@@ -95,6 +95,13 @@ def test_old_samples_are_left_out_and_counted(tmp_path: Path) -> None:
     assert last["agent_steps"] == run.agent_steps >= 3000
 
 
+def test_weights_are_published_as_often_as_asked_for(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", **{"learner.minibatches": 4, "learner.publish_every": 3})
+    lags = {lag for row in read_metrics(run.dir) for lag, samples in enumerate(row["policy_lag_histogram"]) if samples}
+    assert lags, "samples are as old as an admission after four steps and a version after the third or fourth say"
+    assert {lag % 4 for lag in lags} <= {0, 1}
+
+
 def test_a_run_ends_at_its_target_return(tmp_path: Path) -> None:
     run = train(tmp_path / "run", total_steps=10**9, target_return=-1.0)
     assert run.episode_return is not None

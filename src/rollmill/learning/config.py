@@ -74,6 +74,8 @@ class LearnerConfig:
             (Sample Factory clips at 1000).
         max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
             are left out and counted.
+        publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
+            always published. Publishing and loading cost both sides time, and samples become older by half of it.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32. On a GPU, PyTorch
             lets fp32 convolutions and recurrent layers compute in TF32.
@@ -129,6 +131,7 @@ class LearnerConfig:
     reward_scale: float = 1.0
     reward_clip: float | None = None
     max_policy_lag: int = 1000
+    publish_every: int = 2
 
     device: str = "auto"
     precision: PrecisionChoice = "auto"
@@ -193,7 +196,7 @@ class LearnerConfig:
         def below_one(v: float) -> bool:
             return 0 <= v < 1
 
-        for name in ("batch_size", "minibatches", "epochs", "threads"):
+        for name in ("batch_size", "minibatches", "epochs", "publish_every", "threads"):
             self._check_integer(name, getattr(self, name), 1)
         self._check_integer("max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":

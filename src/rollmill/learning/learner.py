@@ -191,6 +191,8 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
+        if self._published < self.sgd_steps:
+            self._publish()
         for slot in batch.slots:
             self._store.release(slot)
         # What was begun when the run was told to end is not counted.
@@ -228,7 +230,8 @@ class Learner:
     def _after_step(self) -> None:
         self.sgd_steps += 1
         self._ledger.add(1, 1)
-        self._publish()
+        if self.sgd_steps - self._published >= self._config.publish_every:
+            self._publish()
         self._ledger.enter(LEARNING)
 
     def _publish(self) -> None:
@@ -236,6 +239,7 @@ class Learner:
         self._ledger.enter(PUBLISHING)
         self._flat.pack()
         self._weights.publish(self.sgd_steps, self._flat.bytes)
+        self._published = self.sgd_steps
 
     def _report(self) -> LearnerReport:
         lag, episodes = self._lag, tuple(self._episodes)
