@@ -168,6 +168,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
     config, spec = setup.config, setup.probed.spec
     torch.set_num_threads(config.inference.threads)
+    torch.set_flush_denormal(True)
     PolicyWorker(
         context,
         setup.store(),
@@ -193,6 +194,9 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
 
     config, spec = setup.config, setup.probed.spec
     torch.set_num_threads(config.learner.threads)
+    # What gets no gradient any more, such as a ReLU that has died, leaves moments that shrink until they are denormal,
+    # and stay so; arithmetic with such numbers takes a hundred times as long.
+    torch.set_flush_denormal(True)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
     Learner(
         context,
