@@ -7,7 +7,8 @@ import torch
 from gymnasium import spaces
 
 from rollmill.envs.spaces import observation_specs
-from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
+from rollmill.models.normalisers import ObservationNormaliser
+from rollmill.models.running_moments import RunningMeanStd
 from rollmill.specs import ArraySpec
 
 

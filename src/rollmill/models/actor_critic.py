@@ -14,8 +14,9 @@ from rollmill.models.distributions import ActionDistribution
 from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
-from rollmill.models.normalisers import ObservationNormaliser, RunningMeanStd
-from rollmill.models.observation import make_encoder
+from rollmill.models.normalisers import ObservationNormaliser
+from rollmill.models.observation import ObservationEncoder, make_encoder
+from rollmill.models.running_moments import RunningMeanStd
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["ActorCritic", "ActorCriticOutput"]
@@ -152,6 +153,21 @@ class ActorCritic(nn.Module):
         """Merge returns (in units of the rewards) into the running statistics; without a normaliser does nothing."""
         if self.return_normaliser is not None:
             self.return_normaliser.update(return_, valid)
+
+    def update_pixel_means(self, observation: Mapping[str, Tensor]) -> None:
+        """Merge raw observations into the running means that pictures are centred by; see :attr:`centres_pixels`.
+
+        Args:
+            observation: Name -> ``[N, ...]``, of every entry.
+        """
+        for encoder in (self.encoder, self.critic_encoder):
+            if isinstance(encoder, ObservationEncoder):
+                encoder.update_pixel_means(observation)
+
+    @property
+    def centres_pixels(self) -> bool:
+        """Whether :meth:`update_pixel_means` does anything."""
+        return any(isinstance(module, ImageInput) and module.moments is not None for module in self.modules())
 
     @property
     def normalised_entries(self) -> tuple[str, ...]:

@@ -46,6 +46,8 @@ class ModelConfig:
             are Gaussian and clipped by the environment's side.
         normalise_observations: Whether running statistics normalise the non-image entries.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
+        centre_pixels: Whether the running mean brightness of each channel is subtracted from pictures of bytes, inside
+            of the first convolution. It keeps filters alive where learning rates are high (docs/journal.md).
         normalise_grids: Whether a layer norm ends the encoder of a small grid of categories (MiniGrid's), whose first
             layer then starts as if its inputs had variance 1. It keeps single cells visible to a core that has to
             remember them, but hinders exploration where rewards are rare (docs/journal.md).
@@ -70,6 +72,7 @@ class ModelConfig:
     squash_actions: bool = False
     normalise_observations: bool = False
     normalise_images: bool = False
+    centre_pixels: bool = False
     normalise_grids: bool = False
     observation_clip: float = 10.0
     normalise_returns: bool = False

@@ -25,6 +25,7 @@ from torch.nn import functional
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
+from rollmill.models.running_moments import RunningMeanStd
 from rollmill.native import gather_images
 from rollmill.specs import PICTURE_SIDE, ArraySpec
 
@@ -101,9 +102,16 @@ class EntryEncoder(nn.Module):
         super().__init__()
         self.output_size = output_size
 
+    def update_pixel_means(self, x: Tensor) -> None:
+        """Merge raw entries ``[N, ...]`` into the mean that pictures are centred by, where they are."""
+
 
 class ImageInput(nn.Conv2d):
     """A first convolution that takes pixels as they are stored (see the module's docstring).
+
+    With ``centred``, a picture's mean brightness is subtracted by way of the bias. Pixels are never negative: without
+    it, what the gradients of a filter's weights have in common adds up over all of them, a few steps of Adam push most
+    filters below zero for every picture, and there a ReLU stays (docs/journal.md).
 
     Args:
         spec: The image entry.
@@ -111,14 +119,26 @@ class ImageInput(nn.Conv2d):
         kernel_size: As in ``nn.Conv2d``.
         stride: As in ``nn.Conv2d``.
         padding: As in ``nn.Conv2d``.
+        centred: Whether uint8 pictures are centred; categories never are.
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
+        moments: Of each channel's brightness, ``[C]``, whose mean is subtracted from uint8 pictures (but not from what
+            they are padded with), or None.
         pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 where the numbers are categories rather
             than brightness: declared up to 31 at most, or on a grid too small for a picture.
     """
 
-    def __init__(self, spec: ArraySpec, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0) -> None:
+    def __init__(
+        self,
+        spec: ArraySpec,
+        out_channels: int,
+        kernel_size: int,
+        stride: int = 1,
+        padding: int = 0,
+        *,
+        centred: bool = False,
+    ) -> None:
         self.channels_first = channels_first(spec)
         channels = spec.shape[0] if self.channels_first else spec.shape[-1]
         super().__init__(channels, out_channels, kernel_size, stride, padding)
@@ -126,17 +146,26 @@ class ImageInput(nn.Conv2d):
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
         is_picture = self.is_bytes and not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
         self.pixel_scale = 1.0 / 255.0 if is_picture else 1.0
+        self.moments = RunningMeanStd((channels,)) if centred and is_picture else None
         self.channels_last = True
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to the convolution's output."""
-        weight = self.weight
+        weight, bias = self.weight, self.bias
         if self.pixel_scale != 1.0 and not x.is_floating_point():
             weight = weight * self.pixel_scale
+            if self.moments is not None:
+                assert bias is not None
+                bias = bias - (weight.sum((2, 3)) * self.moments.shift).sum(1)
         device = x.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
         x = self._cast(x, dtype)
-        return functional.conv2d(x, weight, self.bias, self.stride, self.padding)
+        return functional.conv2d(x, weight, bias, self.stride, self.padding)
+
+    def update_pixel_means(self, x: Tensor) -> None:
+        """Merge raw pictures, ``[N, C, H, W]`` or ``[N, H, W, C]``, into ``moments``; does nothing without them."""
+        if self.moments is not None and not x.is_floating_point():
+            self.moments.update(x.float().mean((2, 3) if self.channels_first else (1, 2)))
 
     def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, C, H, W]`` of ``dtype``."""
@@ -190,7 +219,7 @@ class ConvEncoder(EntryEncoder):
         super().__init__(dense_size)
         layers: list[nn.Module] = []
         channels, kernel, stride = convolutions[0]
-        first = ImageInput(spec, channels, kernel, stride, padding)
+        first = ImageInput(spec, channels, kernel, stride, padding, centred=config.centre_pixels)
         height, width = first.image_size
         layers += [initialise_conv(first, config.init), activation_module(config.activation, published)]
         height, width = _conv_size(height, width, kernel, stride, padding)
@@ -211,6 +240,12 @@ class ConvEncoder(EntryEncoder):
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
         return _dense_head(self.convolutions(x), self.dense, self.activation)
 
+    def update_pixel_means(self, x: Tensor) -> None:
+        """See :meth:`EntryEncoder.update_pixel_means`."""
+        first = self.convolutions[0]
+        assert isinstance(first, ImageInput)
+        first.update_pixel_means(x)
+
 
 class AsImageEncoder(EntryEncoder):
     """A grey picture or a stack of images, such as Atari's frames in colour, to an encoder of images of three axes.
@@ -230,8 +265,15 @@ class AsImageEncoder(EntryEncoder):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, ...]`` to ``[N, output_size]``."""
-        features: Tensor = self.encoder(x.permute(self.order).reshape(-1, *self.image_shape))
+        features: Tensor = self.encoder(self._as_image(x))
         return features
+
+    def update_pixel_means(self, x: Tensor) -> None:
+        """See :meth:`EntryEncoder.update_pixel_means`."""
+        self.encoder.update_pixel_means(self._as_image(x))
+
+    def _as_image(self, x: Tensor) -> Tensor:
+        return x.permute(self.order).reshape(-1, *self.image_shape)
 
 
 class GridEncoder(EntryEncoder):

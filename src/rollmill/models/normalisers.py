@@ -1,89 +1,16 @@
-"""Running statistics that normalise observations and returns. Buffers: they travel with the weights."""
+"""Running statistics that normalise observations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from rollmill.models.encoders import one_hot_size
+from rollmill.models.running_moments import RunningMeanStd
 from rollmill.specs import ArraySpec
 
-__all__ = ["ObservationNormaliser", "RunningMeanStd"]
-
-_EPSILON = 1e-8
-
-
-class RunningMeanStd(nn.Module):
-    """Mean and standard deviation of all samples seen so far, element by element.
-
-    Batches are merged by Chan, Golub and LeVeque's formula (1979, STAN-CS-79-773, equation 2.1) in float64, which
-    neither loses small counts beside large ones nor cancels. ``shift`` and ``scale`` are derived in float32 at each
-    update, so that using the statistics costs two small operations. No method waits for the device.
-
-    Args:
-        shape: Shape of one sample.
-
-    Attributes:
-        mean: float64 ``shape``; 0 before the first update.
-        var: float64 ``shape``, population variance; 1 before the first update.
-        count: float64 scalar, samples seen.
-        shift: float32 ``shape``, the mean.
-        scale: float32 ``shape``, ``1 / sqrt(var + 1e-8)``.
-    """
-
-    mean: Tensor
-    var: Tensor
-    count: Tensor
-    shift: Tensor
-    scale: Tensor
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("var", torch.ones(shape, dtype=torch.float64))
-        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("shift", torch.zeros(shape))
-        self.register_buffer("scale", torch.ones(shape))
-
-    @torch.no_grad()
-    def update(self, x: Tensor, valid: Tensor | None = None) -> None:
-        """Merge a batch.
-
-        Args:
-            x: ``[..., *shape]``, any number of leading axes and any dtype.
-            valid: bool, as many leading axes; False leaves a sample out (which may then be NaN). None takes all.
-        """
-        rows = x.reshape(-1, *self.mean.shape).double()
-        if not rows.shape[0]:
-            return
-        if valid is None:
-            count = torch.full((), float(rows.shape[0]), dtype=torch.float64, device=rows.device)
-            mean = rows.mean(0)
-            squares = (rows - mean).square().sum(0)
-        else:
-            kept = valid.reshape(-1, *[1] * self.mean.ndim)
-            count = kept.sum().double()
-            mean = torch.where(kept, rows, 0.0).sum(0) / count.clamp_min(1.0)
-            squares = torch.where(kept, rows - mean, 0.0).square().sum(0)
-        total = self.count + count
-        delta = mean - self.mean
-        divisor = total.clamp_min(1.0)
-        squares = squares + self.var * self.count + delta.square() * (self.count * count / divisor)
-        self.mean += delta * (count / divisor)
-        self.var.copy_(torch.where(total > 0, squares / divisor, self.var))
-        self.count.copy_(total)
-        self.shift.copy_(self.mean)
-        self.scale.copy_((self.var + _EPSILON).rsqrt())
-
-    def normalise(self, x: Tensor) -> Tensor:
-        """``(x - mean) / std``, float32."""
-        return (x.float() - self.shift) * self.scale
-
-    def denormalise(self, x: Tensor) -> Tensor:
-        """``x * std + mean``, float32: the inverse of :meth:`normalise`."""
-        return x.float() / self.scale + self.shift
+__all__ = ["ObservationNormaliser"]
 
 
 class ObservationNormaliser(nn.Module):

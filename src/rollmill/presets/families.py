@@ -53,6 +53,7 @@ ATARI: Overrides = {
     "learner.normalise_advantages": True,
     "model.encoder": "nature",
     "model.core": "none",
+    "model.centre_pixels": True,
     "model.normalise_returns": True,
 }
 
