@@ -16,7 +16,7 @@ import rollmill
 from rollmill.benchmarking import train
 from rollmill.benchmarking.bound import Bound, StageTimes
 from rollmill.benchmarking.pausing import paused_children
-from rollmill.benchmarking.preset_bound import bound_meter, share_of
+from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.learning.report import LearnerReport
 
 
@@ -128,19 +128,22 @@ def test_training_is_held_still_between_slices(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_no_bound_where_the_frozen_kernels_are_of_something_else(preset: str, overrides: dict[str, object]) -> None:
-    with bound_meter(rollmill.make_config(preset, overrides)) as meter:
-        assert meter is None
+    with PresetBound(rollmill.make_config(preset, overrides), seconds=1.0, rounds=1) as bound:
+        assert not bound.is_known
+        bound.choose_variants()
+        bound.measure_round()
+        assert bound.share(500.0, name="share") == {}
 
 
 def test_a_bound_where_they_are_the_presets_own() -> None:
-    with bound_meter(rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()) as meter:
-        assert meter is not None
+    config = rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()
+    with PresetBound(config, seconds=1.0, rounds=1) as bound:
+        assert bound.is_known
 
 
 def test_a_share_of_the_bound_beside_the_bound() -> None:
     times = StageTimes(t_env_us=300.0, t_inference_us=100.0, t_train_us=300.0)
     bound = Bound(cores=(0, 1), epochs=2, variants={}, alone=times, loaded=replace(times, t_env_us=1300.0))
-    result = share_of(bound, 500.0, name="share")
+    result = bound.share(500.0, name="share")
     assert result["bound_steps_per_second"] == 2000.0
     assert (result["share"], result["share_loaded"]) == (0.25, 0.5)
-    assert share_of(None, 500.0, name="share") == {}

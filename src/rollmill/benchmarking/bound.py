@@ -140,6 +140,21 @@ class Bound:
         """Agent steps a second of all cores, stages measured under load."""
         return len(self.cores) * 1e6 / self.loaded.total_us(self.epochs)
 
+    def share(self, steps_per_second: float, *, name: str) -> dict[str, object]:
+        """Entries of a benchmark's result: the bound, and ``steps_per_second`` as a share of it.
+
+        Args:
+            steps_per_second: What was reached.
+            name: ``NAME`` is the share of the bound measured alone, ``NAME_loaded`` of the one measured under load.
+        """
+        return {
+            name: steps_per_second / self.bound_steps_per_second,
+            f"{name}_loaded": steps_per_second / self.bound_loaded_steps_per_second,
+            "bound_steps_per_second": self.bound_steps_per_second,
+            "bound_loaded_steps_per_second": self.bound_loaded_steps_per_second,
+            "bound": self.as_dict(),
+        }
+
     def as_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
         return {

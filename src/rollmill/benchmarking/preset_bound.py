@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from statistics import median
+from types import TracebackType
+from typing import Self
 
 from rollmill.api import make_config
-from rollmill.benchmarking.bound import Bound, BoundMeter
+from rollmill.benchmarking.bound import BoundMeter
 from rollmill.config import Config
 
-__all__ = ["BOUND_SHARE", "SEARCH_SHARE", "bound_meter", "share_of"]
+__all__ = ["PresetBound"]
 
 # Of a benchmark's own seconds: for finding the fastest kernels, and for all rounds of the bound.
-SEARCH_SHARE = 0.15
-BOUND_SHARE = 0.45
+_SEARCH_SHARE = 0.15
+_BOUND_SHARE = 0.45
 
 
-def bound_meter(config: Config) -> AbstractContextManager[BoundMeter | None]:
-    """Measures the bound of this environment and network; None where there are no frozen kernels for them.
+class PresetBound:
+    """Measures the bound of a preset's environment and network; does nothing where they have no frozen kernels.
 
-    The kernels are of the presets' own, so other settings of env or model leave nothing to compare with.
+    A context manager: the kernels' processes end with it.
 
     Args:
         config: Resolved.
+        seconds: The benchmark's own; the bound takes three fifths of that in addition.
+        rounds: How many times :meth:`measure_round` will be called.
     """
+
+    def __init__(self, config: Config, *, seconds: float, rounds: int) -> None:
+        """Looks for the kernels, and starts nothing."""
+        self._meter = _meter_for(config)
+        self._search_seconds = seconds * _SEARCH_SHARE
+        self._round_seconds = seconds * _BOUND_SHARE / rounds
+
+    def __enter__(self) -> Self:
+        if self._meter is not None:
+            self._meter.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._meter is not None:
+            self._meter.__exit__(kind, error, at)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there are kernels for this preset."""
+        return self._meter is not None
+
+    def choose_variants(self) -> None:
+        """Finds the fastest kernels on this machine; once, before the rounds."""
+        if self._meter is not None:
+            self._meter.choose_variants(self._search_seconds)
+
+    def measure_round(self) -> None:
+        """Measures every stage once, alone and under load."""
+        if self._meter is not None:
+            self._meter.measure_round(self._round_seconds)
+
+    def share(
+        self, steps_per_second: float, *, name: str, average: Callable[[list[float]], float] = median
+    ) -> dict[str, object]:
+        """See :meth:`Bound.share` and :meth:`BoundMeter.bound`; no entries where there are no kernels."""
+        return {} if self._meter is None else self._meter.bound(average).share(steps_per_second, name=name)
+
+
+def _meter_for(config: Config) -> BoundMeter | None:
+    """The kernels are of the presets' own, so other settings of env or model leave nothing to compare with."""
     preset = make_config(config.preset or config.env.name)
     if (config.env, config.model) != (preset.env, preset.model):
-        return nullcontext()
+        return None
     family, _, name = config.env.name.partition("/")
     epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
     if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
@@ -36,23 +81,4 @@ def bound_meter(config: Config) -> AbstractContextManager[BoundMeter | None]:
         return BoundMeter("cartpole", epochs=epochs, train_options=sizes)
     if config.env.name == "envpool/CartPole-v1":
         return BoundMeter("cartpole-envpool", epochs=epochs, train_options=sizes)
-    return nullcontext()
-
-
-def share_of(bound: Bound | None, steps_per_second: float, *, name: str) -> dict[str, object]:
-    """Entries of a benchmark's result: the bound, and ``steps_per_second`` as a share of it under ``name``.
-
-    Args:
-        bound: None gives no entries.
-        steps_per_second: What was reached.
-        name: ``NAME`` is the share of the bound measured alone, ``NAME_loaded`` of the one measured under load.
-    """
-    if bound is None:
-        return {}
-    return {
-        name: steps_per_second / bound.bound_steps_per_second,
-        f"{name}_loaded": steps_per_second / bound.bound_loaded_steps_per_second,
-        "bound_steps_per_second": bound.bound_steps_per_second,
-        "bound_loaded_steps_per_second": bound.bound_loaded_steps_per_second,
-        "bound": bound.as_dict(),
-    }
+    return None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from statistics import median
 
 from rollmill.api import make_config
-from rollmill.benchmarking.preset_bound import BOUND_SHARE, SEARCH_SHARE, bound_meter, share_of
+from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.regimes.sampling import sample
 
@@ -32,15 +32,13 @@ def run(
     config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
-    with bound_meter(config) as meter:
-        if meter is not None:
-            meter.choose_variants(seconds * SEARCH_SHARE)
+    with PresetBound(config, seconds=seconds, rounds=pairs) as bound:
+        bound.choose_variants()
         for _ in range(pairs):
             simulated.append(pure_simulation(config, seconds=each))
             sampled.append(sample(config, seconds=each))
-            if meter is not None:
-                meter.measure_round(seconds * BOUND_SHARE / pairs)
-        bound = None if meter is None else meter.bound()
+            bound.measure_round()
+        share = bound.share(median(sampled), name="share_of_bound")
     return {
         "preset": preset,
         "seconds": seconds,
@@ -51,4 +49,4 @@ def run(
         "sampler_steps_per_second": median(sampled),
         "share_of_pure_simulation": median(b / a for a, b in zip(simulated, sampled, strict=True)),
         "pairs": [[a, b] for a, b in zip(simulated, sampled, strict=True)],
-    } | share_of(bound, median(sampled), name="share_of_bound")
+    } | share

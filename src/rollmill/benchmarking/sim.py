@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollmill.api import make_config
-from rollmill.benchmarking.preset_bound import BOUND_SHARE, SEARCH_SHARE, bound_meter, share_of
+from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 
 
@@ -19,14 +19,12 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
-    with bound_meter(config) as meter:
-        if meter is not None:
-            meter.choose_variants(seconds * SEARCH_SHARE)
-            meter.measure_round(seconds * BOUND_SHARE / 2)
+    with PresetBound(config, seconds=seconds, rounds=2) as bound:
+        bound.choose_variants()
+        bound.measure_round()
         simulated = pure_simulation(config, seconds=seconds)
-        if meter is not None:
-            meter.measure_round(seconds * BOUND_SHARE / 2)
-        bound = None if meter is None else meter.bound()
+        bound.measure_round()
+        share = bound.share(simulated, name="share_of_bound")
     return {
         "preset": preset,
         "seconds": seconds,
@@ -34,4 +32,4 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "envs_per_group": config.envs_per_group,
         "processes": config.rollout.num_workers,
         "pure_simulation_steps_per_second": simulated,
-    } | share_of(bound, simulated, name="share_of_bound")
+    } | share

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from rollmill.api import make_config
 from rollmill.benchmarking.pausing import paused_children
-from rollmill.benchmarking.preset_bound import BOUND_SHARE, SEARCH_SHARE, bound_meter, share_of
+from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
@@ -174,19 +174,13 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
             preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
         ).resolved()
     slices = max(1, round(seconds / _SLICE_S))
-    with bound_meter(config) as meter:
-
-        def measure_bound() -> None:
-            if meter is not None:
-                meter.measure_round(seconds * BOUND_SHARE / (slices + 1))
-
-        if meter is not None:
-            meter.choose_variants(seconds * SEARCH_SHARE)
+    with PresetBound(config, seconds=seconds, rounds=slices + 1) as bound:
+        bound.choose_variants()
         simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
-        measure_bound()
-        training = measure_training(config, seconds, slices=slices, between=measure_bound)
-        measure_bound()
-        bound = None if meter is None else meter.bound(fmean)
+        bound.measure_round()
+        training = measure_training(config, seconds, slices=slices, between=bound.measure_round)
+        bound.measure_round()
+        efficiency = bound.share(training.steps_per_second, name="efficiency", average=fmean)
     steps = training.steps_per_second
     result: dict[str, object] = {
         "preset": preset,
@@ -205,4 +199,4 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "fast_path": training.fast_path,
         "ledger": training.ledger,
     }
-    return result | share_of(bound, steps, name="efficiency")
+    return result | efficiency
