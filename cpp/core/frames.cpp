@@ -34,9 +34,9 @@ void transpose(std::int32_t* __restrict columns, const std::int32_t* __restrict 
         for (std::int64_t line = 0; line < block; ++line) columns[x * block + line] = lines[line * width + x];
 }
 
-// dst[i, line] = the sum over taps of weight[tap, i] * columns[at[tap, i], line], divided by `total`, to nearest. Sums and
-// `total` are below 2^24, so float32 holds them, and its quotient, correctly rounded, reaches an integer only where the
-// exact one does: that is at least 1 / total away from the next integer.
+// dst[i, line] = the sum over taps of weight[tap, i] * columns[at[tap, i], line], divided by `total`, to nearest. Sums
+// and `total` are below 2^24, so float32 holds them, and its quotient, correctly rounded, reaches an integer only where
+// the exact one does, which is at least 1 / total away from the next integer otherwise.
 ROLLMILL_EACH_VECTOR_WIDTH
 void average(std::uint8_t* __restrict dst, const std::int32_t* __restrict columns, const std::int32_t* __restrict at,
              const std::int32_t* __restrict weight, std::int64_t taps, std::int64_t count, std::int32_t total) noexcept {
@@ -68,10 +68,10 @@ using frame_kernels::block;
 
 // Which old pixels a new one covers along one axis, in units in which both have whole sizes.
 struct Axis {
-    std::int64_t taps;                  // most old pixels that a new one touches
-    std::int32_t size;                  // of a new pixel: the sum of its weights
-    std::vector<std::int32_t> at;       // [taps, new pixels]: the old pixel
-    std::vector<std::int32_t> weight;   // [taps, new pixels]: how much of it; 0 behind a pixel's last one
+    std::int64_t taps;                 // most old pixels that a new one touches
+    std::int32_t size;                 // of a new pixel: the sum of its weights
+    std::vector<std::int32_t> at;      // [taps, new pixels]: the old pixel
+    std::vector<std::int32_t> weight;  // [taps, new pixels]: how much of it; 0 behind a pixel's last one
 };
 
 Axis cover(std::int64_t from, std::int64_t to) {
@@ -88,7 +88,8 @@ Axis cover(std::int64_t from, std::int64_t to) {
             const std::int64_t begin = std::max(i * new_size, (first + tap) * old_size);
             const std::int64_t end = std::min((i + 1) * new_size, (first + tap + 1) * old_size);
             axis.at[static_cast<std::size_t>(tap * to + i)] = static_cast<std::int32_t>(pixel);
-            axis.weight[static_cast<std::size_t>(tap * to + i)] = static_cast<std::int32_t>(std::max<std::int64_t>(end - begin, 0));
+            axis.weight[static_cast<std::size_t>(tap * to + i)] =
+                static_cast<std::int32_t>(std::max<std::int64_t>(end - begin, 0));
         }
     }
     return axis;
@@ -105,6 +106,7 @@ class Shrink {
           columns_(lines_.size()),
           means_(static_cast<std::size_t>(block * to.width)) {}
 
+    // The last block may have fewer lines than a block holds; what stands behind them is computed and left.
     void operator()(std::uint8_t* dst, const std::uint8_t* src) noexcept {
         for (std::int64_t begin = 0; begin < to_.height; begin += block) {
             const std::int64_t count = std::min(block, to_.height - begin);
