@@ -152,8 +152,12 @@ void push_frames_checked(nb::handle stacks_array, nb::handle frames_array, nb::h
     const Buffer stacks(stacks_array, "stacks", true);
     const Buffer frames(frames_array, "frames", false);
     const Buffer fresh(fresh_array, "fresh", false);
-    if (stacks.format() != 'B' || frames.format() != 'B') raise_type_error("stacks and frames must be uint8");
-    if (fresh.format() != '?' || fresh.ndim() != 1) raise_type_error("fresh must be a one-dimensional bool array");
+    if (stacks.format() != 'B' || frames.format() != 'B')
+        raise_type_error(std::string("stacks and frames must be uint8 ('B'); their formats are '") + stacks.format() +
+                         "' and '" + frames.format() + "'");
+    if (fresh.format() != '?' || fresh.ndim() != 1)
+        raise_type_error(std::string("fresh must be bool ('?') with one axis; it is '") + fresh.format() + "' with " +
+                         std::to_string(fresh.ndim()));
     if (stacks.ndim() != 4 || frames.ndim() != 3)
         raise_value_error("stacks must be [N, depth, h, w] and frames [N, H, W]; they have " +
                           std::to_string(stacks.ndim()) + " and " + std::to_string(frames.ndim()) + " axes");

@@ -34,3 +34,24 @@ def test_samples_older_than_the_limit_do_not_count(most: int, kept: int) -> None
     assert learner.stale_samples == 5 + 4 - kept
     assert learner.invalid_samples == 7 + 2
     assert (learner._lag.mean, learner._lag.maximum) == (15 / 4, 10), "of all valid samples, also those left out"
+
+
+def test_weights_are_published_every_so_many_steps_and_at_the_end_of_a_batch() -> None:
+    learner = Learner.__new__(Learner)
+    published = []
+    attributes: dict[str, Any] = {
+        "sgd_steps": 0,
+        "_config": SimpleNamespace(publish_every=3),
+        "_ledger": SimpleNamespace(enter=lambda phase: None, add=lambda counter, amount: None),
+        "_flat": SimpleNamespace(pack=lambda: None, bytes=None),
+        "_weights": SimpleNamespace(publish=lambda version, weights: published.append(version)),
+    }
+    vars(learner).update(attributes)
+    learner._publish()
+    for _ in range(2):
+        for _ in range(4):
+            learner._after_step()
+        learner._publish_last()
+    assert published == [0, 3, 4, 7, 8]
+    learner._publish_last()
+    assert published == [0, 3, 4, 7, 8], "a batch without any step has nothing new"

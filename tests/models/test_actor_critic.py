@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +14,9 @@ from torch import Tensor, nn
 from rollmill.losses.ppo import policy_gradient_loss, value_loss
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.registry import make_model
+from rollmill.models.encoders import ImageInput
+from rollmill.models.observation import ObservationEncoder
+from rollmill.models.registry import make_model, register_encoder
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 VECTOR = {"obs": ArraySpec(shape=(6,), dtype="float32")}
@@ -225,3 +229,50 @@ def test_it_can_learn(core: str) -> None:
         rewards.append(reward.mean().item())
     assert sum(rewards[:5]) / 5 < 0.45
     assert sum(rewards[-5:]) / 5 > 0.75
+
+
+class _Wrapping(nn.Module):
+    """A user's encoder around ours."""
+
+    def __init__(self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> None:
+        super().__init__()
+        self.inner = ObservationEncoder(observation, replace(config, encoder="nature"))
+        self.output_size = self.inner.output_size
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Half as bright."""
+        return self.inner({name: x // 2 if x.dtype == torch.uint8 else x for name, x in observation.items()})
+
+
+@pytest.mark.parametrize("encoder", ["auto", "wrapping"])
+def test_every_first_layer_learns_the_brightness_of_what_it_sees(encoder: str) -> None:
+    register_encoder("wrapping", _Wrapping)
+    observation = {
+        "front": ArraySpec(shape=(36, 40, 3), dtype="uint8"),
+        "maps": ArraySpec(shape=(2, 48, 48), dtype="uint8"),
+        "speed": ArraySpec(shape=(3,), dtype="float32"),
+    }
+    action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
+    config = ModelConfig(encoder=encoder, shared=False, dense_size=8, centre_pixels=True, normalise_observations=True)
+    model = make_model(observation, action, config)
+    assert model.centres_pixels
+    x = {
+        "front": torch.arange(0, 60, 20, dtype=torch.uint8).expand(5, 36, 40, 3),
+        "maps": torch.full((5, 2, 48, 48), 200, dtype=torch.uint8),
+        "speed": torch.zeros(5, 3),
+    }
+    model.update_pixel_means(x)
+    model.update_pixel_means(x)
+    share = 0.5 if encoder == "wrapping" else 1.0
+    means = [m.moments.mean.tolist() for m in model.modules() if isinstance(m, ImageInput) and m.moments is not None]
+    assert means == 2 * [[0.0, 20.0 * share, 40.0 * share], [200.0 * share, 200.0 * share]]
+    counts = {m.moments.count.item() for m in model.modules() if isinstance(m, ImageInput) and m.moments is not None}
+    assert counts == {10.0}
+    for layer in model.modules():
+        assert not layer._forward_pre_hooks
+
+
+def test_without_pictures_nothing_is_centred() -> None:
+    action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
+    config = ModelConfig(centre_pixels=True)
+    assert not make_model({"obs": ArraySpec(shape=(3,), dtype="float32")}, action, config).centres_pixels

@@ -28,9 +28,13 @@ def _arguments(**changes):
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"stacks": np.zeros((2, 4, 8, 8), np.float32)}, TypeError, "stacks and frames must be uint8"),
+        (
+            {"stacks": np.zeros((2, 4, 8, 8), np.float32)},
+            TypeError,
+            r"must be uint8 \('B'\); their formats are 'f' and 'B'",
+        ),
         ({"frames": np.zeros((2, 21, 32), np.uint8)[:, :, ::2]}, TypeError, "frames must be a C-contiguous array"),
-        ({"fresh": np.zeros(2, np.uint8)}, TypeError, "fresh must be a one-dimensional bool array"),
+        ({"fresh": np.zeros(2, np.uint8)}, TypeError, r"fresh must be bool \('\?'\) with one axis; it is 'B' with 1"),
         ({"frames": np.zeros((2, 1, 21, 16), np.uint8)}, ValueError, r"frames \[N, H, W\]; they have 4 and 4 axes"),
         ({"fresh": np.zeros(3, bool)}, ValueError, "2, 2 and 3 rows"),
         ({"stacks": np.zeros((2, 4, 8, 17), np.uint8)}, ValueError, "21 x 16 pixels cannot be shrunk to 8 x 17"),

@@ -116,6 +116,25 @@ def _hanging(*, in_training: bool) -> Callable[..., Any]:
 register_encoder("test/hangs in training", _hanging(in_training=True))
 register_encoder("test/hangs in inference", _hanging(in_training=False))
 
+
+def _flushing(observation: Any, action: Any, config: Any) -> Any:
+    """Fails in a process whose arithmetic keeps denormal numbers."""
+    import torch
+
+    class Flushing(torch.nn.Linear):
+        output_size = 8
+
+        def forward(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+            smallest = torch.full((8,), torch.finfo(torch.float32).tiny)
+            if torch.count_nonzero(smallest * 0.5):
+                raise ArithmeticError("denormal numbers are kept")
+            return super().forward(next(iter(observation.values())))
+
+    return Flushing(3, 8)
+
+
+register_encoder("test/flushing", _flushing)
+
 # A run that is over in seconds.
 TINY: Mapping[str, object] = {
     "env.imports": ("faulty_envs",),

@@ -95,11 +95,26 @@ def test_old_samples_are_left_out_and_counted(tmp_path: Path) -> None:
     assert last["agent_steps"] == run.agent_steps >= 3000
 
 
-def test_weights_are_published_as_often_as_asked_for(tmp_path: Path) -> None:
-    run = train(tmp_path / "run", **{"learner.minibatches": 4, "learner.publish_every": 3})
-    lags = {lag for row in read_metrics(run.dir) for lag, samples in enumerate(row["policy_lag_histogram"]) if samples}
-    assert lags, "samples are as old as an admission after four steps and a version after the third or fourth say"
-    assert {lag % 4 for lag in lags} <= {0, 1}
+def test_denormal_numbers_are_flushed_wherever_a_network_runs(tmp_path: Path) -> None:
+    assert train(tmp_path / "run", **{"model.encoder": "test/flushing"}).agent_steps >= 3000
+
+
+def test_pictures_are_centred_by_what_a_run_has_seen(tmp_path: Path) -> None:
+    import torch
+
+    run = rollmill.train(
+        "atari/pong",
+        total_steps=600,
+        run_dir=tmp_path / "run",
+        quiet=True,
+        **{"num_envs": 4, "rollout_length": 16, "learner.batch_size": 64, "learner.minibatches": 2},
+    )
+    newest = sorted((run.dir / "checkpoints").glob("checkpoint_*.pt"))[-1]
+    model = torch.load(newest, weights_only=True)["model"]
+    (count,) = [value for name, value in model.items() if name.endswith("moments.count")]
+    (mean,) = [value for name, value in model.items() if name.endswith("moments.mean")]
+    assert count > 0
+    assert ((mean > 80) & (mean < 130)).all(), "Pong is a medium brown"
 
 
 def test_a_run_ends_at_its_target_return(tmp_path: Path) -> None:

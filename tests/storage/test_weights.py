@@ -65,6 +65,24 @@ def test_versions_are_never_torn() -> None:
         writer.join()
 
 
+@pytest.mark.parametrize("num_versions", [2, 3])
+def test_the_newest_version_is_never_written_into(num_versions: int) -> None:
+    """Whatever step versions grow by: a writer that dies in the middle of the next one leaves it whole."""
+    store = make_store(100, num_versions)
+    before = NOT_PUBLISHED
+    into = np.zeros(100, np.uint8)
+    for version in (0, 2, 4, 7, 8, 14, 20):
+        headers = store._header.copy()
+        store.publish(version, np.full(100, version + 1, np.uint8))
+        written = np.flatnonzero((store._header != headers).any(axis=1))
+        assert len(written) == 1
+        assert before == NOT_PUBLISHED or headers[written[0], 1] != before
+        assert store.newest == version
+        before = version
+        assert store.read_newest(into) == version
+        assert (into == version + 1).all()
+
+
 def test_a_ring_of_one_version_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         add_to_layout(ArenaLayout(), nbytes=10, num_versions=1)

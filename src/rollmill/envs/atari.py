@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,7 +79,16 @@ class ShrunkScreens(VectorWrapper[Any, Any, Any]):
         self._ended = np.zeros(env.num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every row; shows a view that the next call overwrites."""
+        """Begin an episode in every row; shows a view that the next call overwrites.
+
+        Raises:
+            ValueError: ``options`` would reset some rows only.
+        """
+        if options and "reset_mask" in options:
+            raise ValueError(
+                "options={'reset_mask': ...}: some rows alone can be reset with autoreset_mode='Disabled' only, since "
+                "here each row is reset by the step after its episode's last"
+            )
         frames, info = self.env.reset(seed=seed, options=options)
         self._ended.fill(True)
         return self._show(frames), info
@@ -96,8 +106,10 @@ class ShrunkScreens(VectorWrapper[Any, Any, Any]):
         return self._stacks
 
 
-def _screen_size(ale_py: Any, game: str) -> tuple[int, int]:
-    """Height and width of the game's screen in pixels."""
+@functools.cache
+def _screen_size(game: str) -> tuple[int, int]:
+    """Height and width of the game's screen in pixels; a console is started to know it."""
+    ale_py = _ale()
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
     emulator.loadROM(ale_py.roms.get_rom_path(game))
@@ -105,18 +117,18 @@ def _screen_size(ale_py: Any, game: str) -> tuple[int, int]:
     return height, width
 
 
-def _can_shrink(given: dict[str, Any], screen: tuple[int, int]) -> bool:
+def _can_shrink(given: dict[str, Any], game: str) -> bool:
     """Whether ``ShrunkScreens`` shows what ALE would with the arguments ``given``."""
-    height, width = screen
-    return bool(
-        given["grayscale"]
-        and given["stack_num"] >= 1
-        and 1 <= given["img_height"] <= height
-        and 1 <= given["img_width"] <= width
-        and AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP)) is AutoresetMode.NEXT_STEP
-        and not given.get("life_loss_info")
-        and not given.get("batch_size")
-    )
+    if (
+        not given["grayscale"]
+        or given["stack_num"] < 1
+        or AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP)) is not AutoresetMode.NEXT_STEP
+        or given.get("life_loss_info")
+        or given.get("batch_size")
+    ):
+        return False
+    height, width = _screen_size(game)
+    return bool(1 <= given["img_height"] <= height and 1 <= given["img_width"] <= width)
 
 
 def maker(config: EnvConfig) -> Maker:
@@ -159,11 +171,11 @@ def maker(config: EnvConfig) -> Maker:
 
     def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
         given = {**arguments, "num_threads": num_threads, **config.kwargs}
-        screen = _screen_size(ale_py, game)
-        if not _can_shrink(given, screen):
+        if not _can_shrink(given, game):
             return ale_py.vector_env.AtariVectorEnv(game, num_envs, **given)
         shape = (given["stack_num"], given["img_height"], given["img_width"])
-        given.update(img_height=screen[0], img_width=screen[1], stack_num=1)
+        height, width = _screen_size(game)
+        given.update(img_height=height, img_width=width, stack_num=1)
         return ShrunkScreens(ale_py.vector_env.AtariVectorEnv(game, num_envs, **given), shape)
 
     return Maker(

@@ -75,7 +75,8 @@ class LearnerConfig:
         max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
             are left out and counted.
         publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
-            always published. Publishing and loading cost both sides time, and samples become older by half of it.
+            always published. Publishing and loading cost both sides time; samples become ``(publish_every - 1) / 2``
+            steps older.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32. On a GPU, PyTorch
             lets fp32 convolutions and recurrent layers compute in TF32.

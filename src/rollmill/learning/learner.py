@@ -41,7 +41,7 @@ from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
 # Whose mean brightness stands for a batch's.
-_PICTURES = 16
+_PICTURES = 8
 
 _SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
 
@@ -194,8 +194,7 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
-        if self._published < self.sgd_steps:
-            self._publish()
+        self._publish_last()
         for slot in batch.slots:
             self._store.release(slot)
         # What was begun when the run was told to end is not counted.
@@ -240,6 +239,11 @@ class Learner:
         if self.sgd_steps - self._published >= self._config.publish_every:
             self._publish()
         self._ledger.enter(LEARNING)
+
+    def _publish_last(self) -> None:
+        """Publishes what the batch's last step left, unless that was done."""
+        if self._published < self.sgd_steps:
+            self._publish()
 
     def _publish(self) -> None:
         """Makes the present weights the newest version; the version is the number of SGD steps."""

@@ -93,7 +93,8 @@ class Updater:
             keep: bool ``[T, N]``: samples that count: valid and not too old.
             clip_range: Epsilon of the PPO ratio, by its schedule.
             entropy_coef: Weight of the entropy bonus, by its schedule.
-            after_step: Called after every SGD step, to publish. A minibatch without a sample that counts makes no step.
+            after_step: Called after every SGD step; it may publish. A minibatch without a sample that counts makes no
+                step.
             is_stopping: Asked before every micro-batch, which may take seconds; True leaves the rest of the batch.
 
         Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.normalisers import ObservationNormaliser
-from rollmill.models.observation import ObservationEncoder, make_encoder
+from rollmill.models.observation import make_encoder
 from rollmill.models.running_moments import RunningMeanStd
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -160,14 +160,24 @@ class ActorCritic(nn.Module):
         Args:
             observation: Name -> ``[N, ...]``, of every entry.
         """
-        for encoder in (self.encoder, self.critic_encoder):
-            if isinstance(encoder, ObservationEncoder):
-                encoder.update_pixel_means(observation)
+        # Whatever stands between an observation and a first layer, a user's own encoder included, is run through.
+        hooks = [layer.register_forward_pre_hook(_update_pixel_mean) for layer in self._centred_layers()]
+        try:
+            with torch.no_grad():
+                self._encode(observation)
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @property
     def centres_pixels(self) -> bool:
         """Whether :meth:`update_pixel_means` does anything."""
-        return any(isinstance(module, ImageInput) and module.moments is not None for module in self.modules())
+        return any(True for _ in self._centred_layers())
+
+    def _centred_layers(self) -> Iterator[ImageInput]:
+        for module in self.modules():
+            if isinstance(module, ImageInput) and module.moments is not None:
+                yield module
 
     @property
     def normalised_entries(self) -> tuple[str, ...]:
@@ -236,6 +246,11 @@ class ActorCritic(nn.Module):
             critic = self.critic_trunk(critic.float())
         params, value = self.heads(actor, critic)
         return params, value
+
+
+def _update_pixel_mean(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+    assert isinstance(layer, ImageInput)
+    layer.update_pixel_mean(arguments[0])
 
 
 class _Heads(nn.Module):

@@ -102,9 +102,6 @@ class EntryEncoder(nn.Module):
         super().__init__()
         self.output_size = output_size
 
-    def update_pixel_means(self, x: Tensor) -> None:
-        """Merge raw entries ``[N, ...]`` into the mean that pictures are centred by, where they are."""
-
 
 class ImageInput(nn.Conv2d):
     """A first convolution that takes pixels as they are stored (see the module's docstring).
@@ -162,7 +159,7 @@ class ImageInput(nn.Conv2d):
         x = self._cast(x, dtype)
         return functional.conv2d(x, weight, bias, self.stride, self.padding)
 
-    def update_pixel_means(self, x: Tensor) -> None:
+    def update_pixel_mean(self, x: Tensor) -> None:
         """Merge raw pictures, ``[N, C, H, W]`` or ``[N, H, W, C]``, into ``moments``; does nothing without them."""
         if self.moments is not None and not x.is_floating_point():
             self.moments.update(x.float().mean((2, 3) if self.channels_first else (1, 2)))
@@ -219,7 +216,7 @@ class ConvEncoder(EntryEncoder):
         super().__init__(dense_size)
         layers: list[nn.Module] = []
         channels, kernel, stride = convolutions[0]
-        first = ImageInput(spec, channels, kernel, stride, padding, centred=config.centre_pixels)
+        first = ImageInput(spec, channels, kernel, stride, padding, centred=config.centres_pixels)
         height, width = first.image_size
         layers += [initialise_conv(first, config.init), activation_module(config.activation, published)]
         height, width = _conv_size(height, width, kernel, stride, padding)
@@ -240,12 +237,6 @@ class ConvEncoder(EntryEncoder):
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
         return _dense_head(self.convolutions(x), self.dense, self.activation)
 
-    def update_pixel_means(self, x: Tensor) -> None:
-        """See :meth:`EntryEncoder.update_pixel_means`."""
-        first = self.convolutions[0]
-        assert isinstance(first, ImageInput)
-        first.update_pixel_means(x)
-
 
 class AsImageEncoder(EntryEncoder):
     """A grey picture or a stack of images, such as Atari's frames in colour, to an encoder of images of three axes.
@@ -265,15 +256,8 @@ class AsImageEncoder(EntryEncoder):
 
     def forward(self, x: Tensor) -> Tensor:
         """``[N, ...]`` to ``[N, output_size]``."""
-        features: Tensor = self.encoder(self._as_image(x))
+        features: Tensor = self.encoder(x.permute(self.order).reshape(-1, *self.image_shape))
         return features
-
-    def update_pixel_means(self, x: Tensor) -> None:
-        """See :meth:`EntryEncoder.update_pixel_means`."""
-        self.encoder.update_pixel_means(self._as_image(x))
-
-    def _as_image(self, x: Tensor) -> Tensor:
-        return x.permute(self.order).reshape(-1, *self.image_shape)
 
 
 class GridEncoder(EntryEncoder):

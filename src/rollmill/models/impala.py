@@ -54,7 +54,7 @@ class ImpalaEncoder(EntryEncoder):
         self, spec: ArraySpec, dense_size: int, config: ModelConfig, *, channels: tuple[int, ...] = (16, 32, 32)
     ) -> None:
         super().__init__(dense_size)
-        first = ImageInput(spec, channels[0], 3, padding=1, centred=config.centre_pixels)
+        first = ImageInput(spec, channels[0], 3, padding=1, centred=config.centres_pixels)
         height, width = first.image_size
         convolutions: list[nn.Conv2d] = [first]
         convolutions += [nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(channels)]
@@ -69,12 +69,6 @@ class ImpalaEncoder(EntryEncoder):
         maps = self.activation(self.stages(x))
         features: Tensor = self.activation(self.dense(maps.permute(0, 2, 3, 1).flatten(1)))
         return features
-
-    def update_pixel_means(self, x: Tensor) -> None:
-        """See :meth:`EntryEncoder.update_pixel_means`."""
-        first = self.stages[0].get_submodule("conv")
-        assert isinstance(first, ImageInput)
-        first.update_pixel_means(x)
 
 
 def _max_pool_same(x: Tensor) -> Tensor:

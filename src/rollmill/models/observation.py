@@ -140,12 +140,6 @@ class ObservationEncoder(nn.Module):
         parts = [encoder(observation[name]) for name, encoder in zip(self.names, self.encoders, strict=True)]
         return torch.cat(parts, -1)
 
-    def update_pixel_means(self, observation: Mapping[str, Tensor]) -> None:
-        """Merge raw entries ``[N, ...]`` into the means that pictures are centred by."""
-        for name, encoder in zip(self.names, self.encoders, strict=True):
-            assert isinstance(encoder, EntryEncoder)
-            encoder.update_pixel_means(observation[name])
-
 
 def register_encoder(name: str, factory: EncoderFactory) -> None:
     """Make ``ModelConfig(encoder=name)`` use ``factory(observation, action, config)`` as the encoder.

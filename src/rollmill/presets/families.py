@@ -63,7 +63,7 @@ ATARI: Overrides = {
 # of some million samples instead of hundreds of millions (docs/journal.md): 16 SGD steps of 4e-4 for a batch of 2,048
 # instead of one of 1e-4, clipping at 0.2, five times the entropy bonus, and the value as in the Atari preset; the
 # game variables beside the picture, as the package's own Gymnasium environments give them; and 64 environments, so
-# that a group has 16 rows: with fewer, inference spends its time on streaming the weights.
+# that a group has 16 rows: with fewer, inference spends its time on streaming the weights; and pictures are centred.
 VIZDOOM: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,
@@ -87,6 +87,7 @@ VIZDOOM: Overrides = {
     "model.encoder": "sf_simplified",
     "model.core": "gru",
     "model.core_size": 512,
+    "model.centre_pixels": True,
     "model.normalise_observations": True,
     "model.normalise_returns": True,
 }
@@ -184,7 +185,8 @@ CLASSIC_CONTROL_POOL: Overrides = {
 }
 
 # Any other environment, of which we know nothing: CleanRL's ppo.py and ppo_continuous_action.py agree on all but the
-# learning rate (3e-4 is the more careful one); vectors are normalised, since their scale is unknown.
+# learning rate (3e-4 is the more careful one); vectors are normalised, since their scale is unknown, and pictures are
+# centred (docs/journal.md).
 GENERIC: Overrides = {
     "num_envs": 32,
     "rollout_length": 32,
@@ -207,6 +209,7 @@ GENERIC: Overrides = {
     "learner.normalise_advantages": True,
     "model.encoder": "auto",
     "model.core": "none",
+    "model.centre_pixels": True,
     "model.normalise_observations": True,
     "model.normalise_returns": True,
 }

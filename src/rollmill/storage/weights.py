@@ -1,9 +1,10 @@
-"""Weight publication: a ring of whole versions in shared memory, looked up by version, never read torn.
+"""Weight publication: a ring of whole versions in shared memory, never read torn.
 
-The learner writes version ``v`` into place ``v mod R``; readers copy the newest one out and check afterwards that it
-was not overwritten meanwhile (a seqlock). With ``R >= 2`` the writer never touches the version that it published last,
-so a reader has to start again only when two publications overtook it. Compared with pinning, a reader that is killed in
-the middle of reading leaves nothing behind that could stop the writer.
+The learner writes each version into the next of ``R`` places and then says, in one word, which version is the newest
+and where it lies; readers copy it out and check afterwards that it was not overwritten meanwhile (a seqlock). With
+``R >= 2`` the writer never touches the version that it published last, so a reader has to start again only when two
+publications overtook it. Compared with pinning, a reader that is killed in the middle of reading leaves nothing behind
+that could stop the writer.
 
 Bytes in, bytes out: what they mean is for :mod:`rollmill.models.flat_state` to know.
 """
@@ -49,14 +50,14 @@ class WeightStore:
     @property
     def newest(self) -> int:
         """The newest version that can be read, or ``NOT_PUBLISHED``."""
-        return atomic_load(self._newest, 0)
+        return self._newest_and_place()[0]
 
     def publish(self, version: int, weights: NDArray[np.uint8]) -> None:
         """Makes ``weights`` readable as ``version``. One writer; versions must grow."""
-        place = version % len(self._header)
-        header = self._header[place]
-        snapshot_write(header, self._data[place, : weights.nbytes], weights, version)
-        atomic_store(self._newest, 0, version)
+        # By turns, not by version: versions may grow by any step, and the newest one is never written into.
+        place = (self._newest_and_place()[1] + 1) % len(self._header)
+        snapshot_write(self._header[place], self._data[place, : weights.nbytes], weights, version)
+        atomic_store(self._newest, 0, version * len(self._header) + place)
 
     def read_newest(self, into: NDArray[np.uint8], *, unless: int = NOT_PUBLISHED) -> int:
         """Copies the newest version into ``into`` unless the caller has it already.
@@ -65,12 +66,15 @@ class WeightStore:
             The version that is now in ``into``: ``unless`` where nothing newer exists (``into`` is untouched then).
         """
         while True:
-            version = self.newest
+            version, place = self._newest_and_place()
             if version in (unless, NOT_PUBLISHED):
                 return unless
-            place = version % len(self._header)
             if snapshot_read(self._header[place], into, self._data[place, : into.nbytes]) == version:
                 return version
+
+    def _newest_and_place(self) -> tuple[int, int]:
+        """The newest version and its place; ``NOT_PUBLISHED`` stands in the last one, where nothing was written."""
+        return divmod(atomic_load(self._newest, 0), len(self._header))
 
     def wait_for_first(self, *, timeout_s: float) -> bool:
         """Waits until any version is published; False when that takes longer than ``timeout_s``."""
