@@ -15,11 +15,12 @@ from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.regimes.sampling import sample
 
-_PAIRS = 3
+_FEWEST_PAIRS = 3
+_PAIR_S = 16.0
 
 
 def run(
-    preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None, pairs: int = _PAIRS
+    preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None, pairs: int | None = None
 ) -> dict[str, object]:
     """Measures pairs of pure simulation and sampler with random actions.
 
@@ -27,8 +28,10 @@ def run(
         preset: A preset's name.
         seconds: For all pairs together, starting not counted; the bound takes three fifths of that in addition.
         overrides: Settings over the preset's.
-        pairs: How many pairs.
+        pairs: How many pairs; by default one for every 16 seconds, and three at least.
     """
+    if pairs is None:
+        pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))
     config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
