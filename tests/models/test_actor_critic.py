@@ -261,8 +261,8 @@ def test_every_first_layer_learns_the_brightness_of_what_it_sees(encoder: str) -
         "maps": torch.full((5, 2, 48, 48), 200, dtype=torch.uint8),
         "speed": torch.zeros(5, 3),
     }
-    model.update_pixel_means(x)
-    model.update_pixel_means(x)
+    model.update_pixel_levels(x)
+    model.update_pixel_levels(x)
     share = 0.5 if encoder == "wrapping" else 1.0
     means = [m.moments.mean.tolist() for m in model.modules() if isinstance(m, ImageInput) and m.moments is not None]
     assert means == 2 * [[0.0, 20.0 * share, 40.0 * share], [200.0 * share, 200.0 * share]]

@@ -40,7 +40,7 @@ from rollmill.storage.random_states import pack_random_states, restore_random_st
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
-# Whose mean brightness stands for a batch's.
+# Whose brightness stands for a batch's.
 _PICTURES = 8
 
 _SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
@@ -227,7 +227,7 @@ class Learner:
         if self._model.centres_pixels:
             index = batch.observation_index[: self._rollout_length][keep]
             some = self._random.choice(index, min(len(index), _PICTURES), replace=False)
-            self._model.update_pixel_means(self._updater.observations(some))
+            self._model.update_pixel_levels(self._updater.observations(some))
         if targets.return_ is not None and self._model.normalises_returns:
             self._model.update_value_normaliser(torch.from_numpy(targets.return_[keep]).to(self._device))
             # One tuple, so that the loader's thread never sees the mean of one batch with the deviation of another.

@@ -154,14 +154,14 @@ class ActorCritic(nn.Module):
         if self.return_normaliser is not None:
             self.return_normaliser.update(return_, valid)
 
-    def update_pixel_means(self, observation: Mapping[str, Tensor]) -> None:
-        """Merge raw observations into the running means that pictures are centred by; see :attr:`centres_pixels`.
+    def update_pixel_levels(self, observation: Mapping[str, Tensor]) -> None:
+        """Merge raw observations into the brightness that pictures are centred by; see :attr:`centres_pixels`.
 
         Args:
             observation: Name -> ``[N, ...]``, of every entry.
         """
         # Whatever stands between an observation and a first layer, a user's own encoder included, is run through.
-        hooks = [layer.register_forward_pre_hook(_update_pixel_mean) for layer in self._centred_layers()]
+        hooks = [layer.register_forward_pre_hook(_update_pixel_level) for layer in self._centred_layers()]
         try:
             with torch.no_grad():
                 self._encode(observation)
@@ -171,7 +171,7 @@ class ActorCritic(nn.Module):
 
     @property
     def centres_pixels(self) -> bool:
-        """Whether :meth:`update_pixel_means` does anything."""
+        """Whether :meth:`update_pixel_levels` does anything."""
         return any(True for _ in self._centred_layers())
 
     def _centred_layers(self) -> Iterator[ImageInput]:
@@ -248,9 +248,9 @@ class ActorCritic(nn.Module):
         return params, value
 
 
-def _update_pixel_mean(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
+def _update_pixel_level(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
     assert isinstance(layer, ImageInput)
-    layer.update_pixel_mean(arguments[0])
+    layer.update_pixel_level(arguments[0])
 
 
 class _Heads(nn.Module):

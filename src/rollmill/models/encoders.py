@@ -106,9 +106,10 @@ class EntryEncoder(nn.Module):
 class ImageInput(nn.Conv2d):
     """A first convolution that takes pixels as they are stored (see the module's docstring).
 
-    With ``centred``, a picture's mean brightness is subtracted by way of the bias. Pixels are never negative: without
-    it, what the gradients of a filter's weights have in common adds up over all of them, a few steps of Adam push most
-    filters below zero for every picture, and there a ReLU stays (docs/journal.md).
+    With ``centred``, the usual brightness of a channel, which is that of the background, is subtracted by way of the
+    bias: the running mean of the pictures' medians, and nothing where the background is black. Without it, what the
+    gradients of a filter's weights have in common adds up over all of them, a few steps of Adam push most filters below
+    zero for every picture, and there a ReLU stays (docs/journal.md).
 
     Args:
         spec: The image entry.
@@ -120,8 +121,8 @@ class ImageInput(nn.Conv2d):
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
-        moments: Of each channel's brightness, ``[C]``, whose mean is subtracted from uint8 pictures (but not from what
-            they are padded with), or None.
+        moments: Of each channel's median brightness, ``[C]``, whose mean is subtracted from uint8 pictures (but not
+            from what they are padded with), or None.
         pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 where the numbers are categories rather
             than brightness: declared up to 31 at most, or on a grid too small for a picture.
     """
@@ -159,10 +160,12 @@ class ImageInput(nn.Conv2d):
         x = self._cast(x, dtype)
         return functional.conv2d(x, weight, bias, self.stride, self.padding)
 
-    def update_pixel_mean(self, x: Tensor) -> None:
-        """Merge raw pictures, ``[N, C, H, W]`` or ``[N, H, W, C]``, into ``moments``; does nothing without them."""
+    def update_pixel_level(self, x: Tensor) -> None:
+        """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``; without them, do nothing."""
         if self.moments is not None and not x.is_floating_point():
-            self.moments.update(x.float().mean((2, 3) if self.channels_first else (1, 2)))
+            channels = x.flatten(2) if self.channels_first else x.flatten(1, 2).transpose(1, 2)
+            # Contiguous: torch 2.13's median of bytes is wrong where a stride is 0.
+            self.moments.update(channels.contiguous().median(-1).values)
 
     def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, C, H, W]`` of ``dtype``."""

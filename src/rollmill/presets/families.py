@@ -28,7 +28,7 @@ Overrides = Mapping[str, object]
 # 0.2 are those of rl_games (configs/atari/ppo_pong_gymnasium.yaml): what the shared layers learn early, they learn from
 # the value. Ours for two cores without a GPU, where a sample costs as much to learn from as to simulate: one epoch over
 # eight minibatches of 128 instead of four epochs over four of 256, at a learning rate of 1e-3 instead of 2.5e-4, which
-# moves the policy as far a sample, and pictures centred by their mean, without which such a rate kills nine of ten
+# moves the policy as far a sample, and pictures centred by their median, without which such a rate kills nine of ten
 # filters (docs/journal.md); rollouts of 32 steps (Sample Factory) instead of 128, so that samples are young.
 ATARI: Overrides = {
     "num_envs": 64,
