@@ -13,7 +13,7 @@ namespace rollmill {
 namespace {
 
 constexpr std::uint64_t magic = 0x52494e474c414e45;  // "RINGLANE"
-constexpr std::uint32_t layout_version = 1;
+constexpr std::uint32_t layout_version = 2;
 constexpr std::int64_t max_lanes = std::int64_t{1} << 20;
 constexpr std::int64_t max_capacity = std::int64_t{1} << 40;
 
@@ -188,6 +188,7 @@ Wait LaneRing::wait_for_words(std::int64_t min_words, double seconds) noexcept {
     for (;;) {
         const std::uint32_t bell = header_->bell.load(std::memory_order_seq_cst);
         if (++header_->sleeps == 0) header_->sleeps = 1;
+        header_->words_wanted.store(min_words, std::memory_order_seq_cst);
         header_->sleeper.store(header_->sleeps, std::memory_order_seq_cst);
         Wait result = Wait::timed_out;
         if (has_words(min_words)) {
@@ -212,6 +213,8 @@ void LaneRing::ring() noexcept {
     // standing for the others; delayed until the consumer sleeps again, it leaves the new one alone.
     std::uint32_t sleeper = header_->sleeper.load(std::memory_order_seq_cst);
     if (sleeper == 0) return;
+    const std::int64_t wanted = header_->words_wanted.load(std::memory_order_seq_cst);
+    if (wanted > 1 && !has_words(wanted)) return;  // the announcement stands
     header_->bell.fetch_add(1, std::memory_order_seq_cst);
     futex_wake_all(header_->bell);
     header_->sleeper.compare_exchange_strong(sleeper, 0, std::memory_order_seq_cst);

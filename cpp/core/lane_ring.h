@@ -12,6 +12,9 @@
 // ThreadSanitizer does not understand), so one of the two always sees the other. What remains is a producer killed
 // between its put and its ring: its own last value is then found when the consumer's nap ends (`max_nap_seconds`), and
 // other producers ring as if nothing had happened, because the consumer's announcement is withdrawn only after the ring.
+//
+// A consumer that waits for several words is left asleep until they are there: of the producers that put them, whoever
+// is last in the order of the tails' stores sees all of them.
 #pragma once
 
 #include <cstddef>
@@ -135,6 +138,7 @@ class LaneRing {
         alignas(alignment) FutexWord bell;
         FutexWord sleeper;  // number of the consumer's present sleep; 0: it is awake
         FutexWord wakes;    // calls of wake()
+        std::atomic<std::int64_t> words_wanted;  // by the consumer, in its present sleep
         Spacer spacer_1;
         // Written by the consumer.
         alignas(alignment) std::uint64_t turn;

@@ -1,6 +1,7 @@
 #include "core/lane_ring.h"
 
 #include <algorithm>
+#include <atomic>
 #include <thread>
 #include <vector>
 
@@ -114,6 +115,38 @@ TEST(lane_ring_wakes_a_sleeping_consumer) {
     }
     other.join();
     CHECK(rollmill::monotonic_seconds() - start < 0.5 * rounds * LaneRing::max_nap_seconds);
+}
+
+TEST(lane_ring_wakes_a_consumer_of_several_once_they_are_there) {
+    constexpr std::int64_t producers = 3;
+    constexpr std::int64_t rounds = 1000;
+    Ring there(producers, 1);
+    std::vector<std::thread> threads;
+    std::atomic<std::int64_t> round{0};
+    const double start = rollmill::monotonic_seconds();
+    // Each round takes a value of every producer; without the ring of the last one it would take a whole nap.
+    for (std::int64_t lane = 0; lane < producers; ++lane)
+        threads.emplace_back([&, lane] {
+            for (std::int64_t i = 0; i < rounds; ++i) {
+                while (round.load() < i) std::this_thread::yield();
+                CHECK(there.ring.put(lane, i));
+            }
+        });
+    for (std::int64_t i = 0; i < rounds; ++i) {
+        CHECK(there.ring.wait_for_words(producers, 30.0) == Wait::ready);
+        std::int64_t out[producers];
+        CHECK(there.ring.take(out, producers) == producers);
+        for (const std::int64_t value : out) CHECK(value == i);
+        round.store(i + 1);
+    }
+    for (std::thread& thread : threads) thread.join();
+    CHECK(rollmill::monotonic_seconds() - start < 0.5 * rounds * LaneRing::max_nap_seconds);
+    // Too few: they are taken when the time is up, and wake() ends this wait like any other.
+    CHECK(there.ring.put(0, 1));
+    CHECK(there.ring.wait_for_words(2, 0.01) == Wait::timed_out);
+    std::thread other([&] { there.ring.wake(); });
+    CHECK(there.ring.wait_for_words(2, 100.0) == Wait::woken);
+    other.join();
 }
 
 TEST(lane_ring_rings_for_a_producer_that_waits_for_space) {

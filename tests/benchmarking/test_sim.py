@@ -1,11 +1,24 @@
-"""Pure simulation and the sampler on machines with any number of cores."""
+"""Pure simulation and the sampler: on machines with any number of cores, taking turns, and when a process fails."""
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+import rollmill
 from rollmill.benchmarking import preset_bound, sampler, sim, train
+from rollmill.benchmarking.sampling import Sampler
+from rollmill.benchmarking.simulation import PureSimulation
+from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.config import Config
+from rollmill.envs.user_code import import_user_code
+from rollmill.runtime.events import ProcessFailed
+
+FAULTY = str(Path(__file__).parents[1] / "regimes" / "faulty_envs.py")
+CARTPOLE = {"num_envs": 8, "rollout.num_workers": 2, "env.kwargs": {"render_mode": None}}
 
 
 @pytest.mark.parametrize(("cores", "processes"), [(1, 1), (2, 2), (3, 2), (12, 8), (24, 16), (128, 32)])
@@ -14,9 +27,21 @@ def test_as_many_processes_as_divide_the_environments(
 ) -> None:
     measured: list[Config] = []
 
+    class Stage:
+        def __init__(self, config: Config) -> None:
+            measured.append(config)
+
+        def __enter__(self) -> Stage:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def measure(self, seconds: float) -> float:
+            return 1.0
+
     def pure_simulation(config: Config, *, seconds: float) -> float:
-        measured.append(config)
-        return 1.0
+        return Stage(config).measure(seconds)
 
     class BoundReachedError(Exception):
         pass
@@ -25,9 +50,9 @@ def test_as_many_processes_as_divide_the_environments(
         raise BoundReachedError
 
     monkeypatch.setattr("rollmill.config.usable_cores", lambda: cores)
-    for module in (sim, sampler):
-        monkeypatch.setattr(module, "pure_simulation", pure_simulation)
-    monkeypatch.setattr(sampler, "sample", pure_simulation)
+    monkeypatch.setattr(sim, "pure_simulation", pure_simulation)
+    monkeypatch.setattr(sampler, "PureSimulation", Stage)
+    monkeypatch.setattr(sampler, "Sampler", Stage)
     # With a setting of the environment's own: there is no bound to measure for that.
     own = {"env.kwargs": {"render_mode": None}}
     assert sim.run("gym/CartPole-v1", seconds=1.0, overrides=own)["processes"] == processes
@@ -37,3 +62,45 @@ def test_as_many_processes_as_divide_the_environments(
     with pytest.raises(BoundReachedError):
         train.run("gym/CartPole-v1", seconds=1.0)
     assert {config.num_envs for config in measured} == {64}
+
+
+def test_pure_simulation_and_sampler_take_turns() -> None:
+    found: Any = sampler.run("gym/CartPole-v1", seconds=1.2, overrides=CARTPOLE)
+    assert len(found["pairs"]) == 3
+    assert all(rate > 0 for pair in found["pairs"] for rate in pair)
+    assert found["share_of_pure_simulation"] > 0
+
+
+@pytest.mark.parametrize("kind", [PureSimulation, Sampler])
+def test_who_is_not_measured_stands_still_and_ends_well(kind: type[SteppingProcesses]) -> None:
+    config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
+    with kind(config) as stage:  # type: ignore[call-arg, arg-type]
+        assert stage.measure(0.2) > 0
+        before = stage._counts()
+        time.sleep(0.3)
+        assert stage._counts() == before
+        assert stage.measure(0.2) > 0
+        pids = stage._groups()
+    assert len(pids) >= 2
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "after", "words"),
+    [
+        (PureSimulation, "step", 10, "the step went wrong"),
+        (PureSimulation, "exit 0", 10, "exited with code 0"),
+        (Sampler, "kill", 5_000, "SIGKILL"),
+    ],
+)
+def test_an_environment_that_fails_ends_the_measurement(
+    kind: type[SteppingProcesses], fault: str, after: int, words: str
+) -> None:
+    import_user_code(FAULTY)
+    fault_kwargs = {"fault": fault, "after": after, "child": True}
+    settings = CARTPOLE | {"env.imports": (FAULTY,), "env.kwargs": fault_kwargs}
+    config = rollmill.make_config("test/walk", settings).resolved()
+    with pytest.raises(ProcessFailed, match=words):  # noqa: SIM117 - the context may fail at its beginning already
+        with kind(config) as stage:  # type: ignore[call-arg, arg-type]
+            while True:
+                stage.measure(0.2)

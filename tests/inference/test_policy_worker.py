@@ -121,7 +121,7 @@ def test_not_more_than_half_of_the_groups_under_way_are_waited_for() -> None:
 def test_a_rollout_worker_without_another_group_to_step_is_answered_at_once() -> None:
     with serving(min_batch_groups=2, max_wait_us=LONG_US) as sampler:
         # Group 1 waits for a slot, 2 and 3 are stepped by the other worker.
-        sampler.store.group_is_parked[1] = True
+        sampler.store.park(1)
         sampler.ask(0)
         assert sampler.answered(within_s=5.0) == [0]
 
@@ -130,7 +130,7 @@ def test_a_group_that_comes_to_wait_for_a_slot_ends_the_wait() -> None:
     with serving(min_batch_groups=2, max_wait_us=LONG_US) as sampler:
         sampler.ask(3)
         assert sampler.answered(within_s=0.3) == []
-        sampler.store.group_is_parked[2] = True
+        sampler.store.park(2)
         assert sampler.answered(within_s=5.0) == [3]
 
 
@@ -163,11 +163,34 @@ def test_a_rollout_worker_whose_other_group_is_another_policy_workers_has_someth
         assert sampler.answered(within_s=5.0, at_least=2) == [0, 2]
 
 
-@pytest.mark.parametrize("options", [{"min_batch_groups": 1}, {"skip_policy": True, "random_actions": True}])
-def test_a_worker_that_gains_nothing_from_larger_batches_waits_for_none(options: dict[str, Any]) -> None:
-    with serving(max_wait_us=LONG_US, **options) as sampler:
+def test_a_group_that_parks_while_nothing_is_asked_for_ends_the_sleep_for_several() -> None:
+    with serving(min_batch_groups=2, max_wait_us=LONG_US) as sampler:
+        sampler.store.park(1)
+        time.sleep(0.3)
+        sampler.ask(0)
+        assert sampler.answered(within_s=5.0) == [0]
+
+
+@pytest.mark.parametrize("wait_us", [0, 1_000, 20_000])
+def test_each_group_is_answered_in_time_where_no_other_comes(wait_us: int) -> None:
+    with serving(min_batch_groups=2, max_wait_us=wait_us) as sampler:
+        for group in (1, 2, 1, 0):
+            sampler.ask(group)
+            assert sampler.answered(within_s=5.0) == [group]
+
+
+def test_a_worker_that_is_to_wait_for_none_waits_for_none() -> None:
+    with serving(min_batch_groups=1, max_wait_us=LONG_US) as sampler:
         sampler.ask(1)
         assert sampler.answered(within_s=5.0) == [1]
+
+
+def test_groups_are_waited_for_without_a_policy_too() -> None:
+    with serving(skip_policy=True, random_actions=True, max_wait_us=LONG_US) as sampler:
+        sampler.ask(1)
+        assert sampler.answered(within_s=0.3) == []
+        sampler.ask(2)
+        assert sampler.answered(within_s=5.0, at_least=2) == [1, 2]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

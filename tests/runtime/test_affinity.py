@@ -24,7 +24,7 @@ def test_enough_cores_are_given_out_one_process_each() -> None:
     assert result.rollout_workers == tuple(Placement((cpu,), 10) for cpu in (7, 8, 9, 11))
 
 
-@pytest.mark.parametrize(("num_cpus", "cores"), [(3, 3), (8, 2)])
+@pytest.mark.parametrize(("num_cpus", "cores"), [(3, 3), (8, 2), (2, 1)])
 def test_too_few_cores_or_a_quota_leave_the_scheduler_alone(num_cpus: int, cores: int) -> None:
     result = plan(
         num_rollout_workers=2,
@@ -37,6 +37,34 @@ def test_too_few_cores_or_a_quota_leave_the_scheduler_alone(num_cpus: int, cores
     assert result.rollout_workers == (Placement(None, 10),) * 2
     assert result.policy_workers == (Placement(None, 2),)
     assert result.learners == (Placement(None, 0),)
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_two_cores_are_given_to_the_rollout_workers_and_shared_by_all_others(workers: int) -> None:
+    result = plan(
+        num_rollout_workers=workers,
+        num_policy_workers=1,
+        num_learners=1,
+        config=PlacementConfig(),
+        cpus=(4, 9),
+        cores=2,
+    )
+    assert [placement.cpus for placement in result.rollout_workers] == [(4,), (9,)] * (workers // 2)
+    assert result.policy_workers == (Placement(None, 2),)
+    assert result.learners == (Placement(None, 0),)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_rollout_workers_that_two_cores_cannot_share_equally_are_not_pinned(workers: int) -> None:
+    result = plan(
+        num_rollout_workers=workers,
+        num_policy_workers=1,
+        num_learners=1,
+        config=PlacementConfig(),
+        cpus=(0, 1),
+        cores=2,
+    )
+    assert {placement.cpus for placement in result.rollout_workers} == {None}
 
 
 def test_pinning_can_be_demanded_and_forbidden() -> None:
@@ -52,6 +80,7 @@ def test_pinning_can_be_demanded_and_forbidden() -> None:
         return [p.cpus for p in (*result.learners, *result.policy_workers, *result.rollout_workers)]
 
     assert cpus_of(PlacementConfig(pin="on"), 2) == [(0,), (1,), (0,), (1,), (0,)]
+    assert cpus_of(PlacementConfig(pin="rollout_workers"), 2) == [None, None, (0,), (1,), (0,)]
     assert cpus_of(PlacementConfig(pin="off"), 64) == [None] * 5
 
 

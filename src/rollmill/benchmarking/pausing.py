@@ -1,4 +1,7 @@
-"""Holding a run still while something else is measured on its cores."""
+"""Holding a run still while something else is measured on its cores.
+
+A stopped process uses no core. It can still be killed, so the watchdog works as always.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,33 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-__all__ = ["paused_children"]
+__all__ = ["pause", "paused_children", "resume"]
 
 
 @contextlib.contextmanager
 def paused_children() -> Iterator[None]:
-    """Stops the processes that multiprocessing has started here, simulators of their own included, and continues them.
-
-    A stopped process uses no core. It can still be killed, so the watchdog works as always.
-    """
+    """Stops the processes that multiprocessing has started here, with their simulators, and lets them go on again."""
     groups = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     try:
-        _signal(groups, signal.SIGSTOP)
+        pause(groups)
         yield
     finally:
-        _signal(groups, signal.SIGCONT)
+        resume(groups)
 
 
-def _signal(groups: list[int], number: signal.Signals) -> None:
-    # Every process of a run leads a group, in which its simulators are.
+def pause(groups: Iterable[int]) -> None:
+    """Stops these processes, by number, and whatever they have started: each process of a run leads a group."""
+    _signal(groups, signal.SIGSTOP)
+
+
+def resume(groups: Iterable[int]) -> None:
+    """Lets them go on."""
+    _signal(groups, signal.SIGCONT)
+
+
+def _signal(groups: Iterable[int], number: signal.Signals) -> None:
     for group in groups:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, number)

@@ -1,7 +1,8 @@
 """``rollmill bench sampler``: what the data plane costs beside the environments, without policy and learner.
 
-Pure simulation and the sampler take turns, and the figure is the median over the pairs of their ratio: a shared machine
-changes its speed from minute to minute, both halves of a pair alike. Behind each pair comes a round of the machine's
+Both are there all the time and take turns: one is held still while the other one is measured for half a second. The
+figure is the median over such pairs of their ratio, because a shared machine changes its speed from second to second,
+both halves of a pair alike. That takes twice the environments' memory. Between pairs come rounds of the machine's
 bound; it is for whole training, so a sampler without policy and learner may well be above it.
 """
 
@@ -12,11 +13,12 @@ from statistics import median
 
 from rollmill.api import make_config
 from rollmill.benchmarking.preset_bound import PresetBound
-from rollmill.benchmarking.simulation import pure_simulation
-from rollmill.regimes.sampling import sample
+from rollmill.benchmarking.sampling import Sampler
+from rollmill.benchmarking.simulation import PureSimulation
 
 _FEWEST_PAIRS = 3
-_PAIR_S = 16.0
+_PAIR_S = 1.0
+_PAIRS_A_ROUND = 16
 
 
 def run(
@@ -28,19 +30,25 @@ def run(
         preset: A preset's name.
         seconds: For all pairs together, starting not counted; the bound takes three fifths of that in addition.
         overrides: Settings over the preset's.
-        pairs: How many pairs; by default one for every 16 seconds, and three at least.
+        pairs: How many pairs; by default one for every second, and three at least.
     """
     if pairs is None:
         pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))
     config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
     simulated, sampled = [], []
-    with PresetBound(config, seconds=seconds, rounds=pairs) as bound:
+    with PresetBound(config, seconds=seconds, rounds=-(-pairs // _PAIRS_A_ROUND)) as bound:
         bound.choose_variants()
-        for _ in range(pairs):
-            simulated.append(pure_simulation(config, seconds=each))
-            sampled.append(sample(config, seconds=each))
-            bound.measure_round()
+        with PureSimulation(config) as simulation, Sampler(config) as sampler:
+            for pair in range(pairs):
+                # Who comes first changes, because a machine that slows down would favour the first.
+                if pair % 2 == 0:
+                    simulated.append(simulation.measure(each))
+                sampled.append(sampler.measure(each))
+                if pair % 2 == 1:
+                    simulated.append(simulation.measure(each))
+                if pair % _PAIRS_A_ROUND == 0:
+                    bound.measure_round()
         share = bound.share(median(sampled), name="share_of_bound")
     return {
         "preset": preset,

@@ -11,67 +11,64 @@ from typing import Any
 
 import numpy as np
 
+from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.regimes.asynchronous import probe
 from rollmill.regimes.setup import Probed, UserCode, build_group
+from rollmill.runtime.affinity import plan
 from rollmill.runtime.child import ChildContext
-from rollmill.runtime.events import Failed
 from rollmill.runtime.ledger import Role
 from rollmill.runtime.seeds import stream
 from rollmill.runtime.supervisor import Supervisor
 
-_WARM_UP_S = 2.0
-_START_TIMEOUT_S = 300.0
 _PREPARED_ACTIONS = 64
 _ROLE = Role(name="simulation", phases=("simulating",), counters=("agent steps",))
 
 
-def pure_simulation(config: Config, *, seconds: float) -> float:
-    """Agent steps a second, autoreset rows not counted, over all processes.
+class PureSimulation(SteppingProcesses):
+    """One process a core, as many as the configuration has rollout workers; each steps its groups one after another.
 
     Args:
         config: A resolved configuration: its environment, groups and number of rollout workers are used.
+    """
+
+    def __init__(self, config: Config) -> None:
+        """Starts nothing."""
+        super().__init__(_ROLE)
+        self._config = config
+
+    def _start(self, supervisor: Supervisor) -> None:
+        config = self._config
+        num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
+        assert num_workers != "auto"
+        assert envs_per_group != "auto"
+        num_groups = config.num_envs // envs_per_group
+        probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
+        placement = plan(num_rollout_workers=num_workers, num_policy_workers=0, num_learners=0, config=config.placement)
+        for worker, (cpus, _) in enumerate(placement.rollout_workers):
+            groups = list(range(worker, num_groups, num_workers))
+            supervisor.start(
+                f"simulation {worker}", _simulate, config, user_code, probed, groups, worker, role=_ROLE, cpus=cpus
+            )
+
+    def _serve(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+
+def pure_simulation(config: Config, *, seconds: float) -> float:
+    """Agent steps a second, masked rows not counted, over all processes; see :class:`PureSimulation`.
+
+    Args:
+        config: A resolved configuration.
         seconds: Length of the measurement, after a warm-up.
 
     Raises:
         ProcessFailed: A process failed, or the environments did not start within five minutes.
     """
-    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
-    assert num_workers != "auto"
-    assert envs_per_group != "auto"
-    num_groups = config.num_envs // envs_per_group
-    with Supervisor() as supervisor:
-        probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
-        for worker in range(num_workers):
-            groups = list(range(worker, num_groups, num_workers))
-            supervisor.start(f"simulation {worker}", _simulate, config, user_code, probed, groups, worker, role=_ROLE)
-        begun = time.monotonic()
-        names = [f"simulation {worker}" for worker in range(num_workers)]
-        while any(supervisor.snapshot()[name].counters["agent steps"] == 0 for name in names):
-            _raise_failures(supervisor, 0.1)
-            if time.monotonic() - begun > _START_TIMEOUT_S:
-                handle = supervisor.handles[-1]
-                raise Failed(handle, "the environments did not start in time", supervisor.stacks(handle)).error()
-        _run_for(supervisor, _WARM_UP_S)
-        before, started = supervisor.snapshot(), time.monotonic()
-        _run_for(supervisor, seconds)
-        after, ended = supervisor.snapshot(), time.monotonic()
-        done = sum(after[name].counters["agent steps"] - before[name].counters["agent steps"] for name in names)
-        return done / (ended - started)
-
-
-def _run_for(supervisor: Supervisor, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0:
-        _raise_failures(supervisor, min(left, 0.5))
-
-
-def _raise_failures(supervisor: Supervisor, timeout_s: float) -> None:
-    for event in supervisor.poll(timeout_s):
-        if isinstance(event, Failed):
-            raise event.error()
+    with PureSimulation(config) as simulation:
+        return simulation.measure(seconds)
 
 
 def _simulate(

@@ -30,7 +30,8 @@ from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
-_RECHECK_S = 0.001
+# A worker that sleeps until several groups have come looks up after ``max_wait_us``, even if none has.
+_WORTH_SLEEPING_S = 0.005
 # On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
 _ENOUGH_ROWS = 32
 
@@ -92,6 +93,8 @@ class PolicyWorker:
         limit = config.max_batch_rows
         self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
         self._min_groups = max(1, min(self._groups_worth_waiting_for(config), len(groups), self._max_groups))
+        self._max_wait_s = config.max_wait_us * 1e-6
+        self._may_sleep_for_more = self._may_always_wait()
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
         # Page-locked for a GPU, which copies from it without a detour.
@@ -128,26 +131,44 @@ class PolicyWorker:
             return
         while not self._context.stop.is_set():
             self._ledger.enter(WAITING)
-            waiting = self._wait_for_more(self._requests.get_many(self._pending, _POLL_S))
+            waiting = self._collect()
             for first in range(0, waiting, self._max_groups):
                 self._answer(self._pending[first : min(first + self._max_groups, waiting)])
 
     def _groups_worth_waiting_for(self, config: InferenceConfig) -> int:
         if config.min_batch_groups != "auto":
             return config.min_batch_groups
-        return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS and not config.skip_policy else 1
+        return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS else 1
+
+    def _collect(self) -> int:
+        """Waits for requests, a moment at most; returns how many there are, with their groups in ``_pending``."""
+        if not self._may_sleep_for_more or self._store.group_is_parked.any():
+            return self._wait_for_more(self._requests.get_many(self._pending, _POLL_S))
+        # Whoever the first of them are, the rest can be waited for: this process is woken once for all of them.
+        waiting = self._requests.get_many(self._pending, self._max_wait_s, self._min_groups)
+        # Fewer: time is up, or a group has no slot.
+        return self._wait_for_more(waiting) if waiting < self._min_groups else waiting
+
+    def _may_always_wait(self) -> bool:
+        """Whether :meth:`_may_wait` says yes to any ``min_groups`` - 1 groups, as long as none is without a slot."""
+        others = self._min_groups - 1
+        groups_of_worker = np.bincount(self._worker_of_group)
+        own = np.unique(self._worker_of_group[self._groups])
+        if others == 0 or 2 * others >= len(self._groups) or self._max_wait_s < _WORTH_SLEEPING_S:
+            return False
+        return bool((groups_of_worker[own] > others).all())
 
     def _wait_for_more(self, waiting: int) -> int:
         """Waits for as many groups as are worth a batch, while it costs nobody's time; returns how many there are."""
         if self._min_groups == 1 or not waiting:
             return waiting
-        deadline = time.monotonic() + self._config.max_wait_us * 1e-6
+        deadline = time.monotonic() + self._max_wait_s
         while waiting < self._min_groups and not self._context.stop.is_set():
             left = deadline - time.monotonic()
             if left <= 0 or not self._may_wait(self._pending[:waiting]):
                 break
-            # In small parts: a group that has to wait for a slot says so without a message.
-            waiting += self._requests.get_many(self._pending[waiting:], min(left, _RECHECK_S))
+            # Each group that comes, or has to wait for a slot, may leave its rollout worker with nothing to step.
+            waiting += self._requests.get_many(self._pending[waiting:], left)
         return waiting
 
     def _may_wait(self, pending: NDArray[np.int64]) -> bool:

@@ -166,7 +166,7 @@ class RolloutWorker:
             self._begin_slot(group, self._free.popleft())
         else:
             self._parked.append(group)
-            self._store.group_is_parked[group.index] = True
+            self._store.park(group.index)
 
     def _begin_slot(self, group: _HostedGroup, slot: int) -> None:
         """Goes on in a new slot: x_T of the full one becomes x_0 of this one."""

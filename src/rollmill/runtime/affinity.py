@@ -16,23 +16,25 @@ class PlacementConfig:
     """Where the processes run and who goes first.
 
     Attributes:
-        pin: ``"auto"`` gives each process cores of its own when there are enough, and leaves the scheduler alone when
-            processes outnumber cores or the container limits CPU time (then pinning only takes away choice).
-            ``"on"`` demands it and shares cores in turn where they do not suffice; ``"off"`` never pins.
+        pin: ``"on"`` gives each process cores of its own, in turn where there are not enough. ``"rollout_workers"``
+            does so with rollout workers only and lets the others go where they find time; ``"off"`` leaves everything
+            to the scheduler. ``"auto"`` is "on" where there are enough cores; else "rollout_workers" on two cores that
+            have equally many of them (with more, the one beside the learner would fall behind the many others); else,
+            and always where the container limits CPU time, "off".
         rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
             policy worker makes all of them wait. Default as in Sample Factory (``actor_worker.py``: +10).
         policy_worker_nice: Niceness of policy workers (Sample Factory: +2).
         learner_nice: Niceness of learners (Sample Factory: 0).
     """
 
-    pin: Literal["auto", "on", "off"] = "auto"
+    pin: Literal["auto", "on", "rollout_workers", "off"] = "auto"
     rollout_worker_nice: int = 10
     policy_worker_nice: int = 2
     learner_nice: int = 0
 
     def __post_init__(self) -> None:
-        if self.pin not in ("auto", "on", "off"):
-            raise ValueError(f"placement.pin is {self.pin!r}; allowed are 'auto', 'on' and 'off'.")
+        if self.pin not in ("auto", "on", "rollout_workers", "off"):
+            raise ValueError(f"placement.pin is {self.pin!r}; allowed are 'auto', 'on', 'rollout_workers' and 'off'.")
         for name in ("rollout_worker_nice", "policy_worker_nice", "learner_nice"):
             if not 0 <= getattr(self, name) <= 19:
                 raise ValueError(f"placement.{name} is {getattr(self, name)}; allowed are 0 (normal) to 19 (last).")
@@ -88,11 +90,19 @@ def plan(
     """
     cpus = usable_cpus() if cpus is None else cpus
     cores = usable_cores() if cores is None else cores
-    demand = num_learners * threads_per_learner + num_policy_workers + num_rollout_workers
-    pinned = config.pin == "on" or (config.pin == "auto" and demand <= len(cpus) and cores >= len(cpus))
+    pin = config.pin
+    if pin == "auto":
+        demand = num_learners * threads_per_learner + num_policy_workers + num_rollout_workers
+        if cores < len(cpus):
+            pin = "off"
+        elif demand <= len(cpus):
+            pin = "on"
+        else:
+            # A simulator stays where its caches are, and the learner moves from core to core: 5 to 8 per cent on two.
+            pin = "rollout_workers" if len(cpus) == 2 and num_rollout_workers % 2 == 0 else "off"
     given = 0
 
-    def take(count: int, nice: int) -> Placement:
+    def take(count: int, nice: int, pinned: bool) -> Placement:
         nonlocal given
         if not pinned:
             return Placement(None, nice)
@@ -101,7 +111,8 @@ def plan(
         return Placement(tuple(sorted(chosen)), nice)
 
     # Those that must not wait choose first: where cores are shared, it is by the rollout workers.
-    learners = tuple(take(threads_per_learner, config.learner_nice) for _ in range(num_learners))
-    policy_workers = tuple(take(1, config.policy_worker_nice) for _ in range(num_policy_workers))
-    rollout_workers = tuple(take(1, config.rollout_worker_nice) for _ in range(num_rollout_workers))
+    all_pinned, rollout_pinned = pin == "on", pin in ("on", "rollout_workers")
+    learners = tuple(take(threads_per_learner, config.learner_nice, all_pinned) for _ in range(num_learners))
+    policy_workers = tuple(take(1, config.policy_worker_nice, all_pinned) for _ in range(num_policy_workers))
+    rollout_workers = tuple(take(1, config.rollout_worker_nice, rollout_pinned) for _ in range(num_rollout_workers))
     return PlacementPlan(rollout_workers, policy_workers, learners)

@@ -200,6 +200,10 @@ class SlotStore:
         self.requests = [rings[f"ring/requests/{i}"] for i in range(topology.num_policy_workers)]
         self.inboxes = [rings[f"ring/inbox/{i}"] for i in range(topology.num_workers)]
         self.completed = [rings[f"ring/completed/{i}"] for i in range(topology.num_learners)]
+        self._policy_workers_of_worker = [
+            sorted({topology.policy_worker_of_group[group] for group in topology.groups_of_worker(worker)})
+            for worker in range(topology.num_workers)
+        ]
         self._owner = np.repeat(np.arange(topology.num_workers), topology.slots_of_worker)
         if create:
             self.group_slot[:] = NO_SLOT
@@ -218,6 +222,16 @@ class SlotStore:
             atomic_add(self.generation, slot, 1)
             lane = self.topology.num_policy_workers + learner
             self.inboxes[int(self._owner[slot])].put(lane, encode(FREE_SLOT, slot))
+
+    def park(self, group: int) -> None:
+        """Says that a group waits for a free slot, so that no policy worker waits for it.
+
+        Its rollout worker may have nothing to step now, which matters to every policy worker that has requests of it.
+        """
+        self.group_is_parked[group] = True
+        worker = self.topology.worker_of_group[group]
+        for policy_worker in self._policy_workers_of_worker[worker]:
+            self.requests[policy_worker].wake()
 
     def wake_all(self) -> None:
         """Rings every doorbell, so that whoever waits looks at the stop flag."""

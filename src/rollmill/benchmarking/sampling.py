@@ -1,0 +1,50 @@
+"""Sampling without learning, for measuring the sampler: the same processes as in the async regime, but for the learner.
+
+Completed slots go straight back to their rollout workers, from this process, which stands in the learner's lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from rollmill.benchmarking.stepping import SteppingProcesses
+from rollmill.config import Config
+from rollmill.regimes.asynchronous import prepare, probe, start_processes
+from rollmill.rollout.phases import ROLE
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.storage.slots import SlotStore
+
+__all__ = ["Sampler"]
+
+
+class Sampler(SteppingProcesses):
+    """Rollout workers and policy workers, which draw uniformly random actions; counted by the rollout workers.
+
+    Counting completed slots would round by several per cent.
+
+    Args:
+        config: A resolved configuration.
+    """
+
+    _store: SlotStore
+
+    def __init__(self, config: Config) -> None:
+        """Starts nothing."""
+        super().__init__(ROLE)
+        inference = replace(config.inference, random_actions=True, skip_policy=True)
+        self._config = replace(config, inference=inference)
+
+    def _start(self, supervisor: Supervisor) -> None:
+        probed = probe(supervisor, self._config)
+        setup = prepare(self._config, probed, Path("."), resume=False)
+        self._store = setup.store()
+        self._completed = np.empty(self._store.topology.num_slots, np.int64)
+        start_processes(supervisor, setup, learner=False)
+
+    def _serve(self, timeout_s: float) -> None:
+        count = self._store.completed[0].get_many(self._completed, timeout_s)
+        for slot in self._completed[:count].tolist():
+            self._store.release(slot)

@@ -1,0 +1,109 @@
+"""Processes that step environments, measured in slices and held still between them.
+
+So two of these can take turns on the same cores within a second, with the same environments all the time. A shared
+machine changes its speed from second to second, and starting them anew for each turn would take longer than that.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from rollmill.benchmarking.pausing import pause, resume
+from rollmill.regimes.ending import exited_early
+from rollmill.runtime.events import Exited, Failed
+from rollmill.runtime.ledger import Role
+from rollmill.runtime.supervisor import Supervisor
+
+__all__ = ["SteppingProcesses"]
+
+_START_TIMEOUT_S = 300.0
+_WARM_UP_S = 3.0
+# Behind a pause: caches are cold, and what was under way comes back at once.
+_SETTLE_S = 0.25
+_POLL_S = 0.1
+
+
+class SteppingProcesses(ABC):
+    """A context manager: inside, the environments are built, warm and held still, but for the calls of :meth:`measure`.
+
+    Args:
+        role: Of the processes that step; their first counter counts valid agent steps.
+    """
+
+    def __init__(self, role: Role) -> None:
+        """Starts nothing."""
+        self._role = role
+        self._supervisor = Supervisor()
+
+    @abstractmethod
+    def _start(self, supervisor: Supervisor) -> None:
+        """Starts the processes."""
+
+    @abstractmethod
+    def _serve(self, timeout_s: float) -> None:
+        """Does what the processes need this one for, for about so long."""
+
+    def __enter__(self) -> Self:
+        """Starts the processes, and returns when all of them have stepped for a while.
+
+        Raises:
+            ProcessFailed: A process failed, or the environments did not start within five minutes.
+        """
+        self._supervisor.__enter__()
+        try:
+            self._start(self._supervisor)
+            begun = time.monotonic()
+            while not all(self._counts()):
+                self._run_for(_POLL_S)
+                if time.monotonic() - begun > _START_TIMEOUT_S:
+                    handle = self._supervisor.handles[-1]
+                    text = f"the environments did not start within {_START_TIMEOUT_S:.0f} s"
+                    raise Failed(handle, text, self._supervisor.stacks(handle)).error()
+            self._run_for(_WARM_UP_S)
+            pause(self._groups())
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the processes; one that is held still could not hear of it."""
+        resume(self._groups())
+        self._supervisor.__exit__(kind, error, trace)
+
+    def measure(self, seconds: float) -> float:
+        """Agent steps a second, masked rows not counted, while the processes may run for so long and a moment before.
+
+        Raises:
+            ProcessFailed: A process failed.
+        """
+        resume(self._groups())
+        try:
+            self._run_for(_SETTLE_S)
+            before, started = sum(self._counts()), time.monotonic()
+            self._run_for(seconds)
+            return (sum(self._counts()) - before) / (time.monotonic() - started)
+        finally:
+            pause(self._groups())
+
+    def _groups(self) -> list[int]:
+        return [handle.pid for handle in self._supervisor.handles]
+
+    def _counts(self) -> list[int]:
+        """Of each stepping process."""
+        name = self._role.counters[0]
+        accounts = self._supervisor.snapshot().values()
+        return [int(account.counters[name]) for account in accounts if account.role == self._role.name]
+
+    def _run_for(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while (left := deadline - time.monotonic()) > 0:
+            self._serve(min(left, _POLL_S))
+            for event in self._supervisor.poll(0.0):
+                if isinstance(event, Failed | Exited):
+                    raise (event if isinstance(event, Failed) else exited_early(event)).error()
