@@ -100,7 +100,12 @@ def test_an_environment_that_fails_ends_the_measurement(
     fault_kwargs = {"fault": fault, "after": after, "child": True}
     settings = CARTPOLE | {"env.imports": (FAULTY,), "env.kwargs": fault_kwargs}
     config = rollmill.make_config("test/walk", settings).resolved()
-    with pytest.raises(ProcessFailed, match=words):  # noqa: SIM117 - the context may fail at its beginning already
-        with kind(config) as stage:  # type: ignore[call-arg, arg-type]
-            while True:
-                stage.measure(0.2)
+    with pytest.raises(ProcessFailed, match=words):
+        measure_until_it_fails(kind(config))  # type: ignore[call-arg, arg-type]
+
+
+def measure_until_it_fails(stage: SteppingProcesses) -> None:
+    """At its beginning already, perhaps."""
+    with stage:
+        while True:
+            stage.measure(0.2)

@@ -109,14 +109,16 @@ def test_every_listed_preset_resolves_and_families_stay_together():
 def test_keys_exist_in_the_configurations(name):
     from rollmill.learning.config import LearnerConfig
     from rollmill.models.config import ModelConfig
+    from rollmill.runtime.affinity import PlacementConfig
 
     overrides = resolve(name).overrides
-    parts = {"learner": {}, "model": {}, "": {}}
+    parts = {"learner": {}, "model": {}, "placement": {}, "": {}}
     for key, value in overrides.items():
         part, _, field = key.rpartition(".")
         parts[part][field] = value
     learner = LearnerConfig(**parts["learner"])
     ModelConfig(**parts["model"])
+    PlacementConfig(**parts["placement"])
     assert set(parts[""]) <= {"num_envs", "rollout_length", "total_steps"}
     assert learner.batch_size % (parts[""]["rollout_length"] * learner.minibatches) == 0
     assert dataclasses.asdict(learner)

@@ -45,7 +45,7 @@ def test_two_cores_are_given_to_the_rollout_workers_and_shared_by_all_others(wor
         num_rollout_workers=workers,
         num_policy_workers=1,
         num_learners=1,
-        config=PlacementConfig(),
+        config=PlacementConfig(pin_on_two_cores=True),
         cpus=(4, 9),
         cores=2,
     )
@@ -54,15 +54,20 @@ def test_two_cores_are_given_to_the_rollout_workers_and_shared_by_all_others(wor
     assert result.learners == (Placement(None, 0),)
 
 
-@pytest.mark.parametrize("workers", [1, 3])
-def test_rollout_workers_that_two_cores_cannot_share_equally_are_not_pinned(workers: int) -> None:
+@pytest.mark.parametrize(
+    ("workers", "cpus", "cores", "wanted"),
+    [(1, 2, 2, True), (3, 2, 2, True), (2, 2, 2, False), (2, 2, 1, True), (4, 4, 4, True)],
+)
+def test_rollout_workers_that_cannot_share_two_cores_equally_or_should_not_are_not_pinned(
+    workers: int, cpus: int, cores: int, wanted: bool
+) -> None:
     result = plan(
         num_rollout_workers=workers,
         num_policy_workers=1,
         num_learners=1,
-        config=PlacementConfig(),
-        cpus=(0, 1),
-        cores=2,
+        config=PlacementConfig(pin_on_two_cores=wanted),
+        cpus=tuple(range(cpus)),
+        cores=cores,
     )
     assert {placement.cpus for placement in result.rollout_workers} == {None}
 

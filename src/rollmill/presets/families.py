@@ -55,6 +55,7 @@ ATARI: Overrides = {
     "model.core": "none",
     "model.centre_pixels": True,
     "model.normalise_returns": True,
+    "placement.pin_on_two_cores": True,
 }
 
 # VizDoom. Rollout, batch, epochs, discount, Adam's epsilon and gradient norm are those of the Sample Factory paper
@@ -90,6 +91,7 @@ VIZDOOM: Overrides = {
     "model.centre_pixels": True,
     "model.normalise_observations": True,
     "model.normalise_returns": True,
+    "placement.pin_on_two_cores": True,
 }
 
 # Factors that Sample Factory's doom_utils.py puts on rewards (reported returns stay raw); the scenarios that it lacks,

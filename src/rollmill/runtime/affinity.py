@@ -18,9 +18,12 @@ class PlacementConfig:
     Attributes:
         pin: ``"on"`` gives each process cores of its own, in turn where there are not enough. ``"rollout_workers"``
             does so with rollout workers only and lets the others go where they find time; ``"off"`` leaves everything
-            to the scheduler. ``"auto"`` is "on" where there are enough cores; else "rollout_workers" on two cores that
-            have equally many of them (with more, the one beside the learner would fall behind the many others); else,
-            and always where the container limits CPU time, "off".
+            to the scheduler. ``"auto"`` is "on" where there are enough cores and the container does not limit CPU time;
+            "off" otherwise, since pinning would then only take choice away.
+        pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those. That pays
+            where a group's step takes milliseconds (simulators stay beside their caches: 5 to 8 per cent more in Atari
+            and VizDoom, whose presets say so) and costs where it takes less (CartPole: 15 per cent). With more cores
+            the rollout worker beside the learner would fall behind its many fellows.
         rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
             policy worker makes all of them wait. Default as in Sample Factory (``actor_worker.py``: +10).
         policy_worker_nice: Niceness of policy workers (Sample Factory: +2).
@@ -28,6 +31,7 @@ class PlacementConfig:
     """
 
     pin: Literal["auto", "on", "rollout_workers", "off"] = "auto"
+    pin_on_two_cores: bool = False
     rollout_worker_nice: int = 10
     policy_worker_nice: int = 2
     learner_nice: int = 0
@@ -98,8 +102,8 @@ def plan(
         elif demand <= len(cpus):
             pin = "on"
         else:
-            # A simulator stays where its caches are, and the learner moves from core to core: 5 to 8 per cent on two.
-            pin = "rollout_workers" if len(cpus) == 2 and num_rollout_workers % 2 == 0 else "off"
+            shared_equally = len(cpus) == 2 and num_rollout_workers % 2 == 0
+            pin = "rollout_workers" if config.pin_on_two_cores and shared_equally else "off"
     given = 0
 
     def take(count: int, nice: int, pinned: bool) -> Placement:
