@@ -28,7 +28,8 @@ def run(
 
     Args:
         preset: A preset's name.
-        seconds: For all pairs together, starting not counted; the bound takes three fifths of that in addition.
+        seconds: For all pairs together; starting, a quarter of a second before each half, and the bound, which takes
+            three fifths of that, come in addition.
         overrides: Settings over the preset's.
         pairs: How many pairs; by default one for every second, and three at least.
     """
