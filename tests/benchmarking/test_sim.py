@@ -12,9 +12,10 @@ import rollmill
 from rollmill.benchmarking import preset_bound, sampler, sim, train
 from rollmill.benchmarking.sampling import Sampler
 from rollmill.benchmarking.simulation import PureSimulation
-from rollmill.benchmarking.stepping import SteppingProcesses
+from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
 from rollmill.config import Config
 from rollmill.envs.user_code import import_user_code
+from rollmill.runtime import sweep
 from rollmill.runtime.events import ProcessFailed
 
 FAULTY = str(Path(__file__).parents[1] / "regimes" / "faulty_envs.py")
@@ -76,6 +77,7 @@ def test_who_is_not_measured_stands_still_and_ends_well(kind: type[SteppingProce
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
     with kind(config) as stage:  # type: ignore[call-arg, arg-type]
         assert stage.measure(0.2) > 0
+        time.sleep(0.1)  # Until all of them have come to a stop.
         before = stage._counts()
         time.sleep(0.3)
         assert stage._counts() == before
@@ -100,8 +102,20 @@ def test_an_environment_that_fails_ends_the_measurement(
     fault_kwargs = {"fault": fault, "after": after, "child": True}
     settings = CARTPOLE | {"env.imports": (FAULTY,), "env.kwargs": fault_kwargs}
     config = rollmill.make_config("test/walk", settings).resolved()
+    stage = kind(config)  # type: ignore[call-arg, arg-type]
     with pytest.raises(ProcessFailed, match=words):
-        measure_until_it_fails(kind(config))  # type: ignore[call-arg, arg-type]
+        measure_until_it_fails(stage)
+    assert sweep.members(stage._supervisor.run_id) == []
+
+
+def test_a_slice_in_which_nothing_is_stepped_says_so() -> None:
+    import_user_code(FAULTY)
+    # A group of 100 steps of 10 ms takes a second.
+    slow = {"num_envs": 200, "rollout.num_workers": 2, "envs_per_group": 100, "rollout.groups_per_worker": 1}
+    settings = slow | {"env.imports": (FAULTY,), "env.kwargs": {"fault": "slow"}}
+    config = rollmill.make_config("test/walk", settings).resolved()
+    with pytest.raises(TooShortError, match="measure for longer"):
+        measure_until_it_fails(PureSimulation(config))
 
 
 def measure_until_it_fails(stage: SteppingProcesses) -> None:

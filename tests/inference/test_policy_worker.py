@@ -95,7 +95,6 @@ def serving(
         yield Sampler(store, published)
     finally:
         stop.set()
-        store.wake_all()
         thread.join(10.0)
         assert not thread.is_alive()
 
@@ -177,6 +176,13 @@ def test_each_group_is_answered_in_time_where_no_other_comes(wait_us: int) -> No
         for group in (1, 2, 1, 0):
             sampler.ask(group)
             assert sampler.answered(within_s=5.0) == [group]
+
+
+def test_no_group_waits_longer_than_it_may() -> None:
+    with serving(min_batch_groups=2, max_wait_us=3_000_000) as sampler:
+        time.sleep(0.1)  # It sleeps by now.
+        sampler.ask(1)
+        assert sampler.answered(within_s=4.5) == [1]
 
 
 def test_a_worker_that_is_to_wait_for_none_waits_for_none() -> None:

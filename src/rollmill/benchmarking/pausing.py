@@ -1,6 +1,7 @@
 """Holding a run still while something else is measured on its cores.
 
-A stopped process uses no core. It can still be killed, so the watchdog works as always.
+A stopped process uses no core. It can still be killed, so the watchdog works as always. Simulators that have left its
+process group are not stopped, but have nothing to do.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ __all__ = ["pause", "paused_children", "resume"]
 
 @contextlib.contextmanager
 def paused_children() -> Iterator[None]:
-    """Stops the processes that multiprocessing has started here, with their simulators, and lets them go on again."""
+    """Stops the processes that multiprocessing has started here, with their groups, and lets them go on again."""
     groups = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     try:
         pause(groups)
@@ -26,7 +27,7 @@ def paused_children() -> Iterator[None]:
 
 
 def pause(groups: Iterable[int]) -> None:
-    """Stops these processes, by number, and whatever they have started: each process of a run leads a group."""
+    """Stops these processes, by number, with their groups: each process of a run leads one."""
     _signal(groups, signal.SIGSTOP)
 
 

@@ -46,7 +46,13 @@ class PureSimulation(SteppingProcesses):
         assert envs_per_group != "auto"
         num_groups = config.num_envs // envs_per_group
         probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
-        placement = plan(num_rollout_workers=num_workers, num_policy_workers=0, num_learners=0, config=config.placement)
+        # On the cores that a sampler's rollout workers would have, beside its policy workers.
+        placement = plan(
+            num_rollout_workers=num_workers,
+            num_policy_workers=config.inference.num_workers,
+            num_learners=0,
+            config=config.placement,
+        )
         for worker, (cpus, _) in enumerate(placement.rollout_workers):
             groups = list(range(worker, num_groups, num_workers))
             supervisor.start(

@@ -17,13 +17,17 @@ from rollmill.runtime.events import Exited, Failed
 from rollmill.runtime.ledger import Role
 from rollmill.runtime.supervisor import Supervisor
 
-__all__ = ["SteppingProcesses"]
+__all__ = ["SteppingProcesses", "TooShortError"]
 
 _START_TIMEOUT_S = 300.0
 _WARM_UP_S = 3.0
 # Behind a pause: caches are cold, and what was under way comes back at once.
 _SETTLE_S = 0.25
 _POLL_S = 0.1
+
+
+class TooShortError(RuntimeError):
+    """A measurement has nothing to report."""
 
 
 class SteppingProcesses(ABC):
@@ -73,23 +77,32 @@ class SteppingProcesses(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends the processes; one that is held still could not hear of it."""
-        resume(self._groups())
-        self._supervisor.__exit__(kind, error, trace)
+        try:
+            resume(self._groups())
+        finally:
+            self._supervisor.__exit__(kind, error, trace)
 
     def measure(self, seconds: float) -> float:
         """Agent steps a second, masked rows not counted, while the processes may run for so long and a moment before.
 
         Raises:
             ProcessFailed: A process failed.
+            TooShortError: No group of environments was stepped meanwhile.
         """
         resume(self._groups())
         try:
             self._run_for(_SETTLE_S)
             before, started = sum(self._counts()), time.monotonic()
             self._run_for(seconds)
-            return (sum(self._counts()) - before) / (time.monotonic() - started)
+            steps, elapsed = sum(self._counts()) - before, time.monotonic() - started
         finally:
             pause(self._groups())
+        if steps == 0:
+            raise TooShortError(
+                f"no group of environments was stepped within {seconds:.1f} s: measure for longer (--seconds), or make "
+                "groups smaller (--envs-per-group)."
+            )
+        return steps / elapsed
 
     def _groups(self) -> list[int]:
         return [handle.pid for handle in self._supervisor.handles]

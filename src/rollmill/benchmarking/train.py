@@ -20,6 +20,7 @@ from rollmill.api import make_config
 from rollmill.benchmarking.pausing import paused_children
 from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
+from rollmill.benchmarking.stepping import TooShortError
 from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.asynchronous import run as run_async
@@ -27,10 +28,6 @@ from rollmill.regimes.asynchronous import run as run_async
 _WARM_UP_S = 10.0
 _SLICE_S = 10.0
 _SIMULATION_SHARE = 0.15
-
-
-class TooShortError(RuntimeError):
-    """A measurement has nothing to report."""
 
 
 class _Slices:

@@ -19,9 +19,9 @@ class InferenceConfig:
         precision: Of the forward pass: "fp32", "bf16", or "auto", which measures both first.
         max_batch_rows: Rows of one forward pass at most; "auto" has no limit but what is ready.
         min_batch_groups: How many groups a worker waits for, within ``max_wait_us``, but never for more than half
-            (rounded up) of those that are under way, nor while a rollout worker has no other group to step. 1: it takes
-            what is ready. "auto": 2 on the CPU where a group has few rows, since larger batches cost less a row there;
-            1 otherwise.
+            (rounded up) of those that are under way, nor while a rollout worker has no other group to step (one that
+            another policy worker may be waiting with counts as stepped). 1: it takes what is ready. "auto": 2 on the
+            CPU where a group has few rows, since larger batches cost less a row there; 1 otherwise.
         max_wait_us: Longest wait for more groups, in microseconds.
         threads: Torch threads of a policy worker on the CPU.
         step_timeout_s: A forward pass that takes longer is taken for hung and ends the run.

@@ -143,32 +143,34 @@ class PolicyWorker:
     def _collect(self) -> int:
         """Waits for requests, a moment at most; returns how many there are, with their groups in ``_pending``."""
         if not self._may_sleep_for_more or self._store.group_is_parked.any():
-            return self._wait_for_more(self._requests.get_many(self._pending, _POLL_S))
+            waiting = self._requests.get_many(self._pending, _POLL_S)
+            return self._wait_for_more(waiting, time.monotonic() + self._max_wait_s)
+        deadline = time.monotonic() + self._max_wait_s
         # Whoever the first of them are, the rest can be waited for: this process is woken once for all of them.
-        waiting = self._requests.get_many(self._pending, self._max_wait_s, self._min_groups)
-        # Fewer: time is up, or a group has no slot.
-        return self._wait_for_more(waiting) if waiting < self._min_groups else waiting
+        waiting = self._requests.get_many(self._pending, min(self._max_wait_s, _POLL_S), self._min_groups)
+        return self._wait_for_more(waiting, deadline)
 
     def _may_always_wait(self) -> bool:
-        """Whether :meth:`_may_wait` says yes to any ``min_groups`` - 1 groups, as long as none is without a slot."""
+        """Whether any ``min_groups`` - 1 groups may be waited with, as long as none is without a slot.
+
+        They leave each rollout worker another group of this policy worker's to step, and are less than half of all.
+        """
         others = self._min_groups - 1
-        groups_of_worker = np.bincount(self._worker_of_group)
-        own = np.unique(self._worker_of_group[self._groups])
+        _, groups_of_worker = np.unique(self._worker_of_group[self._groups], return_counts=True)
         if others == 0 or 2 * others >= len(self._groups) or self._max_wait_s < _WORTH_SLEEPING_S:
             return False
-        return bool((groups_of_worker[own] > others).all())
+        return bool((groups_of_worker > others).all())
 
-    def _wait_for_more(self, waiting: int) -> int:
+    def _wait_for_more(self, waiting: int, deadline: float) -> int:
         """Waits for as many groups as are worth a batch, while it costs nobody's time; returns how many there are."""
-        if self._min_groups == 1 or not waiting:
+        if not waiting:
             return waiting
-        deadline = time.monotonic() + self._max_wait_s
         while waiting < self._min_groups and not self._context.stop.is_set():
             left = deadline - time.monotonic()
             if left <= 0 or not self._may_wait(self._pending[:waiting]):
                 break
             # Each group that comes, or has to wait for a slot, may leave its rollout worker with nothing to step.
-            waiting += self._requests.get_many(self._pending[waiting:], left)
+            waiting += self._requests.get_many(self._pending[waiting:], min(left, _POLL_S))
         return waiting
 
     def _may_wait(self, pending: NDArray[np.int64]) -> bool:

@@ -20,10 +20,10 @@ class PlacementConfig:
             does so with rollout workers only and lets the others go where they find time; ``"off"`` leaves everything
             to the scheduler. ``"auto"`` is "on" where there are enough cores and the container does not limit CPU time;
             "off" otherwise, since pinning would then only take choice away.
-        pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those. That pays
-            where a group's step takes milliseconds (simulators stay beside their caches: 5 to 8 per cent more in Atari
-            and VizDoom, whose presets say so) and costs where it takes less (CartPole: 15 per cent). With more cores
-            the rollout worker beside the learner would fall behind its many fellows.
+        pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those. Measured on
+            one machine (docs/journal.md): 5 per cent more steps a second in Atari and 9 in VizDoom, whose presets say
+            so, with 8 and 23 per cent more policy lag; 15 per cent less in Gymnasium's CartPole. Not measured with more
+            cores, where one of many rollout workers would share its core with the learner.
         rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
             policy worker makes all of them wait. Default as in Sample Factory (``actor_worker.py``: +10).
         policy_worker_nice: Niceness of policy workers (Sample Factory: +2).
