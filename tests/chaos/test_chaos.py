@@ -63,6 +63,14 @@ def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[byte
         )
 
 
+def parent_of(pid: int) -> int | None:
+    """None where the process has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
 def choose_victim(dice: random.Random, main: int, token: str, kind: str) -> int | None:
     """A process of that kind: the run's main process, one of its children, the watchdog, or a simulator's own child."""
     others = {pid: line for pid, line in living(token).items() if pid != main}
@@ -73,7 +81,9 @@ def choose_victim(dice: random.Random, main: int, token: str, kind: str) -> int 
     elif kind == "watchdog":
         chosen = [pid for pid, line in others.items() if "sweep.py" in line]
     else:
-        chosen = [pid for pid, line in others.items() if "spawn_main" in line]
+        # Not a simulator that was forked a moment ago and still looks like its rollout worker: VizDoom's library crashes
+        # when its engine dies at birth, and the run then names that.
+        chosen = [pid for pid, line in others.items() if "spawn_main" in line and parent_of(pid) == main]
     return dice.choice(sorted(chosen)) if chosen else None
 
 
