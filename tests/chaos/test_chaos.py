@@ -81,8 +81,8 @@ def choose_victim(dice: random.Random, main: int, token: str, kind: str) -> int 
     elif kind == "watchdog":
         chosen = [pid for pid, line in others.items() if "sweep.py" in line]
     else:
-        # Not a simulator that was forked a moment ago and still looks like its rollout worker: VizDoom's library crashes
-        # when its engine dies at birth, and the run then names that.
+        # Not a simulator that was forked a moment ago and still looks like its rollout worker: VizDoom's library
+        # crashes when its engine dies at birth, and the run then names that.
         chosen = [pid for pid, line in others.items() if "spawn_main" in line and parent_of(pid) == main]
     return dice.choice(sorted(chosen)) if chosen else None
 
