@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,9 @@ def test_pure_simulation_and_sampler_take_turns() -> None:
 
 
 @pytest.mark.parametrize("kind", [PureSimulation, Sampler])
-def test_who_is_not_measured_stands_still_and_ends_well(kind: type[SteppingProcesses]) -> None:
+def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config], SteppingProcesses]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
-    with kind(config) as stage:  # type: ignore[call-arg, arg-type]
+    with kind(config) as stage:
         assert stage.measure(0.2) > 0
         time.sleep(0.1)  # Until all of them have come to a stop.
         before = stage._counts()
@@ -96,13 +97,13 @@ def test_who_is_not_measured_stands_still_and_ends_well(kind: type[SteppingProce
     ],
 )
 def test_an_environment_that_fails_ends_the_measurement(
-    kind: type[SteppingProcesses], fault: str, after: int, words: str
+    kind: Callable[[Config], SteppingProcesses], fault: str, after: int, words: str
 ) -> None:
     import_user_code(FAULTY)
     fault_kwargs = {"fault": fault, "after": after, "child": True}
     settings = CARTPOLE | {"env.imports": (FAULTY,), "env.kwargs": fault_kwargs}
     config = rollmill.make_config("test/walk", settings).resolved()
-    stage = kind(config)  # type: ignore[call-arg, arg-type]
+    stage = kind(config)
     with pytest.raises(ProcessFailed, match=words):
         measure_until_it_fails(stage)
     assert sweep.members(stage._supervisor.run_id) == []

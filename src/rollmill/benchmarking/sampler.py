@@ -15,6 +15,7 @@ from rollmill.api import make_config
 from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.sampling import Sampler
 from rollmill.benchmarking.simulation import PureSimulation
+from rollmill.benchmarking.stepping import SteppingProcesses
 
 _FEWEST_PAIRS = 3
 _PAIR_S = 1.0
@@ -37,17 +38,16 @@ def run(
         pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))
     config = make_config(preset, overrides).resolved()
     each = seconds / (2 * pairs)
-    simulated, sampled = [], []
+    simulated: list[float] = []
+    sampled: list[float] = []
     with PresetBound(config, seconds=seconds, rounds=-(-pairs // _PAIRS_A_ROUND)) as bound:
         bound.choose_variants()
         with PureSimulation(config) as simulation, Sampler(config) as sampler:
+            turns: list[tuple[SteppingProcesses, list[float]]] = [(simulation, simulated), (sampler, sampled)]
             for pair in range(pairs):
-                # Who comes first changes, because a machine that slows down would favour the first.
-                if pair % 2 == 0:
-                    simulated.append(simulation.measure(each))
-                sampled.append(sampler.measure(each))
-                if pair % 2 == 1:
-                    simulated.append(simulation.measure(each))
+                for stage, rates in turns:
+                    rates.append(stage.measure(each))
+                turns.reverse()  # A machine that slows down would favour who always comes first.
                 if pair % _PAIRS_A_ROUND == 0:
                     bound.measure_round()
         share = bound.share(median(sampled), name="share_of_bound")

@@ -233,11 +233,6 @@ class SlotStore:
         for policy_worker in self._policy_workers_of_worker[worker]:
             self.requests[policy_worker].wake()
 
-    def wake_all(self) -> None:
-        """Rings every doorbell, so that whoever waits looks at the stop flag."""
-        for ring in (*self.requests, *self.inboxes, *self.completed):
-            ring.wake()
-
 
 def slots_needed(*, num_groups: int, group_rows: int, rollout_length: int, batch_size: int) -> int:
     """How many slots let no stage wait for another one's storage, and no sample wait longer than it must.
