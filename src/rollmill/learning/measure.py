@@ -11,6 +11,7 @@ from torch import Tensor
 
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, choose, undisturbed
+from rollmill.learning.objective import Objective, Part, Scales
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
@@ -28,7 +29,7 @@ def choose_fast_path(
     in_time: bool,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> FastPath:
-    """Measures forward and backward passes of the real network on random data of the real shapes.
+    """Measures forward and backward passes of the real network, and its losses, on random data of the real shapes.
 
     Args:
         model: On the learner's device; unchanged afterwards.
@@ -51,17 +52,18 @@ def choose_fast_path(
     )
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        # A single step of many rows costs a recurrent core what many steps of some rows do, for a sample.
-        observation = _observations(spec, candidate.micro_batch, device)
-        bf16 = candidate.precision == "bf16"
+        # Sample by sample, also where time matters: a single step of many rows costs a recurrent core what many steps
+        # of some rows do. With the losses, whose fixed cost is what makes parts of a small network too small.
+        losses = replace(config, advantage="gae")
+        objective = Objective(model, losses, FastPath(**vars(candidate)), in_time=False)
+        count = candidate.micro_batch
+        part = Part(_observations(spec, count, device), _arrays(spec, count, device), _ones(count, device))
+        scales = Scales(float(count), 0.5, 1.5, config.entropy_coef)
 
         def step() -> None:
             model.set_channels_last(candidate.channels_last)
             model.zero_grad(set_to_none=True)
-            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
-                output = model(observation)
-            loss = output.params.float().square().mean() + output.value.float().square().mean()
-            loss.backward()
+            objective(part, scales, None).loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
         return step
 
@@ -95,6 +97,23 @@ def _activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -
 
 def _observations(spec: EnvSpec, count: int, device: torch.device) -> dict[str, Tensor]:
     return {name: _random(item, (count,), device) for name, item in spec.observation.items()}
+
+
+def _arrays(spec: EnvSpec, count: int, device: torch.device) -> dict[str, Tensor]:
+    """What else the losses want of a sample; the numbers do not matter, so they are zeros."""
+    action = spec.action
+    arrays = {name: torch.zeros(count, device=device) for name in ("log_prob", "value", "advantage", "return")}
+    if action.num_discrete:
+        arrays["action_discrete"] = torch.zeros((count, action.num_discrete), dtype=torch.int32, device=device)
+    if action.num_continuous:
+        arrays["action_continuous"] = torch.zeros((count, action.num_continuous), device=device)
+    if spec.has_action_mask:
+        arrays["action_mask"] = torch.ones((count, action.mask_size), dtype=torch.bool, device=device)
+    return arrays
+
+
+def _ones(count: int, device: torch.device) -> Tensor:
+    return torch.ones(count, dtype=torch.bool, device=device)
 
 
 def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:

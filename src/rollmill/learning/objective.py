@@ -90,14 +90,15 @@ class Objective:
         model: The network, on its device.
         config: The learner's configuration.
         fast_path: Precision, and the encoder's micro-batch where time matters.
+        in_time: Whether parts are whole trajectories, as :func:`learns_in_time` says.
     """
 
-    def __init__(self, model: ActorCritic, config: LearnerConfig, fast_path: FastPath) -> None:
+    def __init__(self, model: ActorCritic, config: LearnerConfig, fast_path: FastPath, *, in_time: bool) -> None:
         self._model = model
         self._config = config
         self._bf16 = fast_path.precision == "bf16"
         self._encoder_batch = fast_path.micro_batch
-        self._trajectories = learns_in_time(model, config)
+        self._trajectories = in_time
 
     def __call__(self, part: Part, scales: Scales, sums: Tensor | None) -> Share:
         """One part's share of the loss.

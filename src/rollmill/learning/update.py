@@ -64,7 +64,7 @@ class Updater:
         self._fast_path = fast_path
         self._random = random
         self._trajectories = learns_in_time(model, config)
-        self._objective: Callable[..., Share] = Objective(model, config, fast_path)
+        self._objective: Callable[..., Share] = Objective(model, config, fast_path, in_time=self._trajectories)
         if fast_path.compile:
             # Minibatches differ in size by what is left out of them.
             self._objective = torch.compile(self._objective, dynamic=True)
