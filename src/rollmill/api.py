@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollmill.config import Config
 from rollmill.envs.registry import find_registration, register_factory
-from rollmill.options import apply, from_json, to_json
+from rollmill.options import apply, from_json, full_keys, to_json
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -26,6 +26,8 @@ __all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", 
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
+# What is only known, or allowed, once the sizes are.
+_LOCKSTEP_KEYS = {"regime", "lag", "learner.batch_size", "learner.minibatches"}
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
@@ -61,25 +63,40 @@ class Run:
     ended_by: str
 
 
-def make_config(preset: str | Callable[..., Any], overrides: Mapping[str, object] | None = None) -> Config:
+def make_config(
+    preset: str | Callable[..., Any], overrides: Mapping[str, object] | None = None, *, algo: str | None = None
+) -> Config:
     """The configuration of a preset with settings over it.
 
     Args:
         preset: A preset's name, a registered environment, ``module:name`` of a class or function that makes an
             environment or that itself, or a Gymnasium id.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
+        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, network and normalisers apart.
 
     Raises:
         ValueError: A key or value that is not allowed, with what is.
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
     from rollmill.presets import resolve
+    from rollmill.presets.algorithms import algorithm_overrides, lockstep_overrides
 
     if not isinstance(preset, str):
         preset = register_factory(preset)
     chosen = resolve(preset)
     config = apply(Config(env=chosen.env, preset=chosen.name), dict(chosen.overrides))
-    return apply(config, dict(overrides or {}))
+    if algo is not None:
+        config = apply(config, algorithm_overrides(algo))
+    given = full_keys(config, overrides or {})
+    if given.get("regime", config.regime) == "lockstep":
+        sizes = apply(config, {key: value for key, value in given.items() if key not in _LOCKSTEP_KEYS})
+        needed = lockstep_overrides(
+            num_envs=sizes.num_envs,
+            rollout_length=sizes.rollout_length,
+            minibatch_size=sizes.learner.minibatch_size,
+        )
+        given = {**needed, **given}
+    return apply(config, given)
 
 
 def train(
@@ -90,6 +107,7 @@ def train(
     seed: int | None = None,
     resume: bool = False,
     quiet: bool = False,
+    algo: str | None = None,
     **overrides: object,
 ) -> Run:
     """Trains an agent and returns when the run has ended.
@@ -102,6 +120,7 @@ def train(
         seed: Keys every random stream.
         resume: Go on with the run in ``run_dir``: its configuration, with what is given here over it.
         quiet: Show no progress.
+        algo: "ppo" or "impala", see :func:`make_config`; of a run that is resumed, what it began with stays.
         **overrides: Any other setting; dots are written as in ``**{"learner.epochs": 2}``.
 
     Raises:
@@ -128,6 +147,11 @@ def train(
             raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
         directory = Path(run_dir)
         saved = load_config(directory)
+        if algo is not None:
+            raise RunDirectoryError(
+                f"algo={algo!r} with resume: a run goes on with what it began with; leave it out, or give single "
+                "settings."
+            )
         config = apply(saved, given)
         _check_same_network(directory, saved, config)
         if preset is not None and config.preset and config.preset not in (preset, f"gym/{preset}"):
@@ -140,7 +164,7 @@ def train(
             raise RunDirectoryError(
                 "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
             )
-        config = make_config(preset, given)
+        config = make_config(preset, given, algo=algo)
     # What is saved says "auto" where nothing else was said: a resume may be on another machine.
     settings, config = config, config.resolved()
     to_json(settings)  # What config.json cannot hold is refused before anything is made or started.

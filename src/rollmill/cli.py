@@ -137,6 +137,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=whole_number, metavar="N")
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     train.option("--seed", "seed of all random streams", kind=natural, metavar="S")
+    train.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
     train.flag("--quiet", "show no progress")
     _add_import(train)
@@ -269,6 +270,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         seed=arguments.seed,
         resume=arguments.resume,
         quiet=arguments.quiet,
+        algo=arguments.algo,
         **overrides,
     )
     print(run.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.

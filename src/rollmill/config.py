@@ -25,12 +25,26 @@ class ConfigError(ValueError):
     """Options that cannot be used together; found before any process starts."""
 
 
+# Enough for four workers with two groups each; more groups have more work to be done for each of them.
+_LOCKSTEP_GROUPS = 8
+
+
+def _divisor(number: int, most: int) -> int:
+    """The largest divisor of ``number`` that is not above ``most``."""
+    return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Config:
     """Everything that decides what a run does.
 
     Attributes:
         preset: Name of the reference configuration that this one started from.
+        regime: "async": simulation, inference and learning at their own pace (Sample Factory). "lockstep": iteration i
+            learns from exactly what policy version max(0, i - lag) collected, so that the result does not depend on the
+            speed or the number of workers (Cleanba).
+        lag: In lockstep, iterations between the policy that collects and the one that learns: 0 takes turns, 1 lets
+            them overlap. Async has no such number.
         env: The environment.
         model: The network.
         learner: The learner.
@@ -40,7 +54,8 @@ class Config:
         placement: Cores and niceness of the processes.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto": so many that every rollout worker
-            has ``rollout.groups_per_worker`` groups.
+            has ``rollout.groups_per_worker`` groups; in lockstep, where it is a hyperparameter, that there are eight
+            groups, or as many fewer as divide the environments.
         rollout_length: T, agent steps of a slot.
         num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
         total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
@@ -55,6 +70,8 @@ class Config:
     """
 
     preset: str = ""
+    regime: Literal["async", "lockstep"] = "async"
+    lag: int = 1
     env: EnvConfig
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
@@ -91,7 +108,13 @@ class Config:
             raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
+        self._check_regime()
         self._check_compile()
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether the regime is "lockstep"."""
+        return self.regime == "lockstep"
 
     @property
     def batch_trajectories(self) -> int:
@@ -103,6 +126,9 @@ class Config:
 
         Nothing that the user gave is changed.
         """
+        if self.in_lockstep and self.envs_per_group == "auto":
+            # First of all, and without a look at the machine: what a group is may change the numbers.
+            return replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, _LOCKSTEP_GROUPS)).resolved()
         num_workers = self._num_workers()
         envs_per_group = self._envs_per_group(num_workers)
         num_groups = self.num_envs // envs_per_group
@@ -116,7 +142,12 @@ class Config:
                 f"inference.num_workers={self.inference.num_workers} is more than the {num_groups} groups of "
                 f"{envs_per_group} environments: use fewer policy workers, more environments or smaller groups."
             )
-        return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
+        return replace(
+            self,
+            envs_per_group=envs_per_group,
+            rollout=replace(self.rollout, num_workers=num_workers),
+            inference=replace(self.inference, groups_per_batch=self._groups_per_batch(num_groups)),
+        )
 
     def _num_workers(self) -> int:
         """One rollout worker for each usable core, as far as there are groups for them."""
@@ -124,7 +155,10 @@ class Config:
             return self.rollout.num_workers
         per_worker = self.rollout.groups_per_worker
         if self.envs_per_group != "auto":
-            return max(1, min(usable_cores(), self.num_envs // self.envs_per_group // per_worker))
+            num_groups = self.num_envs // self.envs_per_group
+            most = max(1, min(usable_cores(), num_groups // per_worker))
+            # An iteration is as slow as the worker with the most groups.
+            return _divisor(num_groups, most) if self.in_lockstep else most
         most = max(1, min(usable_cores(), self.num_envs // per_worker))
         return next(n for n in range(most, 0, -1) if n == 1 or self.num_envs % (n * per_worker) == 0)
 
@@ -139,6 +173,44 @@ class Config:
                 f"{self.rollout.groups_per_worker} groups: use a multiple of {groups}, or give envs_per_group."
             )
         return self.num_envs // groups
+
+    def _groups_per_batch(self, num_groups: int) -> int | Literal["auto"]:
+        """In lockstep, which groups are inferred together: pairs where there are enough of them."""
+        chosen = self.inference.groups_per_batch
+        if not self.in_lockstep:
+            return chosen
+        if chosen == "auto":
+            return 2 if num_groups >= 4 and num_groups % 2 == 0 else 1
+        if num_groups % chosen:
+            raise ConfigError(
+                f"inference.groups_per_batch={chosen} does not divide the {num_groups} groups of "
+                f"{self.envs_per_group} environments: use a divisor, or 'auto'."
+            )
+        return chosen
+
+    def _check_regime(self) -> None:
+        if self.regime not in ("async", "lockstep"):
+            raise ConfigError(f"regime={self.regime!r}: choose 'async' or 'lockstep'.")
+        if self.lag < 0:
+            raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
+        if not self.in_lockstep:
+            return
+        iteration = self.num_envs * self.rollout_length
+        if self.learner.batch_size != iteration:
+            raise ConfigError(
+                f"learner.batch_size={self.learner.batch_size}: in lockstep a batch is one rollout of every "
+                f"environment, num_envs x rollout_length = {self.num_envs} x {self.rollout_length} = {iteration} "
+                "samples; leave it out, or change one of the three."
+            )
+        if self.num_slots != "auto":
+            raise ConfigError(
+                f"num_slots={self.num_slots}: in lockstep each group has lag + 1 slots, whatever the speed; use 'auto'."
+            )
+        if self.inference.random_actions:
+            raise ConfigError(
+                "inference.random_actions=True: it measures throughput, and its numbers are not keyed by environment "
+                "and step; use regime='async'."
+            )
 
     def _check_batch(self) -> None:
         batch, steps = self.learner.batch_size, self.rollout_length

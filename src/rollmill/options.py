@@ -36,6 +36,7 @@ __all__ = [
     "describe",
     "flatten",
     "from_json",
+    "full_keys",
     "list_options",
     "parse_overrides",
     "to_json",
@@ -174,6 +175,15 @@ def apply(config: T, values: Mapping[str, object]) -> T:
             raise OptionError(f"{given} is set as a whole and in parts; give one of the two")
         node[path[-1]] = _Leaf(value)
     return _replace(config, tree, prefix="")
+
+
+def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[str, object]:
+    """The values by the dotted paths that :func:`apply` takes their keys for.
+
+    Raises:
+        OptionError: An unknown or ambiguous key.
+    """
+    return {".".join(_resolve(config, key)): value for key, value in values.items()}
 
 
 class _Leaf(NamedTuple):

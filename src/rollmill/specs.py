@@ -213,3 +213,8 @@ class EnvSpec:
     max_episode_steps: int | None = None
     native_vector: bool = False
     metadata: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any entry of the observation is a picture."""
+        return any(item.is_image for item in self.observation.values())

@@ -7,8 +7,9 @@ state from before its x_0.
 
 from __future__ import annotations
 
-import time
+import copy
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,11 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.envs.random_actions import random_actions
+from rollmill.inference.batching import Batching, ReadyGroups
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import FORWARD, GATHERING, LOADING, SCATTERING, WAITING
 from rollmill.inference.precision import faster_precision
-from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.device import take_device
+from rollmill.models.distributions import Sample
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
 from rollmill.native import gather
@@ -30,10 +33,15 @@ from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
-# A worker that sleeps until several groups have come looks up after ``max_wait_us``, even if none has.
-_WORTH_SLEEPING_S = 0.005
-# On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
-_ENOUGH_ROWS = 32
+
+
+@dataclass
+class _Copy:
+    """A copy of the network, the bytes that its weights are read into, and their version."""
+
+    model: ActorCritic
+    flat: FlatState
+    version: int = NOT_PUBLISHED
 
 
 class PolicyWorker:
@@ -74,9 +82,7 @@ class PolicyWorker:
         self._rows = topology.group_rows
         self._device = take_device(config.device)
         self._on_cpu = self._device.type == "cpu"
-        self._model = model.to(self._device)
-        self._flat = FlatState(self._model, alias=self._on_cpu)
-        self._version = NOT_PUBLISHED
+        model = model.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
 
@@ -87,42 +93,37 @@ class PolicyWorker:
             torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
         )
         self._worker_of_group = np.asarray(topology.worker_of_group, np.int64)
-        self._requests = store.requests[index]
-        self._groups = np.asarray(groups, np.int64)
-        self._pending: NDArray[np.int64] = np.empty(topology.num_groups, np.int64)
-        limit = config.max_batch_rows
-        self._max_groups = len(groups) if limit == "auto" else max(1, limit // self._rows)
-        self._min_groups = max(1, min(self._groups_worth_waiting_for(config), len(groups), self._max_groups))
-        self._max_wait_s = config.max_wait_us * 1e-6
-        self._may_sleep_for_more = self._may_always_wait()
+        self._batching = self._make_batching(config)
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
         # Page-locked for a GPU, which copies from it without a detour.
         self._staging = {
             name: torch.empty(
-                (self._max_groups, *block.shape[1:]),
+                (self._batching.max_groups, *block.shape[1:]),
                 dtype=torch.from_numpy(block[:0]).dtype,
                 pin_memory=not self._on_cpu,
             ).numpy()
             for name, block in self._blocks.items()
         }
         self._mask = store.arrays.get("action_mask")
-        self._bf16 = False
-        if not config.skip_policy:
-            self._bf16 = self._precision(config) == "bf16"
+        self._bf16 = not config.skip_policy and self._precision(model, config) == "bf16"
+        copies = [model, *(copy.deepcopy(model) for _ in range(self._num_versions() - 1))]
+        self._copies = [_Copy(each, FlatState(each, alias=self._on_cpu)) for each in copies]
         if self._bf16:
-            lower_weights(self._model, torch.bfloat16)
+            for each in copies:
+                lower_weights(each, torch.bfloat16)
+        self._acting = self._copies[0]
 
-    def _precision(self, config: InferenceConfig) -> str:
+    def _precision(self, model: ActorCritic, config: InferenceConfig) -> str:
         if config.precision != "auto":
             return config.precision
         # Slot contents may be anything yet, so zeros of the same shape stand for them.
-        rows = self._min_groups * self._rows
+        rows = self._batching.min_groups * self._rows
         observation = {
             name: torch.zeros((rows, *block.shape[2:]), dtype=torch.from_numpy(block[:0]).dtype, device=self._device)
             for name, block in self._blocks.items()
         }
-        return faster_precision(self._model, observation)
+        return faster_precision(model, observation)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -131,78 +132,32 @@ class PolicyWorker:
             return
         while not self._context.stop.is_set():
             self._ledger.enter(WAITING)
-            waiting = self._collect()
-            for first in range(0, waiting, self._max_groups):
-                self._answer(self._pending[first : min(first + self._max_groups, waiting)])
+            for groups in self._batching.batches():
+                self._answer(groups)
 
-    def _groups_worth_waiting_for(self, config: InferenceConfig) -> int:
-        if config.min_batch_groups != "auto":
-            return config.min_batch_groups
-        return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS else 1
+    def _num_versions(self) -> int:
+        """How many versions of the weights are in use at once."""
+        return 1
 
-    def _collect(self) -> int:
-        """Waits for requests, a moment at most; returns how many there are, with their groups in ``_pending``."""
-        if not self._may_sleep_for_more or self._store.group_is_parked.any():
-            waiting = self._requests.get_many(self._pending, _POLL_S)
-            return self._wait_for_more(waiting, time.monotonic() + self._max_wait_s)
-        deadline = time.monotonic() + self._max_wait_s
-        # Whoever the first of them are, the rest can be waited for: this process is woken once for all of them.
-        waiting = self._requests.get_many(self._pending, min(self._max_wait_s, _POLL_S), self._min_groups)
-        return self._wait_for_more(waiting, deadline)
-
-    def _may_always_wait(self) -> bool:
-        """Whether any ``min_groups`` - 1 groups may be waited with, as long as none is without a slot.
-
-        They leave each rollout worker another group of this policy worker's to step, and are less than half of all.
-        """
-        others = self._min_groups - 1
-        _, groups_of_worker = np.unique(self._worker_of_group[self._groups], return_counts=True)
-        if others == 0 or 2 * others >= len(self._groups) or self._max_wait_s < _WORTH_SLEEPING_S:
-            return False
-        return bool((groups_of_worker > others).all())
-
-    def _wait_for_more(self, waiting: int, deadline: float) -> int:
-        """Waits for as many groups as are worth a batch, while it costs nobody's time; returns how many there are."""
-        if not waiting:
-            return waiting
-        while waiting < self._min_groups and not self._context.stop.is_set():
-            left = deadline - time.monotonic()
-            if left <= 0 or not self._may_wait(self._pending[:waiting]):
-                break
-            # Each group that comes, or has to wait for a slot, may leave its rollout worker with nothing to step.
-            waiting += self._requests.get_many(self._pending[waiting:], min(left, _POLL_S))
-        return waiting
-
-    def _may_wait(self, pending: NDArray[np.int64]) -> bool:
-        """Whether the rollout workers of these groups, int64 ``[n]``, have others to step meanwhile.
-
-        And whether these are less than half of this worker's groups under way, so that simulation and inference
-        overlap. A group that waits for another policy worker counts as one that is stepped.
-        """
-        store, worker_of_group = self._store, self._worker_of_group
-        stepping = ~store.group_is_parked
-        if 2 * len(pending) >= int(np.count_nonzero(stepping[self._groups])):
-            return False
-        stepping[pending] = False
-        busy = np.zeros(store.topology.num_workers, np.bool_)
-        busy[worker_of_group[stepping]] = True
-        return bool(busy[worker_of_group[pending]].all())
+    def _make_batching(self, config: InferenceConfig) -> Batching:
+        return ReadyGroups(self._store, self._index, config, self._context.stop, on_cpu=self._on_cpu)
 
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""
         self._ledger.enter(WAITING)
-        while not self._weights.wait_for_first(timeout_s=_POLL_S):
+        while not self._weights.wait_for(0, timeout_s=_POLL_S):
             if self._context.stop.is_set():
                 return False
         return True
 
-    def _load_newest(self) -> None:
-        """Takes the newest weights, if they are newer than the worker's."""
+    def _load(self, groups: NDArray[np.int64]) -> None:
+        """Takes the weights to answer these groups with: the newest, if they are newer than the worker's."""
         self._ledger.enter(LOADING)
-        version = self._weights.read_newest(self._flat.bytes, unless=self._version)
-        if version != self._version:
-            self._flat.unpack()
-            self._version = version
+        acting = self._acting
+        version = self._weights.read_newest(acting.flat.bytes, unless=acting.version)
+        if version != acting.version:
+            acting.flat.unpack()
+            acting.version = version
 
     def _answer(self, groups: NDArray[np.int64]) -> None:
         """One forward pass for these groups; int64 ``[n]`` group indices."""
@@ -219,7 +174,7 @@ class PolicyWorker:
             discrete, continuous = random_actions(self._action, mask, len(groups) * rows, self._random)
             self._write_actions(slots, steps, discrete, continuous)
         else:
-            self._load_newest()
+            self._load(groups)
             self._infer(groups, slots, steps, mask)
         self._ledger.enter(SCATTERING)
         for group in groups.tolist():
@@ -238,23 +193,18 @@ class PolicyWorker:
         """Forward pass, sampling, and everything that is written beside x_t."""
         store = self._store
         arrays, rows = store.arrays, self._rows
-        self._ledger.enter(GATHERING)
-        observation = self._observation(slots, steps)
-        reset = torch.from_numpy(arrays["reset"][slots, steps].reshape(-1)).to(self._device)
-        state = self._take_state(groups, slots, steps)
-        self._ledger.enter(FORWARD)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            output = self._model(observation, state, reset)
+        output = self._forward(groups, slots, steps)
         params = output.params.float()
-        distribution = self._model.distribution
+        distribution = self._acting.model.distribution
         mask_tensor = None if mask is None else torch.from_numpy(mask).to(self._device)
         if self._config.random_actions:
             drawn = random_actions(self._action, mask, len(groups) * rows, self._random)
             discrete, continuous = (None if a is None else torch.from_numpy(a).to(self._device) for a in drawn)
             log_prob = distribution.log_prob(params, discrete, continuous, mask_tensor)
         else:
-            discrete, continuous, log_prob = distribution.sample_with_log_prob(params, mask_tensor, self._generator)
+            discrete, continuous, log_prob = self._sample(params, mask_tensor, groups, steps)
         if self._state is not None:
+            assert output.rnn_state is not None
             self._state[self._place_of_group[groups]] = output.rnn_state.float().view(len(groups), rows, -1)
         self._write_actions(
             slots,
@@ -266,24 +216,47 @@ class PolicyWorker:
         value = output.value.float().cpu().numpy().reshape(len(groups), rows)
         arrays["log_prob"][slots, steps] = log_prob.cpu().numpy().reshape(len(groups), rows)
         arrays["value"][slots, steps] = value
-        arrays["policy_version"][slots, steps] = self._version
+        arrays["policy_version"][slots, steps] = self._acting.version
         previous = store.group_previous_slot[groups]
         bootstraps = previous != NO_SLOT
         if bootstraps.any():
             arrays["value"][previous[bootstraps], store.topology.rollout_length] = value[bootstraps]
 
+    def _forward(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> ActorCriticOutput:
+        """The network for x_t of these groups; what it gives is ``[n * B, ...]``."""
+        self._ledger.enter(GATHERING)
+        observation = self._observation(slots, steps)
+        reset = torch.from_numpy(self._store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
+        state = self._take_state(groups, slots, steps)
+        self._ledger.enter(FORWARD)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            output: ActorCriticOutput = self._acting.model(observation, state, reset)
+        return output
+
+    def _sample(
+        self, params: Tensor, mask: Tensor | None, groups: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Sample:
+        """Actions for ``params [n * B, P]``, with this worker's own noise."""
+        return self._acting.model.distribution.sample_with_log_prob(params, mask, self._generator)
+
     def _observation(self, slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Mapping[str, Tensor]:
         """x_t of every group as ``[n * B, ...]``: on a CPU a view of the slot for one group, else one gather."""
+        if len(slots) > 1 or not self._on_cpu:
+            return self._gathered(slots, steps)
+        place = slots[0] * (self._store.topology.rollout_length + 1) + steps[0]
+        return {name: torch.from_numpy(blocks[place]) for name, blocks in self._blocks.items()}
+
+    def _gathered(self, slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Mapping[str, Tensor]:
+        """x_t of every group as ``[n * B, ...]``, copied into memory that the next call overwrites."""
         index = slots * (self._store.topology.rollout_length + 1) + steps
         result = {}
         for name, blocks in self._blocks.items():
-            if len(index) == 1 and self._on_cpu:
-                block = blocks[index[0]]
-            else:
-                block = self._staging[name][: len(index)]
-                gather(block, blocks, index)
-                block = block.reshape(-1, *blocks.shape[2:])
-            result[name] = torch.from_numpy(block).to(self._device, non_blocking=True)
+            block = self._staging[name][: len(index)]
+            gather(block, blocks, index)
+            rows = torch.from_numpy(block.reshape(-1, *blocks.shape[2:]))
+            result[name] = rows.to(self._device, non_blocking=True)
         return result
 
     def _take_state(

@@ -1,4 +1,4 @@
-"""Admission for the async regime: completed slots, first in first out, become batches of trajectories.
+"""Admission: completed slots become batches of trajectories, first in first out (async) or by iteration (lockstep).
 
 Observations are not copied here. A batch refers to trajectories (slot, row) and holds a reference on their slots, and
 each micro-batch gathers the observations it needs straight out of the slots. Only the small arrays are gathered for the
@@ -12,13 +12,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.native import gather_trajectories
-from rollmill.storage.slots import OBSERVATION_PREFIX, SlotStore
+from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
 
 _POLL_S = 0.2
 
@@ -65,11 +65,23 @@ class Batch:
         return int(self.observation_index.shape[0]) - 1
 
 
+class Assembler(Protocol):
+    """An admission rule: what makes a batch of completed slots. Not thread-safe; one thread owns it."""
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot, whose reference the assembler takes over."""
+        ...
+
+    def take(self) -> Batch | None:
+        """The next batch, or None while it is not complete."""
+        ...
+
+
 class BatchAssembler:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
     A slot that reaches over the end of a batch is split: its remaining rows open the next batch, and it gets one more
-    reference. Not thread-safe; one thread owns it.
+    reference. See :class:`Assembler`.
     """
 
     def __init__(self, store: SlotStore, *, num_trajectories: int) -> None:
@@ -78,11 +90,6 @@ class BatchAssembler:
         self._num_trajectories = num_trajectories
         self._segments: deque[tuple[int, int, int]] = deque()
         self._rows = 0
-        self._small = {
-            name: array
-            for name, array in store.arrays.items()
-            if not name.startswith(OBSERVATION_PREFIX) and name not in _NOT_GATHERED
-        }
 
     def add(self, slot: int) -> None:
         """Appends a completed slot, whose reference the assembler takes over."""
@@ -104,40 +111,71 @@ class BatchAssembler:
             chosen.append((slot, first_row, used, column))
             column += used
         self._rows -= self._num_trajectories
-        return self._gather(np.array(chosen, np.int64))
+        return gather_batch(self._store, np.array(chosen, np.int64))
 
-    def _gather(self, segments: NDArray[np.int64]) -> Batch:
-        arrays = {}
-        for name, array in self._small.items():
-            per_step = array if name != "rnn_state" else array[:, None]
-            out = np.empty((per_step.shape[1], self._num_trajectories, *per_step.shape[3:]), per_step.dtype)
-            gather_trajectories(out, per_step, segments, per_step.shape[1])
-            arrays[name] = out if name != "rnn_state" else out[0]
-        return Batch(
-            arrays,
-            self._observation_index(segments),
-            tuple(segments[:, 0].tolist()),
-            self._episodes(segments),
-        )
 
-    def _observation_index(self, segments: NDArray[np.int64]) -> NDArray[np.int64]:
-        topology = self._store.topology
-        slot = np.repeat(segments[:, 0], segments[:, 2])
-        row = np.concatenate([np.arange(first, first + rows) for _, first, rows, _ in segments])
-        step = np.arange(topology.rollout_length + 1)[:, None]
-        index: NDArray[np.int64] = (slot * (topology.rollout_length + 1) + step) * topology.group_rows + row
-        return index
+class IterationAssembler:
+    """Batch i is the i-th slot of every group, in the order of the groups. See :class:`Assembler`."""
 
-    def _episodes(self, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
-        lengths, returns = self._store.arrays["episode_length"], self._store.arrays["episode_return"]
-        ends = []
-        for slot, first, rows, _ in segments.tolist():
-            of_segment = lengths[slot, :, first : first + rows]
-            steps, columns = np.nonzero(of_segment)
-            if len(steps):
-                values = returns[slot, :, first : first + rows][steps, columns]
-                ends += [EpisodeEnd(float(r), int(n)) for r, n in zip(values, of_segment[steps, columns], strict=True)]
-        return tuple(ends)
+    def __init__(self, store: SlotStore) -> None:
+        """The store's slots belong to groups."""
+        self._store = store
+        self._group_of_slot = store.topology.group_of_slot()
+        self._waiting: list[deque[int]] = [deque() for _ in range(store.topology.num_groups)]
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot. A group's slots come in the order of their iterations."""
+        self._waiting[self._group_of_slot[slot]].append(slot)
+
+    def take(self) -> Batch | None:
+        """The next iteration's batch, or None while a group's slot is missing."""
+        if not all(self._waiting):
+            return None
+        rows = self._store.topology.group_rows
+        chosen = [(slots.popleft(), 0, rows, group * rows) for group, slots in enumerate(self._waiting)]
+        return gather_batch(self._store, np.array(chosen, np.int64))
+
+
+def gather_batch(store: SlotStore, segments: NDArray[np.int64]) -> Batch:
+    """The trajectories of some slots as one batch.
+
+    Args:
+        store: The slots.
+        segments: int64 ``[n, 4]``: slot, first row, rows, and the first trajectory of the batch that they become.
+    """
+    num_trajectories = int(segments[:, 2].sum())
+    arrays = {}
+    for name, array in store.arrays.items():
+        if name.startswith(OBSERVATION_PREFIX) or name in _NOT_GATHERED:
+            continue
+        per_step = array if name != RNN_STATE else array[:, None]
+        out = np.empty((per_step.shape[1], num_trajectories, *per_step.shape[3:]), per_step.dtype)
+        gather_trajectories(out, per_step, segments, per_step.shape[1])
+        arrays[name] = out if name != RNN_STATE else out[0]
+    return Batch(
+        arrays, _observation_index(store, segments), tuple(segments[:, 0].tolist()), _episodes(store, segments)
+    )
+
+
+def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray[np.int64]:
+    topology = store.topology
+    slot = np.repeat(segments[:, 0], segments[:, 2])
+    row = np.concatenate([np.arange(first, first + rows) for _, first, rows, _ in segments])
+    step = np.arange(topology.rollout_length + 1)[:, None]
+    index: NDArray[np.int64] = (slot * (topology.rollout_length + 1) + step) * topology.group_rows + row
+    return index
+
+
+def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
+    lengths, returns = store.arrays["episode_length"], store.arrays["episode_return"]
+    ends = []
+    for slot, first, rows, _ in segments.tolist():
+        of_segment = lengths[slot, :, first : first + rows]
+        steps, columns = np.nonzero(of_segment)
+        if len(steps):
+            values = returns[slot, :, first : first + rows][steps, columns]
+            ends += [EpisodeEnd(float(r), int(n)) for r, n in zip(values, of_segment[steps, columns], strict=True)]
+    return tuple(ends)
 
 
 class BatchLoader(Generic[Prepared]):
@@ -151,7 +189,7 @@ class BatchLoader(Generic[Prepared]):
     """
 
     def __init__(
-        self, store: SlotStore, assembler: BatchAssembler, prepare: Callable[[Batch], Prepared], *, learner: int = 0
+        self, store: SlotStore, assembler: Assembler, prepare: Callable[[Batch], Prepared], *, learner: int = 0
     ) -> None:
         """Starts the thread."""
         self._store = store

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollmill.learning.batches import Batch, BatchAssembler, BatchLoader, EpisodeEnd
+from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader, EpisodeEnd
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.lag import LagStatistics
@@ -112,13 +112,7 @@ class Learner:
         self._lag = LagStatistics()
 
         self._ledger.enter(MEASURING)
-        self._fast_path: FastPath = choose_fast_path(
-            self._model,
-            spec,
-            config,
-            in_time=learns_in_time(self._model, config),
-            is_stop_wanted=context.stop.is_set,
-        )
+        self._fast_path = self._choose_fast_path(spec)
         self._model.set_channels_last(self._fast_path.channels_last)
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
         if resume:
@@ -132,15 +126,28 @@ class Learner:
     def _rollout_length(self) -> int:
         return self._store.topology.rollout_length
 
+    @property
+    def version(self) -> int:
+        """What the present weights are published as."""
+        return self.sgd_steps
+
+    def _choose_fast_path(self, spec: EnvSpec) -> FastPath:
+        return choose_fast_path(
+            self._model,
+            spec,
+            self._config,
+            in_time=learns_in_time(self._model, self._config),
+            is_stop_wanted=self._context.stop.is_set,
+        )
+
+    def _make_assembler(self) -> Assembler:
+        return BatchAssembler(self._store, num_trajectories=self._config.batch_size // self._rollout_length)
+
     def run(self) -> None:
         """Learns until ``total_steps`` or the stop flag; saves a checkpoint at the end, whatever the reason."""
         if not self.agent_steps:
             self._save()
-        loader = BatchLoader(
-            self._store,
-            BatchAssembler(self._store, num_trajectories=self._config.batch_size // self._rollout_length),
-            self._prepare,
-        )
+        loader = BatchLoader(self._store, self._make_assembler(), self._prepare)
         # Says what was chosen, and is where the clock of the speed starts.
         self._context.send(replace(self._report(), earlier_episodes=tuple(self._recent_episodes)))
         reported = time.monotonic()
@@ -155,7 +162,7 @@ class Learner:
                     self._ledger.enter(REPORTING)
                     self._context.send(self._report())
                     reported = now
-                if self._checkpoints.is_due(self.agent_steps):
+                if self._is_save_due():
                     self._save()
         except (NonFiniteGradientError, NonFiniteSampleError):
             self._save()  # Gradients that are not finite are left out, so what has been learned is sound.
@@ -167,7 +174,7 @@ class Learner:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
-        mean, std = self._value_moments
+        mean, std = self._moments_of(batch)
         targets = targets_of(
             batch,
             self._config,
@@ -176,6 +183,13 @@ class Learner:
             normalises_returns=self._model.normalises_returns,
         )
         return _Prepared(batch, targets)
+
+    def _moments_of(self, batch: Batch) -> tuple[float, float]:
+        """Mean and deviation of the returns that the batch's values are in units of."""
+        return self._value_moments
+
+    def _is_save_due(self) -> bool:
+        return self._checkpoints.is_due(self.agent_steps)
 
     def _learn(self, prepared: _Prepared) -> None:
         """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
@@ -194,13 +208,13 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
-        self._publish_last()
-        for slot in batch.slots:
-            self._store.release(slot)
         # What was begun when the run was told to end is not counted.
         consumed = int(keep.sum()) if whole else 0
         self.agent_steps += consumed
         self.updates += 1
+        self._publish_last()
+        for slot in batch.slots:
+            self._store.release(slot)
         self._ledger.add(0, consumed)
         self._episodes.extend(batch.episodes)
         if self._config.schedule == "kl" and self.sgd_steps > steps_before:
@@ -209,7 +223,7 @@ class Learner:
     def _admit(self, batch: Batch) -> NDArray[np.bool_]:
         """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
         valid = batch.arrays["valid"].astype(np.bool_)
-        lag = self.sgd_steps - batch.arrays["policy_version"].astype(np.int64)
+        lag = self.version - batch.arrays["policy_version"].astype(np.int64)
         self._lag.observe(lag, valid)
         fresh = lag <= self._config.max_policy_lag
         keep: NDArray[np.bool_] = valid & fresh
@@ -236,21 +250,21 @@ class Learner:
     def _after_step(self) -> None:
         self.sgd_steps += 1
         self._ledger.add(1, 1)
-        if self.sgd_steps - self._published >= self._config.publish_every:
+        if self.version - self._published >= self._config.publish_every:
             self._publish()
         self._ledger.enter(LEARNING)
 
     def _publish_last(self) -> None:
         """Publishes what the batch's last step left, unless that was done."""
-        if self._published < self.sgd_steps:
+        if self._published < self.version:
             self._publish()
 
     def _publish(self) -> None:
-        """Makes the present weights the newest version; the version is the number of SGD steps."""
+        """Makes the present weights the newest version."""
         self._ledger.enter(PUBLISHING)
         self._flat.pack()
-        self._weights.publish(self.sgd_steps, self._flat.bytes)
-        self._published = self.sgd_steps
+        self._weights.publish(self.version, self._flat.bytes)
+        self._published = self.version
 
     def _report(self) -> LearnerReport:
         lag, episodes = self._lag, tuple(self._episodes)

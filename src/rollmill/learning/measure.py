@@ -17,7 +17,7 @@ from rollmill.specs import ArraySpec, EnvSpec
 
 _BUDGET_S = 5.0
 # What the activations of one backward pass may take.
-_GRAPH_BYTES = {"cpu": 2**30, "cuda": 2**33}
+GRAPH_BYTES = {"cpu": 2**30, "cuda": 2**33}
 _PROBED_SAMPLES = 16
 
 
@@ -72,14 +72,14 @@ def choose_fast_path(
     )
     if not in_time or config.micro_batch != "auto":
         return fast_path
-    most = _GRAPH_BYTES[device.type]
+    most = GRAPH_BYTES[device.type]
     if device.type == "cuda":
         most = min(most, torch.cuda.mem_get_info(device)[0] // 2)
-    limit = most // _activation_bytes(model, spec, device)
+    limit = most // activation_bytes(model, spec, device)
     return replace(fast_path, graph_samples=max(fast_path.micro_batch, limit))
 
 
-def _activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -> int:
+def activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -> int:
     """Bytes that the backward pass of one sample keeps, weights left out."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_device_name", "resolve_device", "take_device"]
+__all__ = ["DeviceError", "check_device_name", "has_bf16_units", "resolve_device", "take_device"]
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
+_FIRST_CUDA_WITH_BF16 = (8, 0)
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}  # x86's two, and ARM's
 
 
 class DeviceError(ValueError):
@@ -66,3 +69,19 @@ def take_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def has_bf16_units(device: torch.device) -> bool:
+    """Whether a device multiplies bf16 numbers itself, faster than float32; a fact about it, nothing is measured."""
+    import torch
+
+    if device.type == "cuda":
+        return torch.cuda.get_device_capability(device) >= _FIRST_CUDA_WITH_BF16
+    if device.type != "cpu":
+        return False
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return not _BF16_FLAGS.isdisjoint(flags.split())

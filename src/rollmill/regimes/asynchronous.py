@@ -20,7 +20,7 @@ from rollmill.regimes import setup as children
 from rollmill.regimes.ending import LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed, RunSetup, UserCode
-from rollmill.regimes.topology import plan_topology
+from rollmill.regimes.topology import plan_lockstep_topology, plan_topology
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
@@ -200,11 +200,12 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, save
         resume: Whether the learner goes on from a checkpoint.
         saved_steps: Agent steps of that checkpoint.
     """
-    topology = plan_topology(config, probed)
+    topology = (plan_lockstep_topology if config.in_lockstep else plan_topology)(config, probed)
     fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
-    weights.add_to_layout(layout, nbytes=probed.weight_nbytes)
+    # The newest version, and in lockstep those that groups may still be acting by.
+    weights.add_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
     arena = Arena.create(
         layout,
         poison=config.debug_poison,

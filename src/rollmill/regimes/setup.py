@@ -5,7 +5,7 @@ The functions import torch inside, because rollout workers, which import this mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -145,14 +145,16 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     config = setup.config
     budget = RestartBudget(config.env.restart_budget)
     steps = config.rollout.decorrelate_steps
+    most = config.rollout_length if steps == "auto" else steps
+    others = max(1, setup.topology.num_groups - 1)
     RolloutWorker(
         context,
         setup.store(),
         worker,
         lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
         action=setup.probed.spec.action,
-        decorrelate_steps=config.rollout_length if steps == "auto" else steps,
-        random=stream(setup.sampling_seed, "rollout worker", worker),
+        random_steps=lambda group: most * group // others,
+        random=lambda group: stream(setup.sampling_seed, "decorrelation", group),
     ).run()
 
 
@@ -161,7 +163,10 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     setup.user_code.install()
     import torch
 
+    from rollmill.inference.lockstep import LockstepPolicyWorker
     from rollmill.inference.worker import PolicyWorker
+    from rollmill.models.device import resolve_device
+    from rollmill.models.precision import settled_precision
     from rollmill.models.registry import make_model
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.weights import WeightStore
@@ -169,15 +174,17 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     config, spec = setup.config, setup.probed.spec
     torch.set_num_threads(config.inference.threads)
     torch.set_flush_denormal(True)
-    PolicyWorker(
-        context,
-        setup.store(),
-        WeightStore(setup.arena),
-        index,
-        make_model(spec.observation, spec.action, config.model),
-        action=spec.action,
-        config=config.inference,
-        seed=int_seed(setup.sampling_seed, "policy worker", index),
+    model = make_model(spec.observation, spec.action, config.model)
+    parts = context, setup.store(), WeightStore(setup.arena), index, model
+    if not config.in_lockstep:
+        seed = int_seed(setup.sampling_seed, "policy worker", index)
+        PolicyWorker(*parts, action=spec.action, config=config.inference, seed=seed).run()
+        return
+    precision = settled_precision(
+        config.inference.precision, resolve_device(config.inference.device), has_images=spec.has_images
+    )
+    LockstepPolicyWorker(
+        *parts, action=spec.action, config=replace(config.inference, precision=precision), seed=config.seed
     ).run()
 
 
@@ -187,6 +194,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     import torch
 
     from rollmill.learning.learner import Learner
+    from rollmill.learning.lockstep import LockstepLearner
     from rollmill.models.registry import make_model
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.checkpoints import CheckpointStore
@@ -198,7 +206,8 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     # and stay so; arithmetic with such numbers takes a hundred times as long.
     torch.set_flush_denormal(True)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    Learner(
+    kind = LockstepLearner if config.in_lockstep else Learner
+    kind(
         context,
         setup.store(),
         WeightStore(setup.arena),

@@ -7,8 +7,37 @@ from rollmill.regimes.setup import Probed
 from rollmill.storage.slots import Topology, slots_needed
 
 
+def plan_lockstep_topology(config: Config, probed: Probed) -> Topology:
+    """Gives each group ``lag + 1`` slots, and spreads groups over the workers.
+
+    Who steps or infers a group changes the speed alone. Policy workers get whole batches; rollout workers get groups of
+    different ones, so that some are stepped while others are inferred.
+    """
+    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
+    groups_per_batch = config.inference.groups_per_batch
+    assert num_workers != "auto"
+    assert envs_per_group != "auto"
+    assert groups_per_batch != "auto"
+    num_groups = config.num_envs // envs_per_group
+    slots_per_group = config.lag + 1
+    return Topology(
+        rollout_length=config.rollout_length,
+        group_rows=envs_per_group * probed.spec.rows_per_env,
+        worker_of_group=tuple(group % num_workers for group in range(num_groups)),
+        policy_worker_of_group=tuple(
+            group // groups_per_batch % config.inference.num_workers for group in range(num_groups)
+        ),
+        slots_of_worker=tuple(
+            slots_per_group * len(range(worker, num_groups, num_workers)) for worker in range(num_workers)
+        ),
+        slots_per_group=slots_per_group,
+        groups_per_batch=groups_per_batch,
+        num_policy_workers=config.inference.num_workers,
+    )
+
+
 def plan_topology(config: Config, probed: Probed) -> Topology:
-    """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots.
+    """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots (async).
 
     Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
     where it has fewer groups than there are policy workers, groups go round over all rollout workers.

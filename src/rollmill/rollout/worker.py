@@ -1,5 +1,9 @@
 """The rollout worker's loop: take a group whose actions have come, step it into its slot, ask for the next actions.
 
+Where slots are shared, V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same
+observation. In lockstep these are computed with two versions of the policy, so V(x_T) is asked for by itself, and the
+slot is complete before the next one begins.
+
 With two or more groups on a worker the sampling is double-buffered: while a policy worker computes one group's actions
 the worker steps another one (Sample Factory, section 3.2). Work is done for a group at a time; the environments write
 straight into the slot.
@@ -9,7 +13,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +29,21 @@ _POLL_S = 0.2
 
 
 @dataclass
+class _Pool:
+    """Free slots, and the groups that wait for one of them."""
+
+    free: deque[int]
+    parked: deque[_HostedGroup] = field(default_factory=deque)
+
+
+@dataclass
 class _HostedGroup:
-    """Where one group stands. ``slot`` is NO_SLOT while the group waits for a free one."""
+    """Where one group stands. ``step`` is T while the group waits for V(x_T), or for a free slot."""
 
     index: int
     environments: Group
+    pool: _Pool
+    iteration: int
     slot: int = NO_SLOT
     step: int = 0
     previous_slot: int = NO_SLOT
@@ -44,9 +58,8 @@ class RolloutWorker:
         worker: Which rollout worker this is; its lane in every ring.
         make_group: Builds the environments of a group, given its index.
         action: The action spec, for the random actions of decorrelation.
-        decorrelate_steps: Steps with random actions that the last group takes before its first slot; the first group
-            takes none, those between are spread evenly.
-        random: The worker's own stream.
+        random_steps: How many steps with random actions a group takes before its first slot, given its index.
+        random: The stream of a group's random actions, given its index.
     """
 
     def __init__(
@@ -57,8 +70,8 @@ class RolloutWorker:
         make_group: Callable[[int], Group],
         *,
         action: ActionSpec,
-        decorrelate_steps: int,
-        random: np.random.Generator,
+        random_steps: Callable[[int], int],
+        random: Callable[[int], np.random.Generator],
     ) -> None:
         """Builds the environments, until told to stop; their constructors' errors come out of here."""
         self._context = context
@@ -72,17 +85,28 @@ class RolloutWorker:
         self._discrete = arrays.get("action_discrete")
         self._continuous = arrays.get("action_continuous")
         self._outcome_arrays = [arrays[name] for name in OutcomeView._fields]
-        self._free = deque(store.topology.slots_owned_by(worker))
-        self._parked: deque[_HostedGroup] = deque()
         self._action = action
+        self._random_steps = random_steps
         self._random = random
         self._groups: dict[int, _HostedGroup] = {}
-        for index in store.topology.groups_of_worker(worker):
-            if context.stop.is_set():
+        self._pool_of_slot: dict[int, _Pool] = {}
+        self._pools: list[_Pool] = []
+        self._build(make_group)
+
+    def _build(self, make_group: Callable[[int], Group]) -> None:
+        """Builds the groups in the order of their indices, until told to stop."""
+        pool_of_group: dict[int, _Pool] = {}
+        for groups, slots in self._store.topology.pools_of_worker(self._worker):
+            pool = _Pool(deque(slots))
+            self._pools.append(pool)
+            self._pool_of_slot |= dict.fromkeys(slots, pool)
+            pool_of_group |= dict.fromkeys(groups, pool)
+        for index in self._store.topology.groups_of_worker(self._worker):
+            if self._context.stop.is_set():
                 break
             self._ledger.enter(BUILDING)  # Again for each group: a sign of life.
-            self._groups[index] = _HostedGroup(index, make_group(index))
-        self._decorrelate_steps = decorrelate_steps
+            iteration = int(self._store.group_iteration[index])
+            self._groups[index] = _HostedGroup(index, make_group(index), pool_of_group[index], iteration)
 
     def run(self) -> None:
         """Samples until the stop flag is set, then closes the environments.
@@ -91,10 +115,10 @@ class RolloutWorker:
         what simulators have started ends with this process anyway.
         """
         try:
-            for place, group in enumerate(self._groups.values()):
+            for group in self._groups.values():
                 if self._context.stop.is_set():
                     break
-                self._start(group, random_steps=self._decorrelate_steps * place // max(1, len(self._groups) - 1))
+                self._start(group)
             while not self._context.stop.is_set():
                 self._serve_inbox()
                 self._report_failures()
@@ -106,19 +130,18 @@ class RolloutWorker:
 
     def _serve_inbox(self) -> None:
         """Handles what has come: every group whose actions are there is stepped, every free slot is used."""
-        self._ledger.enter(
-            WAITING_FOR_SLOT if self._parked and len(self._parked) == len(self._groups) else WAITING_FOR_ACTIONS
-        )
+        parked = sum(len(pool.parked) for pool in self._pools)
+        self._ledger.enter(WAITING_FOR_SLOT if parked and parked == len(self._groups) else WAITING_FOR_ACTIONS)
         count = self._inbox.get_many(self._messages, _POLL_S)
         self._ledger.enter(BOOKKEEPING)
         for message in self._messages[:count].tolist():
             kind, index = decode(message)
             if kind == ACTIONS:
-                self._step(self._groups[index])
-            elif self._parked:
-                self._begin_slot(self._parked.popleft(), index)
+                self._go_on(self._groups[index])
+            elif (pool := self._pool_of_slot[index]).parked:
+                self._begin_slot(pool.parked.popleft(), index)
             else:
-                self._free.append(index)
+                pool.free.append(index)
 
     def _report_failures(self) -> None:
         """Says in the log, and counts, which environments failed and were mended."""
@@ -130,29 +153,39 @@ class RolloutWorker:
                 self._ledger.add(1, len(failures))
                 failures.clear()
 
-    def _start(self, group: _HostedGroup, *, random_steps: int) -> None:
+    def _start(self, group: _HostedGroup) -> None:
         """Resets a group, lets it run ahead with random actions, and submits its first observation."""
-        slot = self._free.popleft()
+        slot = group.pool.free.popleft()
         first, scratch = self._observation_at(slot, 0), self._outcome_at(slot, 0)
         self._ledger.enter(BUILDING)
         group.environments.reset(first)
         self._ledger.enter(SIMULATING)
-        for _ in range(random_steps):
+        random = self._random(group.index)
+        for _ in range(self._random_steps(group.index)):
             if self._context.stop.is_set():
                 break
             # Into x_0 again and again: only what the last of these steps leaves there is ever looked at.
-            actions = random_actions(self._action, first.action_mask, len(first.reset), self._random)
+            actions = random_actions(self._action, first.action_mask, len(first.reset), random)
             group.environments.step(*actions, first, scratch)
             self._ledger.enter(SIMULATING)
         self._ledger.enter(BOOKKEEPING)
         group.slot = slot
         self._submit(group)
 
+    def _go_on(self, group: _HostedGroup) -> None:
+        """The policy worker has answered: with a_t, or beside a full slot's x_T with V(x_T) alone."""
+        if group.step == self._store.topology.rollout_length:
+            self._complete(group.slot)
+            self._begin_or_park(group)
+            return
+        if group.previous_slot != NO_SLOT:  # Its V(x_T) has come with the actions of this one's x_0.
+            self._complete(group.previous_slot)
+            group.previous_slot = NO_SLOT
+        self._step(group)
+
     def _step(self, group: _HostedGroup) -> None:
-        """a_t has come: completes the previous slot if its V(x_T) came with it, and steps the environments."""
+        """Steps the environments by a_t, and asks for what comes next."""
         slot, step = group.slot, group.step
-        if group.previous_slot != NO_SLOT:
-            self._complete(group)
         actions = self._actions_at(slot, step)
         into, outcome = self._observation_at(slot, step + 1), self._outcome_at(slot, step)
         self._ledger.enter(SIMULATING)
@@ -160,12 +193,18 @@ class RolloutWorker:
         self._ledger.enter(BOOKKEEPING)
         self._ledger.add(0, int(np.count_nonzero(outcome.valid)))
         group.step = step + 1
-        if group.step < self._store.topology.rollout_length:
+        topology = self._store.topology
+        if group.step < topology.rollout_length or topology.in_lockstep:
             self._submit(group)
-        elif self._free:
-            self._begin_slot(group, self._free.popleft())
         else:
-            self._parked.append(group)
+            self._begin_or_park(group)
+
+    def _begin_or_park(self, group: _HostedGroup) -> None:
+        """Goes on in a free slot, or waits for one."""
+        if group.pool.free:
+            self._begin_slot(group, group.pool.free.popleft())
+        else:
+            group.pool.parked.append(group)
             self._store.park(group.index)
 
     def _begin_slot(self, group: _HostedGroup, slot: int) -> None:
@@ -177,7 +216,10 @@ class RolloutWorker:
         for name in ("reset", "action_mask"):
             if name in arrays:
                 arrays[name][slot, 0] = arrays[name][full, last]
-        group.previous_slot, group.slot, group.step = full, slot, 0
+        if not self._store.topology.in_lockstep:
+            group.previous_slot = full
+        group.slot, group.step = slot, 0
+        group.iteration += 1
         self._store.group_is_parked[group.index] = False
         self._submit(group)
 
@@ -186,19 +228,19 @@ class RolloutWorker:
         store = self._store
         store.group_slot[group.index] = group.slot
         store.group_step[group.index] = group.step
+        store.group_iteration[group.index] = group.iteration
         store.group_previous_slot[group.index] = group.previous_slot
         store.group_generation[group.index] = store.generation[group.slot]
         policy_worker = store.topology.policy_worker_of_group[group.index]
         delivered = store.requests[policy_worker].put(self._worker, group.index)
         assert delivered, "the request ring holds a place for every group"
 
-    def _complete(self, group: _HostedGroup) -> None:
-        """Hands the previous slot, now whole, to the learner, with one reference for it."""
+    def _complete(self, slot: int) -> None:
+        """Hands a slot, now whole, to the learner, with one reference for it."""
         store = self._store
-        store.retain(group.previous_slot)
-        delivered = store.completed[0].put(self._worker, group.previous_slot)
+        store.retain(slot)
+        delivered = store.completed[0].put(self._worker, slot)
         assert delivered, "the completion ring holds a place for every slot"
-        group.previous_slot = NO_SLOT
 
     def _observation_at(self, slot: int, step: int) -> ObservationView:
         """The place of x_t, t = ``step``."""

@@ -8,7 +8,8 @@ Three kinds of process meet here and nowhere else. What they exchange beside the
     learner        --slot---> rollout worker     (inbox, FREE_SLOT: "nobody reads it any more")
 
 A slot belongs to one rollout worker for good, so a free list has one consumer and needs no lock, and when a worker
-dies its slots are known. The life of a slot::
+dies its slots are known. Within it, a slot may belong to one of its groups for good, too: then how many slots a group
+has bounds how far it runs ahead of the learner, exactly (the lockstep regime). The life of a slot::
 
     free --take--> filling (t = 0..T) --V(x_T) written--> completed --all references dropped--> free, generation + 1
 
@@ -64,6 +65,8 @@ class Topology:
         worker_of_group: Rollout worker of each group.
         policy_worker_of_group: Policy worker of each group.
         slots_of_worker: How many slots each rollout worker owns; they are numbered consecutively.
+        slots_per_group: How many of them belong to each group alone; 0 where a worker's groups share all of them.
+        groups_per_batch: How many groups, consecutive ones, are always inferred together; 0 where it is as it comes.
         num_policy_workers: Policy workers.
         num_learners: Learners.
     """
@@ -73,6 +76,8 @@ class Topology:
     worker_of_group: tuple[int, ...]
     policy_worker_of_group: tuple[int, ...]
     slots_of_worker: tuple[int, ...]
+    slots_per_group: int = 0
+    groups_per_batch: int = 0
     num_policy_workers: int = 1
     num_learners: int = 1
 
@@ -91,10 +96,36 @@ class Topology:
         """Slots, over all workers."""
         return sum(self.slots_of_worker)
 
+    @property
+    def in_lockstep(self) -> bool:
+        """Whether slots belong to groups: each group's i-th slot is then what iteration i is learned from."""
+        return self.slots_per_group > 0
+
     def slots_owned_by(self, worker: int) -> range:
         """The slots that this rollout worker owns."""
         first = sum(self.slots_of_worker[:worker])
         return range(first, first + self.slots_of_worker[worker])
+
+    def pools_of_worker(self, worker: int) -> list[tuple[list[int], range]]:
+        """What a rollout worker's groups take their slots from: (groups, their slots) of each pool.
+
+        One pool for all of them, or one for each where slots belong to groups.
+        """
+        groups, slots = self.groups_of_worker(worker), self.slots_owned_by(worker)
+        if not self.slots_per_group:
+            return [(groups, slots)]
+        per_group = self.slots_per_group
+        return [([group], slots[i * per_group : (i + 1) * per_group]) for i, group in enumerate(groups)]
+
+    def group_of_slot(self) -> list[int]:
+        """For each slot, the group that it belongs to. Only where slots belong to groups."""
+        assert self.slots_per_group, "a worker's groups share its slots"
+        owners = [0] * self.num_slots
+        for worker in range(self.num_workers):
+            for (group,), slots in self.pools_of_worker(worker):
+                for slot in slots:
+                    owners[slot] = group
+        return owners
 
     def groups_of_worker(self, worker: int) -> list[int]:
         """The groups that this rollout worker hosts."""
@@ -106,6 +137,7 @@ class Topology:
 
 
 OBSERVATION_PREFIX = "observation/"
+RNN_STATE = "rnn_state"
 
 
 def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[SlotField]:
@@ -137,7 +169,7 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
         scalar("episode_length", "int32"),
     ]
     if state_size:
-        fields.append(SlotField("rnn_state", ArraySpec(shape=(state_size,), dtype="float32"), 0))
+        fields.append(SlotField(RNN_STATE, ArraySpec(shape=(state_size,), dtype="float32"), 0))
     return fields
 
 
@@ -149,8 +181,11 @@ def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topolo
         layout.add(slot_field.name, (slots, *time, rows, *slot_field.item.shape), slot_field.item.dtype)
     for name in ("slot_generation", "slot_references"):
         layout.add(name, (slots,), "int64")
-    for name in ("group_slot", "group_step", "group_previous_slot", "group_generation"):
+    for name in ("group_slot", "group_step", "group_previous_slot", "group_generation", "group_iteration"):
         layout.add(name, (topology.num_groups,), "int64")
+    for slot_field in fields:
+        if slot_field.name == RNN_STATE:
+            layout.add("group_rnn_state", (topology.num_groups, rows, *slot_field.item.shape), slot_field.item.dtype)
     layout.add("group_is_parked", (topology.num_groups,), "bool")
     for name, lanes, capacity in _ring_shapes(topology):
         layout.add(name, (LaneRing.nbytes(lanes, capacity),), "uint8")
@@ -192,7 +227,11 @@ class SlotStore:
         self.group_step = arena["group_step"]
         self.group_previous_slot = arena["group_previous_slot"]
         self.group_generation = arena["group_generation"]
+        self.group_iteration = arena["group_iteration"]
         self.group_is_parked = arena["group_is_parked"]
+        self.group_rnn_state: NDArray[np.float32] | None = (
+            arena["group_rnn_state"] if RNN_STATE in self.arrays else None
+        )
         rings = {
             name: LaneRing(arena[name], lanes, capacity, create=create)
             for name, lanes, capacity in _ring_shapes(topology)
@@ -209,6 +248,9 @@ class SlotStore:
             self.group_slot[:] = NO_SLOT
             self.group_previous_slot[:] = NO_SLOT
             self.group_is_parked[:] = False
+            self.group_iteration[:] = 0
+            if self.group_rnn_state is not None:
+                self.group_rnn_state[:] = 0.0
             self.generation[:] = 0
             self.references[:] = 0
 

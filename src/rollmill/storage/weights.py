@@ -72,14 +72,27 @@ class WeightStore:
             if snapshot_read(self._header[place], into, self._data[place, : into.nbytes]) == version:
                 return version
 
+    def read(self, version: int, into: NDArray[np.uint8]) -> None:
+        """Copies exactly this version into ``into``.
+
+        Raises:
+            LookupError: It is not in the ring: not published yet, or overwritten.
+        """
+        for place in range(len(self._header)):
+            # The header is looked at first only to spare a copy; what counts is what the whole read says.
+            header = self._header[place]
+            if header[1] == version and snapshot_read(header, into, self._data[place, : into.nbytes]) == version:
+                return
+        raise LookupError(f"version {version} of the weights is not in the ring, whose newest is {self.newest}")
+
     def _newest_and_place(self) -> tuple[int, int]:
         """The newest version and its place; ``NOT_PUBLISHED`` stands in the last one, where nothing was written."""
         return divmod(atomic_load(self._newest, 0), len(self._header))
 
-    def wait_for_first(self, *, timeout_s: float) -> bool:
-        """Waits until any version is published; False when that takes longer than ``timeout_s``."""
+    def wait_for(self, version: int, *, timeout_s: float) -> bool:
+        """Waits until this version, or a newer one, is published; False when that takes longer than ``timeout_s``."""
         deadline = time.monotonic() + timeout_s
-        while self.newest == NOT_PUBLISHED:
+        while self.newest < version:
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.002)

@@ -1,0 +1,45 @@
+"""How the learner computes where nothing may be measured: the same on every machine of a kind, loaded or not.
+
+Precision, memory format and micro-batches change results by rounding, so in lockstep they follow from the network, the
+configuration and the kind of device.
+"""
+
+from __future__ import annotations
+
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import FastPath
+from rollmill.learning.measure import GRAPH_BYTES, activation_bytes
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.precision import settled_precision
+from rollmill.specs import EnvSpec
+
+__all__ = ["settled_fast_path"]
+
+# Activations of so many pictures stay in a CPU's cache; without pictures a larger part costs less a sample.
+_PICTURES_ON_CPU = 128
+_SAMPLES = 4096
+
+
+def settled_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, in_time: bool) -> FastPath:
+    """What ``config`` leaves "auto", by rule.
+
+    Args:
+        model: On the learner's device.
+        spec: The environment.
+        config: What it says is kept.
+        in_time: Whether samples are learned from in whole trajectories.
+    """
+    device = next(model.parameters()).device
+    has_images = spec.has_images
+    size = _PICTURES_ON_CPU if has_images and device.type == "cpu" else _SAMPLES
+    micro_batch = min(size, config.minibatch_size) if config.micro_batch == "auto" else config.micro_batch
+    graph_samples = 0
+    if in_time and config.micro_batch == "auto":
+        graph_samples = max(micro_batch, GRAPH_BYTES[device.type] // activation_bytes(model, spec, device))
+    return FastPath(
+        precision=settled_precision(config.precision, device, has_images=has_images),
+        micro_batch=micro_batch,
+        channels_last=has_images if config.channels_last == "auto" else config.channels_last,
+        compile=config.compile is True,
+        graph_samples=graph_samples,
+    )

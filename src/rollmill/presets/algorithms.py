@@ -1,0 +1,94 @@
+"""Algorithms by name: what the one on-policy learner has to be told to be PPO or IMPALA, and what lockstep needs.
+
+The values are Cleanba's (Huang et al. 2023, arXiv:2310.00036, its tables of hyperparameters). They go over a family's
+preset, whose network and normalisers stay.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+
+from rollmill.presets.families import Overrides
+
+__all__ = ["ALGORITHMS", "algorithm_overrides", "lockstep_overrides"]
+
+_PPO: Overrides = {
+    "num_envs": 128,
+    "rollout_length": 128,
+    "learner.batch_size": 16_384,
+    "learner.epochs": 4,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "gae",
+    "learner.gae_lambda": 0.95,
+    "learner.normalise_advantages": True,
+    "learner.clip_kind": "symmetric",
+    "learner.clip_range": 0.1,
+    "learner.value_clip": None,
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.01,
+    "learner.max_grad_norm": 0.5,
+    "learner.optimiser": "adam",
+    "learner.adam_eps": 1e-5,
+    "learner.learning_rate": 2.5e-4,
+    "learner.schedule": "linear",
+}
+
+# Cleanba's losses are sums over a minibatch of 32 x 20 samples, ours are means: its gradient is 640 times ours. RMSProp
+# divides by the root of the mean square, so the rate stays, while epsilon and the norm are divided by 640.
+_SUMMED = 640
+_IMPALA: Overrides = {
+    "num_envs": 128,
+    "rollout_length": 20,
+    "learner.batch_size": 2_560,
+    "learner.epochs": 1,
+    "learner.minibatches": 4,
+    "learner.discount": 0.99,
+    "learner.advantage": "vtrace",
+    "learner.vtrace_rho": 1.0,
+    "learner.vtrace_c": 1.0,
+    "learner.vtrace_lambda": 1.0,
+    "learner.normalise_advantages": False,
+    "learner.clip_kind": "none",
+    "learner.value_clip": None,
+    "learner.value_coef": 0.5,
+    "learner.entropy_coef": 0.01,
+    "learner.max_grad_norm": 40.0 / _SUMMED,
+    "learner.optimiser": "rmsprop",
+    "learner.rmsprop_alpha": 0.99,
+    "learner.rmsprop_eps": 0.01 / _SUMMED,
+    "learner.learning_rate": 6e-4,
+    "learner.schedule": "linear",
+}
+
+ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
+
+
+def algorithm_overrides(name: str) -> Overrides:
+    """The settings of an algorithm.
+
+    Raises:
+        ValueError: There is none of that name.
+    """
+    if name not in ALGORITHMS:
+        close = difflib.get_close_matches(name, ALGORITHMS, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise ValueError(f"algo={name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
+    return ALGORITHMS[name]
+
+
+def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: int) -> Overrides:
+    """What a preset made for async needs in lockstep, where a batch is one rollout of every environment.
+
+    Args:
+        num_envs: Environments.
+        rollout_length: T.
+        minibatch_size: Samples of an SGD step, which stay about as many.
+    """
+    batch_size = num_envs * rollout_length
+    minibatches = max(1, min(round(batch_size / minibatch_size), num_envs))
+    # Whole trajectories go into a minibatch of a recurrent network's.
+    while num_envs % minibatches:
+        minibatches -= 1
+    return {"learner.batch_size": batch_size, "learner.minibatches": minibatches}
