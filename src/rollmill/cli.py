@@ -122,6 +122,7 @@ _USAGE = {
     "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
     "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
     "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
+    "verify": "PRESET [--updates N] [--lag K] [--algo NAME] [--json] [--KEY VALUE ...]",
     "envs": "[FAMILY] [--import MODULE]",
 }
 
@@ -184,11 +185,33 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     bench.flag("--json", "print the result as one line of JSON, the last of the output")
     _add_import(bench)
 
+    verify = Command(
+        "verify",
+        _USAGE["verify"],
+        _verify,
+        "Train twice, with other workers and with delays, and compare every update bit for bit.\n\n"
+        "In lockstep the two must be equal; where they are not, the first difference is named. Exit code 1 then.",
+    )
+    verify.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
+    verify.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
+    verify.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
+    verify.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
+    verify.flag("--json", "print the result as one line of JSON, the last of the output")
+    _add_import(verify)
+
     envs = Command("envs", _USAGE["envs"], _envs, "List the presets.")
     envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
     _add_import(envs)
 
-    commands = {"train": train, "eval": evaluate, "watch": watch, "plot": plot, "bench": bench, "envs": envs}
+    commands = {
+        "train": train,
+        "eval": evaluate,
+        "watch": watch,
+        "plot": plot,
+        "bench": bench,
+        "verify": verify,
+        "envs": envs,
+    }
     parser = argparse.ArgumentParser(
         prog="rollmill",
         usage="rollmill COMMAND ...",
@@ -339,6 +362,22 @@ def _plot(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     output = arguments.output or arguments.run_dirs[0] / "learning_curve.png"
     print(plot_runs(arguments.run_dirs, output, title=arguments.title))
     return 0
+
+
+def _verify(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    _import_modules(arguments, overrides)
+    from rollmill.verification import DELAY_S, verify
+
+    result = verify(
+        arguments.preset,
+        updates=arguments.updates,
+        algo=arguments.algo,
+        delay_s=DELAY_S if arguments.delay is None else arguments.delay,
+        say=lambda text: print(text, file=sys.stderr, flush=True),
+        **overrides,
+    )
+    print(json.dumps(result.to_dict()) if arguments.json else result.describe())
+    return 0 if result.equal else _EXIT_FAILED
 
 
 def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:

@@ -66,6 +66,10 @@ class Config:
         seed: Keys every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).
+        debug_delay_s: Every process sleeps now and then, at random, for so many seconds at most: for finding out what
+            depends on speed. 0 does not.
+        debug_fingerprints: Write ``fingerprints.jsonl``: hashes of what every update learned from, step by step, and of
+            the network after it.
         debug_poison: Fill fresh shared memory with NaN and impossible values, so that data nobody wrote is noticed.
     """
 
@@ -89,6 +93,8 @@ class Config:
     seed: int = 1
     report_every_s: float = 2.0
     wandb_project: str | None = None
+    debug_delay_s: float = 0.0
+    debug_fingerprints: bool = False
     debug_poison: bool = False
 
     def __post_init__(self) -> None:
@@ -102,6 +108,8 @@ class Config:
             raise ConfigError(f"target_return={self.target_return}: must be a finite number, or none for no target.")
         if not 0 < self.report_every_s < math.inf:
             raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
+        if not 0 <= self.debug_delay_s < math.inf:
+            raise ConfigError(f"debug_delay_s={self.debug_delay_s}: must be 0 or more (seconds).")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed}: must be 0 or more.")
         if self.wandb_project is not None and find_spec("wandb") is None:

@@ -49,9 +49,9 @@ def test_what_is_configured_is_not_measured() -> None:
 
 def test_a_graph_holds_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model(SPEC.observation, SPEC.action, ModelConfig())
-    monkeypatch.setitem(measure._GRAPH_BYTES, "cpu", 2**22)
+    monkeypatch.setitem(measure.GRAPH_BYTES, "cpu", 2**22)
     path = choose_fast_path(model, SPEC, LearnerConfig(batch_size=2048, advantage="vtrace"), in_time=True)
     # One sample keeps its image as float32 (19,200 bytes), of its other activations at least half as much, and less
     # than ten times as much.
     assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch
-    assert measure._activation_bytes(model, SPEC, torch.device("cpu")) > 28_800
+    assert measure.activation_bytes(model, SPEC, torch.device("cpu")) > 28_800

@@ -161,6 +161,7 @@ class PolicyWorker:
 
     def _answer(self, groups: NDArray[np.int64]) -> None:
         """One forward pass for these groups; int64 ``[n]`` group indices."""
+        self._context.dawdle()
         store, rows = self._store, self._rows
         slots, steps = store.group_slot[groups], store.group_step[groups]
         alive = store.generation[slots] == store.group_generation[groups]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader, EpisodeEnd
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
+from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics
 from rollmill.learning.measure import choose_fast_path
 from rollmill.learning.objective import learns_in_time
@@ -66,6 +67,7 @@ class Learner:
         seed: Keys permutations and this process's torch generator.
         report_every_s: Seconds between two reports.
         resume: Whether to go on from the newest checkpoint.
+        fingerprints: Where every update leaves its fingerprint; None leaves none.
     """
 
     def __init__(
@@ -82,6 +84,7 @@ class Learner:
         seed: int,
         report_every_s: float,
         resume: bool,
+        fingerprints: Fingerprints | None = None,
     ) -> None:
         """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
         # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
@@ -94,6 +97,7 @@ class Learner:
         self._checkpoints = checkpoints
         self._total_steps = total_steps
         self._report_every_s = report_every_s
+        self._fingerprints = fingerprints
         self._random = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self._device = take_device(config.device)
@@ -174,6 +178,7 @@ class Learner:
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
+        self._context.dawdle()
         mean, std = self._moments_of(batch)
         targets = targets_of(
             batch,
@@ -211,8 +216,12 @@ class Learner:
         # What was begun when the run was told to end is not counted.
         consumed = int(keep.sum()) if whole else 0
         self.agent_steps += consumed
+        if self._fingerprints is not None and whole:
+            self._fingerprints.add(self.updates, batch, self._model, self._optimiser)
         self.updates += 1
+        self._context.dawdle()
         self._publish_last()
+        self._context.dawdle()
         for slot in batch.slots:
             self._store.release(slot)
         self._ledger.add(0, consumed)

@@ -14,6 +14,7 @@ from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.delays import Dawdler
 from rollmill.specs import EnvSpec
 from rollmill.storage.slots import SlotField, SlotStore, Topology
 
@@ -95,6 +96,11 @@ class RunSetup:
         return SlotStore(self.arena, self.fields, self.topology)
 
 
+def dawdling(context: ChildContext, config: Config) -> ChildContext:
+    """The context of a process that is slow now and then, if the configuration says so."""
+    return replace(context, dawdle=Dawdler(config.debug_delay_s)) if config.debug_delay_s else context
+
+
 def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
     """Child: builds one environment and the network, and reports their sizes."""
     user_code.install()
@@ -148,7 +154,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     most = config.rollout_length if steps == "auto" else steps
     others = max(1, setup.topology.num_groups - 1)
     RolloutWorker(
-        context,
+        dawdling(context, config),
         setup.store(),
         worker,
         lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
@@ -175,7 +181,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     torch.set_num_threads(config.inference.threads)
     torch.set_flush_denormal(True)
     model = make_model(spec.observation, spec.action, config.model)
-    parts = context, setup.store(), WeightStore(setup.arena), index, model
+    parts = dawdling(context, config), setup.store(), WeightStore(setup.arena), index, model
     if not config.in_lockstep:
         seed = int_seed(setup.sampling_seed, "policy worker", index)
         PolicyWorker(*parts, action=spec.action, config=config.inference, seed=seed).run()
@@ -193,6 +199,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     setup.user_code.install()
     import torch
 
+    from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
     from rollmill.learning.learner import Learner
     from rollmill.learning.lockstep import LockstepLearner
     from rollmill.models.registry import make_model
@@ -206,10 +213,14 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     # and stay so; arithmetic with such numbers takes a hundred times as long.
     torch.set_flush_denormal(True)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
+    store = setup.store()
+    fingerprints = None
+    if config.debug_fingerprints:
+        fingerprints = Fingerprints(setup.run_dir / FINGERPRINTS_FILE, store.observation)
     kind = LockstepLearner if config.in_lockstep else Learner
     kind(
-        context,
-        setup.store(),
+        dawdling(context, config),
+        store,
         WeightStore(setup.arena),
         make_model(spec.observation, spec.action, config.model),
         spec=spec,
@@ -219,4 +230,5 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         seed=int_seed(config.seed, "learner", 0),
         report_every_s=config.report_every_s,
         resume=setup.resume,
+        fingerprints=fingerprints,
     ).run()

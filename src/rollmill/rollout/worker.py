@@ -225,6 +225,7 @@ class RolloutWorker:
 
     def _submit(self, group: _HostedGroup) -> None:
         """Asks the group's policy worker for actions; the table says where the observation stands."""
+        self._context.dawdle()
         store = self._store
         store.group_slot[group.index] = group.slot
         store.group_step[group.index] = group.step
