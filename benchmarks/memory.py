@@ -17,7 +17,7 @@ import uuid
 from pathlib import Path
 
 import rollmill
-from rollmill.regimes.asynchronous import run
+from rollmill.regimes.running import run
 from rollmill.runtime.sweep import members
 
 

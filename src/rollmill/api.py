@@ -133,7 +133,7 @@ def train(
             "train() was called while a process of a run was importing the script that started it. Put the call behind "
             "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
         )
-    from rollmill.regimes.asynchronous import run
+    from rollmill.regimes.running import run
 
     if preset is not None and not isinstance(preset, str):
         preset = register_factory(preset)
@@ -202,11 +202,11 @@ def train(
 
 def _finished(directory: Path, total_steps: int) -> Run | None:
     """A run whose newest checkpoint has all the steps; None if there is something left to do."""
-    from rollmill.regimes.asynchronous import saved_steps
+    from rollmill.regimes.running import saved_steps
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics
 
-    done = saved_steps(directory)
+    done = saved_steps(directory, to_resume=False)
     if done is None or done < total_steps:
         return None
     rows = read_metrics(directory) if (directory / METRICS_FILE).exists() else []

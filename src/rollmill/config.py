@@ -125,6 +125,12 @@ class Config:
         return self.regime == "lockstep"
 
     @property
+    def iterations_per_checkpoint(self) -> int:
+        """In lockstep, iterations from one checkpoint to the next; 0 for none but the last."""
+        steps = self.checkpoint.every_steps
+        return 0 if steps is None else max(1, round(steps / self.learner.batch_size))
+
+    @property
     def batch_trajectories(self) -> int:
         """Trajectories (rows of slots) of one batch."""
         return self.learner.batch_size // self.rollout_length
@@ -209,6 +215,12 @@ class Config:
                 f"learner.batch_size={self.learner.batch_size}: in lockstep a batch is one rollout of every "
                 f"environment, num_envs x rollout_length = {self.num_envs} x {self.rollout_length} = {iteration} "
                 "samples; leave it out, or change one of the three."
+            )
+        if self.checkpoint.every_s is not None:
+            raise ConfigError(
+                f"checkpoint.every_s={self.checkpoint.every_s}: in lockstep checkpoints come after so many steps, not "
+                "seconds, because environments that cannot be saved are built anew there; use checkpoint.every_steps "
+                "and checkpoint.every_s=none."
             )
         if self.num_slots != "auto":
             raise ConfigError(

@@ -13,8 +13,8 @@ from rich.console import Console
 import rollmill
 from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.report import LearnerReport
-from rollmill.regimes.asynchronous import _leave_curve, _leave_ledger
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.running import _leave_curve, _leave_ledger
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsWriter, read_metrics

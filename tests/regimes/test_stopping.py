@@ -15,7 +15,7 @@ import pytest
 import rollmill
 from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
-from rollmill.regimes import asynchronous
+from rollmill.regimes import running
 from rollmill.runtime.events import ProcessHung
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -71,7 +71,7 @@ def test_sigterm_to_every_process_saves_what_was_learned(tmp_path: Path, to: str
         if to == "workers and soon to main":
             signal_after(0.2, os.getpid(), signal.SIGTERM)
 
-    outcome = asynchronous.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
+    outcome = running.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
     assert outcome.ended_by == "signal"
     assert saved_steps(tmp_path) == outcome.agent_steps > 0
 
@@ -86,7 +86,7 @@ def test_a_signal_ends_a_run_whose_learner_hangs(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     with pytest.raises(ProcessHung, match=r"learner .* did not end within .* since the newest checkpoint is lost"):
-        asynchronous.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
+        running.run(endless(), tmp_path, quiet=True, on_report=once_it_learns(send))
     assert time.monotonic() - sent[0] < LONGEST_END_S
 
 
@@ -111,7 +111,7 @@ def test_a_signal_ends_a_run_whose_workers_are_stuck_in_constructors(tmp_path: P
 
     kwargs = {"fault": "slow constructor at the mark", "mark": str(mark)}
     try:
-        outcome = asynchronous.run(endless(**{"env.kwargs": kwargs}), tmp_path, quiet=True, stop_when=is_building)
+        outcome = running.run(endless(**{"env.kwargs": kwargs}), tmp_path, quiet=True, stop_when=is_building)
     except KeyboardInterrupt:
         pass  # On a busy machine, where the learner itself does not come up in time.
     else:
@@ -128,14 +128,14 @@ def test_a_signal_that_comes_while_the_run_is_ending_is_told_to_the_caller(tmp_p
         return learned.is_set()
 
     learns = once_it_learns(lambda pids: learned.set())
-    outcome = asynchronous.run(endless(), tmp_path, quiet=True, on_report=learns, stop_when=ends_and_is_told_to)
+    outcome = running.run(endless(), tmp_path, quiet=True, on_report=learns, stop_when=ends_and_is_told_to)
     assert outcome.ended_by == "signal"
 
 
 def test_decorrelation_ends_with_the_run(tmp_path: Path) -> None:
     config = endless(**{"env.kwargs": {"fault": "slow"}, "rollout.decorrelate_steps": 10_000})
     reported: list[float] = []
-    asynchronous.run(
+    running.run(
         config,
         tmp_path,
         quiet=True,
@@ -164,6 +164,6 @@ def test_when_a_worker_hangs_the_learner_has_time_to_save(tmp_path: Path) -> Non
 
     config = endless(**{"env.kwargs": {"fault": "hang at the mark", "mark": str(mark)}, "rollout.step_timeout_s": 1.0})
     with pytest.raises(ProcessHung, match=r"rollout worker .*simulating") as failure:
-        asynchronous.run(config, tmp_path, quiet=True, on_report=on_report)
+        running.run(config, tmp_path, quiet=True, on_report=on_report)
     assert "faulty_envs.py" in str(failure.value)
     assert saved_steps(tmp_path) >= learned[0]

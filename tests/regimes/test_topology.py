@@ -6,8 +6,8 @@ import pytest
 
 import rollmill
 from rollmill.config import ConfigError
+from rollmill.regimes.asynchronous import plan_topology
 from rollmill.regimes.setup import Probed
-from rollmill.regimes.topology import plan_topology
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.slots import Topology
 

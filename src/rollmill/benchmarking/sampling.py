@@ -12,7 +12,7 @@ import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.config import Config
-from rollmill.regimes.asynchronous import prepare, probe, start_processes
+from rollmill.regimes.running import prepare, probe, start_processes
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage.slots import SlotStore

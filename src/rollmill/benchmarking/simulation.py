@@ -15,7 +15,7 @@ from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
-from rollmill.regimes.asynchronous import probe
+from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed, UserCode, build_group
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.child import ChildContext

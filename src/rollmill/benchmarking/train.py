@@ -23,7 +23,7 @@ from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
-from rollmill.regimes.asynchronous import run as run_async
+from rollmill.regimes.running import run as run_regime
 
 _WARM_UP_S = 10.0
 _SLICE_S = 10.0
@@ -138,7 +138,7 @@ def measure_training(
 
     endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None, report_every_s=1.0)
     with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
-        outcome = run_async(endless, Path(folder), quiet=True, on_report=window.take, stop_when=is_over)
+        outcome = run_regime(endless, Path(folder), quiet=True, on_report=window.take, stop_when=is_over)
     if outcome.ended_by == "signal":
         raise KeyboardInterrupt
     steps = window.steps_per_second

@@ -27,7 +27,7 @@ from rollmill.envs.registry import Registration, find_registration, registration
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
-from rollmill.envs.views import Group
+from rollmill.envs.views import SavableGroup
 from rollmill.specs import EnvSpec
 
 __all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "suggest"]
@@ -152,7 +152,7 @@ def make_group(
     num_threads: int = 1,
     squash: bool = False,
     budget: RestartBudget | None = None,
-) -> Group:
+) -> SavableGroup:
     """Build the environments of one group.
 
     Args:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +22,27 @@ if TYPE_CHECKING:
 __all__ = ["PythonGroup"]
 
 _NO_LIMIT = sys.maxsize
+
+
+class _State(NamedTuple):
+    """What a snapshot holds: the group's attributes of these names."""
+
+    envs: list[Any]
+    rebuilds: list[int]
+    deadlines: list[int]
+    clock: int
+    masked: list[int]
+    returns: Array
+    length: Array
+
+
+def _is_pickled_by_arguments(env: Any) -> bool:
+    from gymnasium import Wrapper
+    from gymnasium.utils import EzPickle
+
+    while isinstance(env, Wrapper) and not isinstance(env, EzPickle):
+        env = env.env
+    return isinstance(env, EzPickle)
 
 
 class PythonGroup:
@@ -99,14 +121,14 @@ class PythonGroup:
         self._actions = ActionCodec(action, squash)
         self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
         self._plain = self._codec.plain and not self._codec.has_mask
-        self._return = np.zeros(num_envs, np.float64)
+        self._returns = np.zeros(num_envs, np.float64)
         self._length = np.zeros(num_envs, np.int32)
 
     def reset(self, into: ObservationView) -> None:
         """Start every environment's first episode with its seed; see ``Group.reset``."""
         self._clock = 0
         self._masked = []
-        self._return.fill(0)
+        self._returns.fill(0)
         self._length.fill(0)
         self._steps = [env.step for env in self._envs]
         self._deadlines = [self._limit] * self.num_rows
@@ -181,13 +203,13 @@ class PythonGroup:
         outcome.episode_return.fill(np.nan)
         outcome.episode_length.fill(0)
         into.reset.fill(False)
-        self._return += outcome.reward
+        self._returns += outcome.reward
         self._length += 1
         restarted = self._masked + failed if failed else self._masked
         for row in restarted:
             outcome.valid[row] = False
             into.reset[row] = True
-            self._return[row] = 0.0
+            self._returns[row] = 0.0
             self._length[row] = 0
             self._steps[row] = self._envs[row].step
             if self._limit != _NO_LIMIT:
@@ -196,7 +218,7 @@ class PythonGroup:
         for row, terminated, truncated in ended:
             outcome.terminated[row] = terminated
             outcome.truncated[row] = truncated or not terminated
-            outcome.episode_return[row] = self._return[row]
+            outcome.episode_return[row] = self._returns[row]
             outcome.episode_length[row] = self._length[row]
             self._masked.append(row)
             self._deadlines[row] = _NO_LIMIT
@@ -206,6 +228,29 @@ class PythonGroup:
         if into.action_mask is not None:
             into.action_mask[self._masked] = True
             self._checks.masks(into.action_mask, self._clock)
+
+    def snapshot(self) -> bytes | None:
+        """The environments, pickled, and what is known of their episodes; see ``SavableGroup.snapshot``.
+
+        None where one of them cannot be pickled, or would be pickled as its constructor's arguments alone (Gymnasium's
+        ``EzPickle``: MuJoCo, Box2D).
+        """
+        if any(map(_is_pickled_by_arguments, self._envs)):
+            return None
+        try:
+            return pickle.dumps(_State(*(getattr(self, f"_{name}") for name in _State._fields)))
+        except Exception:  # Whatever a simulator's own objects raise.
+            return None
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on from a snapshot; see ``SavableGroup.restore``."""
+        self.close()
+        state = pickle.loads(snapshot)
+        for name in _State._fields:
+            setattr(self, f"_{name}", getattr(state, name))
+        self._steps = [env.step for env in self._envs]
+        for row in self._masked:
+            self._steps[row] = self._reset_instead(row)
 
     def close(self) -> None:
         """Close every environment; an exception in one does not keep the others open."""

@@ -201,6 +201,14 @@ class VectorGroup:
         self._checks.reward(outcome.reward, self._clock)
         self._checks.observation(into, self._clock)
 
+    def snapshot(self) -> bytes | None:
+        """None: what a native vector holds is its own; see ``SavableGroup.snapshot``."""
+        return None
+
+    def restore(self, snapshot: bytes) -> None:
+        """Not called, as there is no snapshot; see ``SavableGroup.restore``."""
+        raise NotImplementedError(f"{self._name} has no snapshots")
+
     def close(self) -> None:
         """Close the vector environment."""
         env, self._env = self._env, None

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Group", "ObservationView", "OutcomeView"]
+__all__ = ["Array", "Group", "ObservationView", "OutcomeView", "SavableGroup"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -64,4 +64,16 @@ class Group(Protocol):
 
     def close(self) -> None:
         """Close the environments; may be called twice."""
+        ...
+
+
+class SavableGroup(Group, Protocol):
+    """A group that a run may go on with where it was interrupted."""
+
+    def snapshot(self) -> bytes | None:
+        """All that decides how the group goes on; None where its environments cannot be saved."""
+        ...
+
+    def restore(self, snapshot: bytes) -> None:
+        """Go on from what :meth:`snapshot` gave, instead of a reset."""
         ...

@@ -53,7 +53,8 @@ class Fingerprints:
     """
 
     def __init__(self, path: Path, observation: Mapping[str, NDArray[Any]]) -> None:
-        self._file = path.open("w", buffering=1)
+        self._path = path
+        path.write_text("")
         self._observation = {name: array.reshape(-1, *array.shape[3:]) for name, array in observation.items()}
         self._chain = hashlib.sha256()
 
@@ -74,7 +75,8 @@ class Fingerprints:
             "learner": _digest(_of_learner(model, optimiser)),
         }
         self._chain.update(json.dumps(record).encode())
-        self._file.write(json.dumps(record | {"chain": self._chain.hexdigest()}) + "\n")
+        with self._path.open("a") as file:
+            file.write(json.dumps(record | {"chain": self._chain.hexdigest()}) + "\n")
 
     def _of_environment(self, batch: Batch, step: int) -> Iterable[NDArray[Any]]:
         for array in self._observation.values():

@@ -111,6 +111,7 @@ class Learner:
         self.sgd_steps = 0
         self.stale_samples = 0
         self.invalid_samples = 0
+        self._is_between_updates = True
         self._episodes: list[EpisodeEnd] = []
         self._recent_episodes: list[EpisodeEnd] = []
         self._lag = LagStatistics()
@@ -204,6 +205,7 @@ class Learner:
         keep = self._admit(batch)
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
         self._update_normalisers(batch, targets, keep)
+        self._is_between_updates = False
         whole = self._updater.learn(
             batch,
             targets,
@@ -213,6 +215,7 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
+        self._is_between_updates = whole
         # What was begun when the run was told to end is not counted.
         consumed = int(keep.sum()) if whole else 0
         self.agent_steps += consumed
@@ -303,6 +306,7 @@ class Learner:
         self._ledger.enter(SAVING)
         returns = [episode.episode_return for episode in self._recent_episodes]
         metric = float(np.mean(returns)) if len(returns) == RECENT_EPISODES else None
+        in_flight = self._pack_in_flight()
         return self._checkpoints.save(
             {
                 "model": self._model.state_dict(),
@@ -317,15 +321,21 @@ class Learner:
                 },
                 "recent_episodes": [[e.episode_return, e.episode_length] for e in self._recent_episodes],
                 "random": pack_random_states({"learner": self._random}),
+                **(in_flight or {}),
             },
             agent_steps=self.agent_steps,
             metric=metric,
             is_initial=self.sgd_steps == 0,
+            is_end=in_flight is None,
         )
+
+    def _pack_in_flight(self) -> dict[str, Any] | None:
+        """What a run needs, beside the learner's own state, to go on from here; None where it could not."""
+        return {}
 
     def _restore(self) -> None:
         """Goes on from the newest checkpoint that can be read and is of this network."""
-        self._checkpoints.load_latest(use=self._take_over)
+        self._checkpoints.load_latest(use=self._take_over, to_resume=True)
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         """Takes everything over from a checkpoint.

@@ -7,7 +7,11 @@ the version it is to act by is there. Nothing here is measured, and nothing depe
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rollmill.learning.batches import Assembler, Batch, IterationAssembler
@@ -16,21 +20,77 @@ from rollmill.learning.learner import Learner
 from rollmill.learning.objective import learns_in_time
 from rollmill.learning.settled import settled_fast_path
 from rollmill.specs import EnvSpec
+from rollmill.storage.group_states import GroupStates
 
-__all__ = ["LockstepLearner", "WrongVersionError"]
+__all__ = ["InFlight", "LockstepLearner", "WrongVersionError"]
 
 
 class WrongVersionError(RuntimeError):
     """A sample was collected by another version of the policy than its iteration asks for: a defect of ours."""
 
 
-class LockstepLearner(Learner):
-    """Learns from whole iterations, in order; :class:`rollmill.learning.learner.Learner` has the arguments.
+class InFlight(NamedTuple):
+    """What a checkpoint holds of the samplers, so that a run goes on as if it had never been interrupted.
 
-    ``updates`` counts iterations; a version is how many of them its weights have seen.
+    Attributes:
+        iteration: The one that groups are about to begin: the checkpoint's version.
+        versions: Older versions that they will still act by, the oldest first: (version, weights, mean and deviation of
+            the returns).
+        groups: State of each group, packed; empty before the first iteration.
     """
 
-    _moments_of_version: dict[int, tuple[float, float]]
+    iteration: int
+    versions: Sequence[tuple[int, NDArray[np.uint8], tuple[float, float]]]
+    groups: Sequence[bytes]
+
+    def pack(self) -> dict[str, Any]:
+        """As a checkpoint holds it."""
+        return {
+            "iteration": self.iteration,
+            "versions": [[v, torch.from_numpy(weights), list(moments)] for v, weights, moments in self.versions],
+            "groups": [torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in self.groups],
+        }
+
+    @classmethod
+    def unpack(cls, state: Mapping[str, Any]) -> InFlight:
+        """From a checkpoint's state.
+
+        Raises:
+            ValueError: The checkpoint is of another regime.
+        """
+        packed = state.get("in_flight")
+        if packed is None:
+            raise ValueError("it holds no groups to go on with: the run that wrote it was not in lockstep")
+        return cls(
+            packed["iteration"],
+            [(v, weights.numpy(), (moments[0], moments[1])) for v, weights, moments in packed["versions"]],
+            [group.numpy().tobytes() for group in packed["groups"]],
+        )
+
+
+class LockstepLearner(Learner):
+    """Learns from whole iterations, in order.
+
+    ``updates`` counts iterations; a version is how many of them its weights have seen.
+
+    Args:
+        *args: See :class:`rollmill.learning.learner.Learner`.
+        states: Where groups leave what they need to go on.
+        first_iteration: Where the run begins, or goes on.
+        save_every: Iterations from one checkpoint to the next; 0 for none but the last.
+        **kwargs: See :class:`rollmill.learning.learner.Learner`.
+    """
+
+    def __init__(self, *args: Any, states: GroupStates, first_iteration: int, save_every: int, **kwargs: Any) -> None:
+        """As a learner's; of a run that goes on, the older versions that groups still act by are published, too."""
+        self._states = states
+        self._first_iteration = first_iteration
+        self._save_every = save_every
+        self._saved_at = first_iteration
+        # The versions that groups may act by, the present one last.
+        self._versions: list[tuple[int, NDArray[np.uint8], tuple[float, float]]] = []
+        self._moments_of_version: dict[int, tuple[float, float]] = {}
+        super().__init__(*args, **kwargs)
 
     @property
     def version(self) -> int:
@@ -69,8 +129,47 @@ class LockstepLearner(Learner):
 
     def _publish(self) -> None:
         moments = self._model.value_moments()
-        known = getattr(self, "_moments_of_version", {})
-        # Replaced as a whole: the loader's thread reads it meanwhile.
-        oldest = self.version - self._num_versions
-        self._moments_of_version = {v: m for v, m in known.items() if v > oldest} | {self.version: moments}
         super()._publish()
+        self._remember(self.version, self._flat.bytes.copy(), moments)
+
+    def _remember(self, version: int, weights: NDArray[np.uint8], moments: tuple[float, float]) -> None:
+        self._versions = [*self._versions, (version, weights, moments)][-self._num_versions :]
+        # Replaced as a whole: the loader's thread reads it meanwhile.
+        self._moments_of_version = {v: m for v, _, m in self._versions}
+
+    def _is_save_due(self) -> bool:
+        return bool(self._save_every) and self.updates % self._save_every == 0 and self.updates > self._saved_at
+
+    def _save(self) -> Any:
+        path = super()._save()
+        self._saved_at = self.updates
+        self._states.remove_until(self.updates)
+        return path
+
+    def _pack_in_flight(self) -> dict[str, Any] | None:
+        """The groups' states, where they have left them at this version; None between two checkpoints."""
+        if not self._is_between_updates:
+            return None
+        groups: Sequence[bytes] = []
+        if self.updates:
+            try:
+                groups = self._states.read_packed(self.updates, range(self._store.topology.num_groups))
+            except FileNotFoundError:
+                return None
+        return {"in_flight": InFlight(self.updates, self._versions[:-1], groups).pack()}
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Learner`.
+
+        Raises:
+            ValueError: It is another checkpoint than the one that the groups go on from.
+        """
+        in_flight = InFlight.unpack(state)
+        if in_flight.iteration != self._first_iteration:
+            raise ValueError(
+                f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
+            )
+        super()._take_over(state)
+        for version, weights, moments in in_flight.versions:
+            self._weights.publish(version, weights)
+            self._remember(version, weights, moments)

@@ -62,6 +62,9 @@ _IMPALA: Overrides = {
     "learner.schedule": "linear",
 }
 
+# Environments that cannot be saved are built anew at each, which cuts their episodes short: so not too many.
+_BETWEEN_CHECKPOINTS = 1_000_000
+
 ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
 
 
@@ -91,4 +94,9 @@ def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: in
     # Whole trajectories go into a minibatch of a recurrent network's.
     while num_envs % minibatches:
         minibatches -= 1
-    return {"learner.batch_size": batch_size, "learner.minibatches": minibatches}
+    return {
+        "learner.batch_size": batch_size,
+        "learner.minibatches": minibatches,
+        "checkpoint.every_s": None,
+        "checkpoint.every_steps": _BETWEEN_CHECKPOINTS,
+    }

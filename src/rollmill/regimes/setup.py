@@ -1,10 +1,11 @@
-"""What every process of a run is given, and the functions that the processes run.
+"""What every process of a run is given, and what the regimes' processes have in common.
 
-The functions import torch inside, because rollout workers, which import this module too, must do without.
+Functions import torch inside, because rollout workers, which import this module too, must do without.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,11 +17,13 @@ from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
 from rollmill.specs import EnvSpec
+from rollmill.storage.group_states import GroupStates
 from rollmill.storage.slots import SlotField, SlotStore, Topology
 
 if TYPE_CHECKING:
     from rollmill.envs.failures import RestartBudget
-    from rollmill.envs.views import Group
+    from rollmill.envs.views import SavableGroup
+    from rollmill.learning.learner import Learner
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,14 @@ class Probed:
         state_size: S of the recurrent state; 0 for a feed-forward network.
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
+        first_iteration: In lockstep, where the run begins, or goes on.
     """
 
     spec: EnvSpec
     state_size: int
     weight_nbytes: int
     num_parameters: int
+    first_iteration: int = 0
 
 
 @dataclass(frozen=True)
@@ -101,8 +106,15 @@ def dawdling(context: ChildContext, config: Config) -> ChildContext:
     return replace(context, dawdle=Dawdler(config.debug_delay_s)) if config.debug_delay_s else context
 
 
-def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
-    """Child: builds one environment and the network, and reports their sizes."""
+def probe(context: ChildContext, config: Config, user_code: UserCode, run_dir: Path | None = None) -> None:
+    """Child: builds one environment and the network, and reports their sizes.
+
+    Args:
+        context: Takes the report.
+        config: Resolved.
+        user_code: What the user registered.
+        run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
+    """
     user_code.install()
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.models.flat_state import flat_nbytes
@@ -110,10 +122,33 @@ def probe(context: ChildContext, config: Config, user_code: UserCode) -> None:
 
     spec = probe_environment(config.env)
     model = make_model(spec.observation, spec.action, config.model)
-    context.send(Probed(spec, model.state_size, flat_nbytes(model), sum(p.numel() for p in model.parameters())))
+    first_iteration = _unpack_states(config, run_dir) if run_dir is not None and config.in_lockstep else 0
+    num_parameters = sum(p.numel() for p in model.parameters())
+    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
 
 
-def build_group(config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None) -> Group:
+def _unpack_states(config: Config, run_dir: Path) -> int:
+    """Lays out the states of the newest checkpoint that a run can go on from; returns its iteration."""
+    from rollmill.learning.lockstep import InFlight
+    from rollmill.storage.checkpoints import CheckpointStore
+
+    loaded = CheckpointStore(run_dir / "checkpoints", config.checkpoint).load_latest(to_resume=True)
+    in_flight = InFlight.unpack(loaded.state)
+    states = group_states(run_dir)
+    states.clear()
+    for group, packed in enumerate(in_flight.groups):
+        states.write_packed(in_flight.iteration, group, packed)
+    return in_flight.iteration
+
+
+def group_states(run_dir: Path) -> GroupStates:
+    """Where a run's groups leave what they need to go on."""
+    return GroupStates(run_dir / "checkpoints" / ".groups")
+
+
+def build_group(
+    config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None
+) -> SavableGroup:
     """The environments of one group, seeded by their places in the whole run.
 
     Args:
@@ -141,84 +176,41 @@ def build_group(config: Config, group: int, budget: RestartBudget | None = None,
     )
 
 
-def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
-    """Child: one rollout worker."""
-    setup.user_code.install()
-    from rollmill.envs.failures import RestartBudget
-    from rollmill.rollout.worker import RolloutWorker
-    from rollmill.runtime.seeds import stream
-
-    config = setup.config
-    budget = RestartBudget(config.env.restart_budget)
+def random_steps(config: Config, topology: Topology) -> Callable[[int], int]:
+    """How many steps with random actions each group takes first, given its index: evenly spread over the groups."""
     steps = config.rollout.decorrelate_steps
     most = config.rollout_length if steps == "auto" else steps
-    others = max(1, setup.topology.num_groups - 1)
-    RolloutWorker(
-        dawdling(context, config),
-        setup.store(),
-        worker,
-        lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
-        action=setup.probed.spec.action,
-        random_steps=lambda group: most * group // others,
-        random=lambda group: stream(setup.sampling_seed, "decorrelation", group),
-    ).run()
+    others = max(1, topology.num_groups - 1)
+    return lambda group: most * group // others
 
 
-def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
-    """Child: one policy worker."""
-    setup.user_code.install()
-    import torch
+def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Learner]) -> None:
+    """Runs the learner of a regime.
 
-    from rollmill.inference.lockstep import LockstepPolicyWorker
-    from rollmill.inference.worker import PolicyWorker
-    from rollmill.models.device import resolve_device
-    from rollmill.models.precision import settled_precision
-    from rollmill.models.registry import make_model
-    from rollmill.runtime.seeds import int_seed
-    from rollmill.storage.weights import WeightStore
-
-    config, spec = setup.config, setup.probed.spec
-    torch.set_num_threads(config.inference.threads)
-    torch.set_flush_denormal(True)
-    model = make_model(spec.observation, spec.action, config.model)
-    parts = dawdling(context, config), setup.store(), WeightStore(setup.arena), index, model
-    if not config.in_lockstep:
-        seed = int_seed(setup.sampling_seed, "policy worker", index)
-        PolicyWorker(*parts, action=spec.action, config=config.inference, seed=seed).run()
-        return
-    precision = settled_precision(
-        config.inference.precision, resolve_device(config.inference.device), has_images=spec.has_images
-    )
-    LockstepPolicyWorker(
-        *parts, action=spec.action, config=replace(config.inference, precision=precision), seed=config.seed
-    ).run()
-
-
-def learner(context: ChildContext, setup: RunSetup) -> None:
-    """Child: the learner."""
+    Args:
+        context: The process's.
+        setup: The run's.
+        make: The learner's class, with what is its own.
+    """
     setup.user_code.install()
     import torch
 
     from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-    from rollmill.learning.learner import Learner
-    from rollmill.learning.lockstep import LockstepLearner
     from rollmill.models.registry import make_model
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.checkpoints import CheckpointStore
     from rollmill.storage.weights import WeightStore
 
-    config, spec = setup.config, setup.probed.spec
+    config, spec, store = setup.config, setup.probed.spec, setup.store()
     torch.set_num_threads(config.learner.threads)
     # What gets no gradient any more, such as a ReLU that has died, leaves moments that shrink until they are denormal,
     # and stay so; arithmetic with such numbers takes a hundred times as long.
     torch.set_flush_denormal(True)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    store = setup.store()
     fingerprints = None
     if config.debug_fingerprints:
         fingerprints = Fingerprints(setup.run_dir / FINGERPRINTS_FILE, store.observation)
-    kind = LockstepLearner if config.in_lockstep else Learner
-    kind(
+    make(
         dawdling(context, config),
         store,
         WeightStore(setup.arena),

@@ -1,8 +1,6 @@
 """The rollout worker's loop: take a group whose actions have come, step it into its slot, ask for the next actions.
 
-Where slots are shared, V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same
-observation. In lockstep these are computed with two versions of the policy, so V(x_T) is asked for by itself, and the
-slot is complete before the next one begins.
+V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation.
 
 With two or more groups on a worker the sampling is double-buffered: while a policy worker computes one group's actions
 the worker steps another one (Sample Factory, section 3.2). Work is done for a group at a time; the environments write
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.views import Group, ObservationView, OutcomeView
+from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.rollout.phases import BOOKKEEPING, BUILDING, SIMULATING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
@@ -29,21 +27,31 @@ _POLL_S = 0.2
 
 
 @dataclass
-class _Pool:
+class SlotPool:
     """Free slots, and the groups that wait for one of them."""
 
     free: deque[int]
-    parked: deque[_HostedGroup] = field(default_factory=deque)
+    parked: deque[HostedGroup] = field(default_factory=deque)
 
 
 @dataclass
-class _HostedGroup:
-    """Where one group stands. ``step`` is T while the group waits for V(x_T), or for a free slot."""
+class HostedGroup:
+    """Where one group stands.
+
+    Attributes:
+        index: Which group.
+        environments: Its environments.
+        pool: Where its slots come from.
+        iteration: In lockstep, which one its slot belongs to.
+        slot: Where it writes.
+        step: Where in the slot; T while it waits for another one.
+        previous_slot: The full one whose V(x_T) has not come yet.
+    """
 
     index: int
-    environments: Group
-    pool: _Pool
-    iteration: int
+    environments: SavableGroup
+    pool: SlotPool
+    iteration: int = 0
     slot: int = NO_SLOT
     step: int = 0
     previous_slot: int = NO_SLOT
@@ -59,7 +67,7 @@ class RolloutWorker:
         make_group: Builds the environments of a group, given its index.
         action: The action spec, for the random actions of decorrelation.
         random_steps: How many steps with random actions a group takes before its first slot, given its index.
-        random: The stream of a group's random actions, given its index.
+        random: The stream of a group's random actions.
     """
 
     def __init__(
@@ -67,17 +75,18 @@ class RolloutWorker:
         context: ChildContext,
         store: SlotStore,
         worker: int,
-        make_group: Callable[[int], Group],
+        make_group: Callable[[int], SavableGroup],
         *,
         action: ActionSpec,
         random_steps: Callable[[int], int],
-        random: Callable[[int], np.random.Generator],
+        random: Callable[[HostedGroup], np.random.Generator],
     ) -> None:
         """Builds the environments, until told to stop; their constructors' errors come out of here."""
         self._context = context
         self._ledger = context.ledger
         self._store = store
         self._worker = worker
+        self._rollout_length = store.topology.rollout_length
         self._inbox = store.inboxes[worker]
         self._messages = np.empty(store.topology.num_groups + store.topology.num_slots, np.int64)
         arrays = store.arrays
@@ -88,16 +97,16 @@ class RolloutWorker:
         self._action = action
         self._random_steps = random_steps
         self._random = random
-        self._groups: dict[int, _HostedGroup] = {}
-        self._pool_of_slot: dict[int, _Pool] = {}
-        self._pools: list[_Pool] = []
+        self._groups: dict[int, HostedGroup] = {}
+        self._pool_of_slot: dict[int, SlotPool] = {}
+        self._pools: list[SlotPool] = []
         self._build(make_group)
 
-    def _build(self, make_group: Callable[[int], Group]) -> None:
+    def _build(self, make_group: Callable[[int], SavableGroup]) -> None:
         """Builds the groups in the order of their indices, until told to stop."""
-        pool_of_group: dict[int, _Pool] = {}
+        pool_of_group: dict[int, SlotPool] = {}
         for groups, slots in self._store.topology.pools_of_worker(self._worker):
-            pool = _Pool(deque(slots))
+            pool = SlotPool(deque(slots))
             self._pools.append(pool)
             self._pool_of_slot |= dict.fromkeys(slots, pool)
             pool_of_group |= dict.fromkeys(groups, pool)
@@ -105,8 +114,7 @@ class RolloutWorker:
             if self._context.stop.is_set():
                 break
             self._ledger.enter(BUILDING)  # Again for each group: a sign of life.
-            iteration = int(self._store.group_iteration[index])
-            self._groups[index] = _HostedGroup(index, make_group(index), pool_of_group[index], iteration)
+            self._groups[index] = HostedGroup(index, make_group(index), pool_of_group[index])
 
     def run(self) -> None:
         """Samples until the stop flag is set, then closes the environments.
@@ -153,14 +161,19 @@ class RolloutWorker:
                 self._ledger.add(1, len(failures))
                 failures.clear()
 
-    def _start(self, group: _HostedGroup) -> None:
-        """Resets a group, lets it run ahead with random actions, and submits its first observation."""
-        slot = group.pool.free.popleft()
+    def _start(self, group: HostedGroup) -> None:
+        """Submits a group's first observation."""
+        group.slot = group.pool.free.popleft()
+        self._begin_episodes(group, group.slot)
+        self._submit(group)
+
+    def _begin_episodes(self, group: HostedGroup, slot: int) -> None:
+        """Resets a group, and lets it run ahead with random actions; what it shows then is x_0 of the slot."""
         first, scratch = self._observation_at(slot, 0), self._outcome_at(slot, 0)
         self._ledger.enter(BUILDING)
         group.environments.reset(first)
         self._ledger.enter(SIMULATING)
-        random = self._random(group.index)
+        random = self._random(group)
         for _ in range(self._random_steps(group.index)):
             if self._context.stop.is_set():
                 break
@@ -169,22 +182,20 @@ class RolloutWorker:
             group.environments.step(*actions, first, scratch)
             self._ledger.enter(SIMULATING)
         self._ledger.enter(BOOKKEEPING)
-        group.slot = slot
-        self._submit(group)
 
-    def _go_on(self, group: _HostedGroup) -> None:
-        """The policy worker has answered: with a_t, or beside a full slot's x_T with V(x_T) alone."""
-        if group.step == self._store.topology.rollout_length:
-            self._complete(group.slot)
-            self._begin_or_park(group)
-            return
-        if group.previous_slot != NO_SLOT:  # Its V(x_T) has come with the actions of this one's x_0.
+    def _go_on(self, group: HostedGroup) -> None:
+        """a_t has come: completes the previous slot if its V(x_T) came with it, and steps the environments."""
+        if group.previous_slot != NO_SLOT:
             self._complete(group.previous_slot)
             group.previous_slot = NO_SLOT
         self._step(group)
+        if group.step < self._rollout_length:
+            self._submit(group)
+        else:
+            self._begin_or_park(group)
 
-    def _step(self, group: _HostedGroup) -> None:
-        """Steps the environments by a_t, and asks for what comes next."""
+    def _step(self, group: HostedGroup) -> None:
+        """Steps the environments by a_t."""
         slot, step = group.slot, group.step
         actions = self._actions_at(slot, step)
         into, outcome = self._observation_at(slot, step + 1), self._outcome_at(slot, step)
@@ -193,13 +204,8 @@ class RolloutWorker:
         self._ledger.enter(BOOKKEEPING)
         self._ledger.add(0, int(np.count_nonzero(outcome.valid)))
         group.step = step + 1
-        topology = self._store.topology
-        if group.step < topology.rollout_length or topology.in_lockstep:
-            self._submit(group)
-        else:
-            self._begin_or_park(group)
 
-    def _begin_or_park(self, group: _HostedGroup) -> None:
+    def _begin_or_park(self, group: HostedGroup) -> None:
         """Goes on in a free slot, or waits for one."""
         if group.pool.free:
             self._begin_slot(group, group.pool.free.popleft())
@@ -207,29 +213,25 @@ class RolloutWorker:
             group.pool.parked.append(group)
             self._store.park(group.index)
 
-    def _begin_slot(self, group: _HostedGroup, slot: int) -> None:
-        """Goes on in a new slot: x_T of the full one becomes x_0 of this one."""
-        full, last = group.slot, self._store.topology.rollout_length
-        arrays = self._store.arrays
-        for array in self._store.observation.values():
-            array[slot, 0] = array[full, last]
-        for name in ("reset", "action_mask"):
-            if name in arrays:
-                arrays[name][slot, 0] = arrays[name][full, last]
-        if not self._store.topology.in_lockstep:
-            group.previous_slot = full
-        group.slot, group.step = slot, 0
-        group.iteration += 1
+    def _begin_slot(self, group: HostedGroup, slot: int) -> None:
+        """Goes on in a new slot, whose x_0 is the full one's x_T."""
+        self._carry_over(group.slot, slot)
+        group.previous_slot, group.slot, group.step = group.slot, slot, 0
         self._store.group_is_parked[group.index] = False
         self._submit(group)
 
-    def _submit(self, group: _HostedGroup) -> None:
+    def _carry_over(self, full: int, slot: int) -> None:
+        """x_T of a full slot becomes x_0 of another one, or of the same."""
+        for name in self._store.carried:
+            array = self._store.arrays[name]
+            array[slot, 0] = array[full, self._rollout_length]
+
+    def _submit(self, group: HostedGroup) -> None:
         """Asks the group's policy worker for actions; the table says where the observation stands."""
         self._context.dawdle()
         store = self._store
         store.group_slot[group.index] = group.slot
         store.group_step[group.index] = group.step
-        store.group_iteration[group.index] = group.iteration
         store.group_previous_slot[group.index] = group.previous_slot
         store.group_generation[group.index] = store.generation[group.slot]
         policy_worker = store.topology.policy_worker_of_group[group.index]

@@ -41,7 +41,7 @@ __all__ = [
     "read_header",
 ]
 
-_NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)\.pt")
+_NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)(_end)?\.pt")
 _TEMPORARY = ".writing-"
 _Read = TypeVar("_Read")
 
@@ -94,7 +94,9 @@ class LoadedCheckpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints of one run, in one folder: ``checkpoint_<number>_steps_<agent steps>.pt`` and ``best.pt``.
 
-    The number counts saves, so that the newest is the last one written, also after a run went back to an older one.
+    The number counts saves, so that the newest is the last one written, also after a run went back to an older one. A
+    name that ends in ``_end`` is what a run ended with between two points from which it can go on: to be looked at, and
+    played with, but not to be resumed.
 
     Args:
         folder: Created by the first save.
@@ -119,11 +121,17 @@ class CheckpointStore:
         """Where the untrained network is, if it was saved."""
         return self.folder / "initial.pt"
 
-    def paths(self) -> list[Path]:
-        """Returns the numbered checkpoints, the newest first, whether or not they can be read."""
+    def paths(self, *, to_resume: bool = False) -> list[Path]:
+        """Returns the numbered checkpoints, the newest first, whether or not they can be read.
+
+        Args:
+            to_resume: Leave out those that a run only ended with.
+        """
         if not self.folder.is_dir():
             return []
-        numbered = [p for p in self.folder.iterdir() if _NAME.fullmatch(p.name)]
+        numbered = [
+            p for p in self.folder.iterdir() if (name := _NAME.fullmatch(p.name)) and not (to_resume and name[3])
+        ]
         return sorted(numbered, key=_number, reverse=True)
 
     def is_due(self, agent_steps: int) -> bool:
@@ -140,7 +148,13 @@ class CheckpointStore:
         )
 
     def save(
-        self, state: Mapping[str, Any], agent_steps: int, metric: float | None = None, *, is_initial: bool = False
+        self,
+        state: Mapping[str, Any],
+        agent_steps: int,
+        metric: float | None = None,
+        *,
+        is_initial: bool = False,
+        is_end: bool = False,
     ) -> Path:
         """Writes ``state`` as the newest checkpoint, updates the best one, and removes what is not kept.
 
@@ -149,6 +163,7 @@ class CheckpointStore:
             agent_steps: Agent steps consumed so far.
             metric: Mean return of recent episodes; None (or not finite) where there is none.
             is_initial: Nothing has been learned yet.
+            is_end: The run cannot go on from here.
 
         Returns:
             The new file.
@@ -161,7 +176,7 @@ class CheckpointStore:
             metric = None
         content = encode_checkpoint(state, agent_steps, metric)
         number = 1 + max(map(_number, self.paths()), default=0)
-        path = self.folder / f"checkpoint_{number:06d}_steps_{agent_steps:012d}.pt"
+        path = self.folder / f"checkpoint_{number:06d}_steps_{agent_steps:012d}{'_end' * is_end}.pt"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for leftover in self.folder.glob(f"{_TEMPORARY}*"):
@@ -171,8 +186,10 @@ class CheckpointStore:
                 self._write(self.best_path, content)
             if self._config.keep_initial and is_initial:
                 self._write(self.initial_path, content)
-            for old in self.paths()[self._config.keep :]:
-                old.unlink(missing_ok=True)
+            kept = {path, *self.paths(to_resume=True)[: self._config.keep]}
+            for old in self.paths():
+                if old not in kept:
+                    old.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
                 f"could not write the checkpoint {path}: {error}; make room or mend the folder's permissions (earlier "
@@ -182,7 +199,11 @@ class CheckpointStore:
         return path
 
     def load_latest(
-        self, map_location: Any = "cpu", *, use: Callable[[dict[str, Any]], None] | None = None
+        self,
+        map_location: Any = "cpu",
+        *,
+        use: Callable[[dict[str, Any]], None] | None = None,
+        to_resume: bool = False,
     ) -> LoadedCheckpoint:
         """Loads the newest checkpoint that is whole, with a ``CheckpointWarning`` for each newer one that is not.
 
@@ -190,6 +211,7 @@ class CheckpointStore:
             map_location: Device to load tensors to, as for ``torch.load``.
             use: Called with its state; where that raises ``ValueError``, the checkpoint does not fit, and the one
                 before it is tried.
+            to_resume: Leave out those that a run only ended with.
 
         Raises:
             CheckpointError: There is none, or none can be used.
@@ -204,22 +226,25 @@ class CheckpointStore:
                     raise CheckpointError(f"{path} does not fit this run: {error}") from error
             return header, state
 
-        (header, state), path = self._newest(read, warn=True)
+        (header, state), path = self._newest(read, warn=True, to_resume=to_resume)
         self._saved_at_s, self._saved_at_steps = self._clock(), header.agent_steps
         return LoadedCheckpoint(state, path)
 
-    def latest_header(self) -> CheckpointHeader:
+    def latest_header(self, *, to_resume: bool = False) -> CheckpointHeader:
         """What the checkpoint says of itself that ``load_latest`` takes; no torch is needed, and no warning given.
+
+        Args:
+            to_resume: As for ``load_latest``.
 
         Raises:
             CheckpointError: There is none, or none is whole.
         """
-        return self._newest(verify_checkpoint, warn=False)[0]
+        return self._newest(verify_checkpoint, warn=False, to_resume=to_resume)[0]
 
-    def _newest(self, read: Callable[[Path], _Read], *, warn: bool) -> tuple[_Read, Path]:
+    def _newest(self, read: Callable[[Path], _Read], *, warn: bool, to_resume: bool) -> tuple[_Read, Path]:
         """What ``read`` makes of the newest checkpoint that it does not refuse."""
         passed_over: dict[Path, str] = {}
-        while paths := [p for p in self.paths() if p not in passed_over]:
+        while paths := [p for p in self.paths(to_resume=to_resume) if p not in passed_over]:
             path = paths[0]
             try:
                 return read(path), path

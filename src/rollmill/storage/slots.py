@@ -221,6 +221,10 @@ class SlotStore:
             for f in fields
             if f.name.startswith(OBSERVATION_PREFIX)
         }
+        # What x_T of one slot and x_0 of the next one share.
+        self.carried = [
+            name for name in self.arrays if name.startswith(OBSERVATION_PREFIX) or name in ("reset", "action_mask")
+        ]
         self.generation = arena["slot_generation"]
         self.references = arena["slot_references"]
         self.group_slot = arena["group_slot"]

@@ -1,0 +1,126 @@
+"""The lockstep regime (Cleanba): iteration i is learned from what policy version max(0, i - lag) collected, exactly.
+
+Each group has ``lag + 1`` slots of its own, and gets one back after the learner has published what it learned from it:
+so a free slot says that the version to act by is there, and the number of slots is the lag. The functions that
+processes run import torch inside, because rollout workers, which import this module too, must do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from rollmill.config import Config
+from rollmill.regimes.setup import (
+    Probed,
+    RunSetup,
+    build_group,
+    dawdling,
+    group_states,
+    random_steps,
+    run_learner,
+)
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.seeds import int_seed, stream
+from rollmill.storage.slots import Topology
+
+
+def plan_topology(config: Config, probed: Probed) -> Topology:
+    """Gives each group ``lag + 1`` slots, and spreads groups over the workers.
+
+    Who steps or infers a group changes the speed alone. Policy workers get whole batches; rollout workers get groups of
+    different ones, so that some are stepped while others are inferred.
+    """
+    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
+    groups_per_batch = config.inference.groups_per_batch
+    assert num_workers != "auto"
+    assert envs_per_group != "auto"
+    assert groups_per_batch != "auto"
+    num_groups = config.num_envs // envs_per_group
+    slots_per_group = config.lag + 1
+    return Topology(
+        rollout_length=config.rollout_length,
+        group_rows=envs_per_group * probed.spec.rows_per_env,
+        worker_of_group=tuple(group % num_workers for group in range(num_groups)),
+        policy_worker_of_group=tuple(
+            group // groups_per_batch % config.inference.num_workers for group in range(num_groups)
+        ),
+        slots_of_worker=tuple(
+            slots_per_group * len(range(worker, num_groups, num_workers)) for worker in range(num_workers)
+        ),
+        slots_per_group=slots_per_group,
+        groups_per_batch=groups_per_batch,
+        num_policy_workers=config.inference.num_workers,
+    )
+
+
+def _seed_from(config: Config, iteration: int) -> int:
+    """What keys environments that are built for this iteration; those built for different ones share nothing."""
+    return int_seed(config.seed, "built for iteration", iteration, bits=63) if iteration else config.seed
+
+
+def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
+    """Child: one rollout worker."""
+    setup.user_code.install()
+    from rollmill.envs.failures import RestartBudget
+    from rollmill.rollout.lockstep import LockstepRolloutWorker
+
+    config = setup.config
+    budget = RestartBudget(config.env.restart_budget)
+    LockstepRolloutWorker(
+        dawdling(context, config),
+        setup.store(),
+        worker,
+        lambda group, iteration: build_group(config, group, budget, seed=_seed_from(config, iteration)),
+        action=setup.probed.spec.action,
+        random_steps=random_steps(config, setup.topology),
+        random=lambda group: stream(_seed_from(config, group.iteration), "decorrelation", group.index),
+        states=group_states(setup.run_dir),
+        first_iteration=setup.probed.first_iteration,
+        save_every=config.iterations_per_checkpoint,
+    ).run()
+
+
+def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
+    """Child: one policy worker."""
+    setup.user_code.install()
+    import torch
+
+    from rollmill.inference.lockstep import LockstepPolicyWorker
+    from rollmill.models.device import resolve_device
+    from rollmill.models.precision import settled_precision
+    from rollmill.models.registry import make_model
+    from rollmill.storage.weights import WeightStore
+
+    config, spec = setup.config, setup.probed.spec
+    torch.set_num_threads(config.inference.threads)
+    torch.set_flush_denormal(True)
+    device = resolve_device(config.inference.device)
+    precision = settled_precision(config.inference.precision, device, has_images=spec.has_images)
+    LockstepPolicyWorker(
+        dawdling(context, config),
+        setup.store(),
+        WeightStore(setup.arena),
+        index,
+        make_model(spec.observation, spec.action, config.model),
+        action=spec.action,
+        config=replace(config.inference, precision=precision),
+        seed=config.seed,
+        first_iteration=setup.probed.first_iteration,
+    ).run()
+
+
+def learner(context: ChildContext, setup: RunSetup) -> None:
+    """Child: the learner."""
+    from rollmill.learning.lockstep import LockstepLearner
+
+    run_learner(
+        context,
+        setup,
+        partial(
+            LockstepLearner,
+            states=group_states(setup.run_dir),
+            first_iteration=setup.probed.first_iteration,
+            save_every=setup.config.iterations_per_checkpoint,
+        ),
+    )

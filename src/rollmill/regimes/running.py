@@ -1,0 +1,290 @@
+"""A run, from its first process to its last, whatever its regime.
+
+A regime is a module of this folder: how groups and slots are spread (``plan_topology``), and what the processes run
+(``rollout_worker``, ``policy_worker``, ``learner``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollmill.config import Config
+from rollmill.inference import phases as inference_phases
+from rollmill.learning import phases as learning_phases
+from rollmill.learning.report import LearnerReport
+from rollmill.options import flatten
+from rollmill.regimes import asynchronous, lockstep
+from rollmill.regimes import setup as children
+from rollmill.regimes.ending import LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
+from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.setup import Probed, RunSetup, UserCode
+from rollmill.reporting.display import Display
+from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
+from rollmill.reporting.metrics import MetricsWriter, read_metrics
+from rollmill.reporting.plots import plot_runs
+from rollmill.rollout import phases as rollout_phases
+from rollmill.runtime.affinity import plan
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.events import Exited, Failed, Message
+from rollmill.runtime.logs import run_log
+from rollmill.runtime.seeds import int_seed
+from rollmill.runtime.signals import StopSignals
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.storage import weights
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
+from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
+
+__all__ = ["EndedBy", "Outcome", "run"]
+
+_REGIMES = {"async": asynchronous, "lockstep": lockstep}
+
+_POLL_S = 0.25
+_PROBE_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended.
+
+    Attributes:
+        agent_steps: Agent steps consumed, earlier sessions included.
+        episode_return: Mean raw return of the last 100 episodes, or None.
+        summary: The ledger, as text.
+        ended_by: What ended it.
+        probed: What was trained.
+    """
+
+    agent_steps: int
+    episode_return: float | None
+    summary: str
+    ended_by: EndedBy
+    probed: Probed
+
+
+def run(
+    config: Config,
+    run_dir: Path,
+    *,
+    resume: bool = False,
+    quiet: bool = False,
+    on_report: Callable[[LearnerReport, float], None] | None = None,
+    stop_when: Callable[[], bool] | None = None,
+) -> Outcome:
+    """Trains one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
+
+    Args:
+        config: A resolved configuration.
+        run_dir: Exists; gets metrics, checkpoints and the log.
+        resume: Whether to go on from the newest checkpoint in it.
+        quiet: Whether to show nothing.
+        on_report: Called with every report of the learner and the seconds since training began.
+        stop_when: Asked several times a second; True ends the run as Ctrl-C does.
+
+    Raises:
+        ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, had
+            three seconds to save a checkpoint.
+        NotEnoughMemory: The slots do not fit into memory.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
+    """
+    display = None if quiet else Display()
+    log_path = run_dir / "run.log"
+    with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
+        probed = probe(
+            supervisor, config, run_dir if resume else None, is_stop_wanted=lambda: signals.received is not None
+        )
+        already = saved_steps(run_dir) if resume else None
+        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already)
+        writer = MetricsWriter(
+            run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
+        )
+        earlier = read_metrics(run_dir) if resume else []
+        with Monitor(
+            config,
+            probed,
+            writer=writer,
+            display=display,
+            on_report=on_report,
+            time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+            episodes_before=int(earlier[-1]["episodes"]) if earlier else 0,
+        ) as monitor:
+            monitor.note(describe(run_setup))
+            start_processes(supervisor, run_setup)
+
+            def wanted_end() -> EndedBy | None:
+                if signals.received is not None:
+                    return "signal"
+                if monitor.has_reached_target:
+                    return "target_return"
+                return "caller" if stop_when is not None and stop_when() else None
+
+            try:
+                finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end)
+            except BaseException:
+                # A run of hours that fails says where its time went, too; its curve takes longer than it may.
+                _leave_ledger(run_dir, format_ledger(supervisor.snapshot()), note=monitor.note)
+                raise
+            accounts = supervisor.snapshot()
+            supervisor.stop(grace_s=grace_s)
+            summary = format_ledger(accounts)
+            _leave_ledger(run_dir, summary, note=monitor.note)
+            _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
+            monitor.note(summary)
+            return Outcome(
+                finished.report.agent_steps,
+                monitor.mean_return,
+                summary,
+                # Also one that came while the run was ending already: whoever called is to end, too.
+                "signal" if signals.received is not None else ended_by,
+                probed,
+            )
+
+
+def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
+    """Agent steps of the newest checkpoint: metrics written after it belong to what will be done again."""
+    try:
+        store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+        return store.latest_header(to_resume=to_resume).agent_steps
+    except CheckpointError:
+        return None  # The learner will find the same, and say so.
+
+
+def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
+    """Writes the account of a run that is over, so nothing here may fail it."""
+    try:
+        (run_dir / LEDGER_FILE).write_text(summary + "\n")
+    except OSError as error:
+        note(f"{LEDGER_FILE} could not be written: {error}")
+
+
+def _leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> None:
+    """Draws the curves of a run that is over, so nothing here may fail it."""
+    try:
+        plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
+    except Exception as error:  # Of a drawing library there is no telling which.
+        note(f"learning_curve.png could not be drawn: {error!r}; try again with rollmill plot {run_dir}")
+
+
+def probe(
+    supervisor: Supervisor,
+    config: Config,
+    run_dir: Path | None = None,
+    *,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+) -> Probed:
+    """Builds one environment and the network in a process of its own, so that neither can harm this one.
+
+    Args:
+        supervisor: Starts the process.
+        config: Resolved.
+        run_dir: Of a run that goes on.
+        is_stop_wanted: Asked meanwhile.
+
+    Raises:
+        ProcessFailed: It failed, or took too long.
+        KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
+    """
+    handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir)
+    deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    found: Probed | None = None
+    while time.monotonic() < deadline:
+        if is_stop_wanted():
+            raise KeyboardInterrupt
+        for event in supervisor.poll(_POLL_S):
+            if isinstance(event, Failed):
+                if was_signalled_with_us(event, is_stop_wanted):
+                    raise KeyboardInterrupt
+                raise event.error()
+            if isinstance(event, Message) and isinstance(event.content, Probed):
+                found = event.content
+            if isinstance(event, Exited):
+                if found is None:
+                    raise exited_early(event).error()
+                return found
+    stacks = supervisor.stacks(handle)
+    raise Failed(handle, f"{handle} could not make the environment within {_PROBE_TIMEOUT_S:.0f} s.", stacks).error()
+
+
+def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, saved_steps: int | None = None) -> RunSetup:
+    """Lays out and allocates the shared memory.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        run_dir: The run's directory.
+        resume: Whether the learner goes on from a checkpoint.
+        saved_steps: Agent steps of that checkpoint.
+    """
+    topology = _REGIMES[config.regime].plan_topology(config, probed)
+    fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology)
+    # The newest version, and in lockstep those that groups may still be acting by.
+    weights.add_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
+    arena = Arena.create(
+        layout,
+        poison=config.debug_poison,
+        advice="use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size",
+    )
+    SlotStore(arena, fields, topology, create=True)
+    weights.WeightStore(arena, create=True)
+    return RunSetup(
+        config,
+        probed,
+        topology,
+        fields,
+        arena,
+        run_dir,
+        resume,
+        UserCode.of_this_process(config),
+        # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
+        int_seed(config.seed, "resumed", saved_steps, bits=63) if saved_steps else config.seed,
+    )
+
+
+def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
+    """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
+    config, topology = run_setup.config, run_setup.topology
+    regime = _REGIMES[config.regime]
+    placement = plan(
+        num_rollout_workers=topology.num_workers,
+        num_policy_workers=topology.num_policy_workers,
+        num_learners=int(learner),
+        config=config.placement,
+        threads_per_learner=config.learner.threads,
+    )
+    if learner:
+        cpus, nice = placement.learners[0]
+        # torch.compile would start processes of its own.
+        threads = {"OMP_NUM_THREADS": str(config.learner.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        supervisor.start(
+            LEARNER, regime.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
+        )
+    for index, (cpus, nice) in enumerate(placement.policy_workers):
+        name, threads = f"policy worker {index}", {"OMP_NUM_THREADS": str(config.inference.threads)}
+        supervisor.start(
+            name,
+            regime.policy_worker,
+            run_setup,
+            index,
+            role=inference_phases.ROLE,
+            env=threads,
+            cpus=cpus,
+            nice=nice,
+        )
+    for worker, (cpus, nice) in enumerate(placement.rollout_workers):
+        name = f"rollout worker {worker}"
+        supervisor.start(name, regime.rollout_worker, run_setup, worker, role=rollout_phases.ROLE, cpus=cpus, nice=nice)
+
+
+def describe(run_setup: RunSetup) -> str:
+    """One line about what is being started."""
+    topology, probed = run_setup.topology, run_setup.probed
+    memory = run_setup.arena.nbytes / 2**20
+    return (
+        f"{probed.spec.name}: {run_setup.config.num_envs} environments in {topology.num_groups} groups of "
+        f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "
+        f"worker(s), {probed.num_parameters:,} parameters, {topology.num_slots} slots in {memory:,.0f} MiB"
+    )
