@@ -86,7 +86,7 @@ def serving(
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(model), alias=True).bytes)
     stop = threading.Event()
-    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(ROLE))
+    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(ROLE), dawdle=lambda: None)
     config = InferenceConfig(device="cpu", precision=precision, **options)
     worker = PolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
     thread = threading.Thread(target=worker.run)

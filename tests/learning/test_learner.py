@@ -21,7 +21,7 @@ def test_samples_older_than_the_limit_do_not_count(most: int, kept: int) -> None
         }
     )
     learner: Any = SimpleNamespace(
-        sgd_steps=10,
+        version=10,
         stale_samples=5,
         invalid_samples=7,
         _lag=LagStatistics(),

@@ -23,7 +23,7 @@ def test_nothing_is_read_before_the_first_publication() -> None:
     assert store.newest == NOT_PUBLISHED
     assert store.read_newest(into) == NOT_PUBLISHED
     assert (into == 7).all()
-    assert not store.wait_for_first(timeout_s=0.01)
+    assert not store.wait_for(0, timeout_s=0.01)
 
 
 def test_readers_get_the_newest_version_once() -> None:
