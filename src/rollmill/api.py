@@ -12,11 +12,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.config import Config
 from rollmill.envs.registry import find_registration, register_factory
+from rollmill.option_values import coerce
 from rollmill.options import apply, from_json, full_keys, to_json
+from rollmill.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -26,8 +28,8 @@ __all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", 
 
 CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
-# What is only known, or allowed, once the sizes are.
-_LOCKSTEP_KEYS = {"regime", "lag", "learner.batch_size", "learner.minibatches"}
+# Of /proc/<pid>/stat, among the fields behind the command's name: when the process began, in ticks since booting.
+_START_TIME = 19
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
@@ -89,11 +91,15 @@ def make_config(
         config = apply(config, algorithm_overrides(algo))
     given = full_keys(config, overrides or {})
     if given.get("regime", config.regime) == "lockstep":
-        sizes = apply(config, {key: value for key, value in given.items() if key not in _LOCKSTEP_KEYS})
+        # Not by applying them: with the preset's batch, made for async, they might not fit together.
+        num_envs, rollout_length = (
+            coerce(given.get(key, getattr(config, key)), int, key, text=isinstance(given.get(key), str))
+            for key in ("num_envs", "rollout_length")
+        )
         needed = lockstep_overrides(
-            num_envs=sizes.num_envs,
-            rollout_length=sizes.rollout_length,
-            minibatch_size=sizes.learner.minibatch_size,
+            num_envs=cast("int", num_envs),
+            rollout_length=cast("int", rollout_length),
+            minibatch_size=config.learner.minibatch_size,
         )
         given = {**needed, **given}
     return apply(config, given)
@@ -133,8 +139,6 @@ def train(
             "train() was called while a process of a run was importing the script that started it. Put the call behind "
             "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
         )
-    from rollmill.regimes.running import run
-
     if preset is not None and not isinstance(preset, str):
         preset = register_factory(preset)
     given = dict(overrides)
@@ -142,6 +146,48 @@ def train(
         given["total_steps"] = total_steps
     if seed is not None:
         given["seed"] = seed
+    ranks = Ranks.of_this_process()
+    if ranks.is_alone:
+        return _run(_plan(preset, given, run_dir, resume=resume, algo=algo), ranks, quiet=quiet)
+    from rollmill.learning.process_group import meeting
+
+    # Rank 0 alone decides, and has the run directory; the others may be on other machines.
+    with meeting(ranks) as meet:
+        plan = meet("plan", lambda: _plan(preset, given, run_dir, resume=resume, algo=algo, ranks=ranks))
+        return _run(plan, ranks, quiet=quiet)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is about to be run.
+
+    Attributes:
+        directory: The run's.
+        settings: What is saved; "auto" where nothing else was said, because a resume may be on another machine.
+        resume: Whether it goes on from a checkpoint.
+    """
+
+    directory: Path
+    settings: Config
+    resume: bool
+
+
+def _plan(
+    preset: str | None,
+    given: dict[str, object],
+    run_dir: Path | str | None,
+    *,
+    resume: bool,
+    algo: str | None,
+    ranks: Ranks | None = None,
+) -> _Plan:
+    """From the arguments of :func:`train` to what is run; makes the run directory."""
+    ranks = ranks or Ranks()
+    if run_dir is None and ranks.restarts and preset is not None:
+        run_dir = _directory_of_launcher(preset)
+    if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
+        # torchrun has started everything again, by the command that began it.
+        resume, algo = True, None
     if resume:
         if run_dir is None:
             raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
@@ -152,11 +198,11 @@ def train(
                 f"algo={algo!r} with resume: a run goes on with what it began with; leave it out, or give single "
                 "settings."
             )
-        config = apply(saved, given)
-        _check_same_network(directory, saved, config)
-        if preset is not None and config.preset and config.preset not in (preset, f"gym/{preset}"):
+        settings = apply(saved, given)
+        _check_same_network(directory, saved, settings)
+        if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
-                f"{directory} is a run of {config.preset!r}, not of {preset!r}: resume it by its own "
+                f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
                 "name, or start a new run in another directory."
             )
     else:
@@ -164,17 +210,33 @@ def train(
             raise RunDirectoryError(
                 "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
             )
-        config = make_config(preset, given, algo=algo)
-    # What is saved says "auto" where nothing else was said: a resume may be on another machine.
-    settings, config = config, config.resolved()
+        settings = make_config(preset, given, algo=algo)
+    settings.resolved(ranks.world_size)
     to_json(settings)  # What config.json cannot hold is refused before anything is made or started.
     if run_dir is not None:
         directory = Path(run_dir)
         _make_directory(directory, is_new=False)
-    else:
+    elif ranks.is_alone:
         assert preset is not None
         directory = _new_directory(preset)
-    is_saved = False
+    else:
+        assert preset is not None
+        directory = _directory_of_launcher(preset)
+        _make_directory(directory, is_new=False)
+    return _Plan(directory, settings, resume)
+
+
+def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
+    """Runs what was planned; returns when it has ended."""
+    from rollmill.regimes.running import run
+
+    directory, settings, resume = plan.directory, plan.settings, plan.resume
+    config = settings.resolved(ranks.world_size)
+    own = directory
+    if ranks.rank:
+        own = directory / f"rank-{ranks.rank}"
+        _make_directory(own, is_new=False)
+    is_saved = ranks.rank > 0
 
     def save_config(report: LearnerReport, time_s: float) -> None:
         # Not before the learner runs with it: a run that cannot even start must not replace what is there.
@@ -183,12 +245,12 @@ def train(
             _write_config(directory, settings)
             is_saved = True
 
-    with _for_this_run_alone(directory):
-        if not resume and (directory / CONFIG_FILE).exists():
+    with _for_this_run_alone(own):
+        if not ranks.rank and not resume and (directory / CONFIG_FILE).exists():
             raise RunDirectoryError(
                 f"{directory} already holds a run: resume it (--resume), or choose another directory."
             )
-        if resume and (finished := _finished(directory, config.total_steps)) is not None:
+        if ranks.is_alone and resume and (finished := _finished(directory, config.total_steps)) is not None:
             if not quiet:
                 print(
                     f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so nothing is "
@@ -196,7 +258,7 @@ def train(
                     file=sys.stderr,
                 )
             return finished
-        outcome = run(config, directory, resume=resume, quiet=quiet, on_report=save_config)
+        outcome = run(config, own, resume=resume, quiet=quiet, ranks=ranks, on_report=save_config)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
@@ -304,10 +366,22 @@ def _is_registered_by_user(config: Config) -> bool:
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)
 
 
+def _directory_of_launcher(preset: str) -> Path:
+    """``runs/<preset>/<date and time>`` at which the launcher was started that starts this program, maybe again."""
+    launcher = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
+    booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
+    began = int(booted.split()[1]) + int(launcher[_START_TIME]) / os.sysconf("SC_CLK_TCK")
+    return _runs_of(preset) / time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(began))
+
+
+def _runs_of(preset: str) -> Path:
+    return Path("runs") / preset.replace("/", "_").replace(":", "_")
+
+
 def _new_directory(preset: str) -> Path:
     """``runs/<preset>/<date and time>``, free."""
     stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    base = Path("runs") / preset.replace("/", "_").replace(":", "_")
+    base = _runs_of(preset)
     for suffix in ("", *(f"_{i}" for i in range(2, 1000))):
         directory = base / f"{stamp}{suffix}"
         if _make_directory(directory, is_new=True):

@@ -285,6 +285,7 @@ def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object])
 def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     _import_modules(arguments, overrides)
     from rollmill import api
+    from rollmill.runtime.ranks import Ranks
 
     run = api.train(
         arguments.preset,
@@ -296,7 +297,8 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         algo=arguments.algo,
         **overrides,
     )
-    print(run.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
+    if not Ranks.of_this_process().rank:
+        print(run.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
     return _EXIT_INTERRUPTED if run.ended_by == "signal" else 0
 
 

@@ -16,6 +16,7 @@ from rollmill.learning.config import LearnerConfig
 from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
+from rollmill.runtime.ranks import DistributedConfig
 from rollmill.storage.checkpoints import CheckpointConfig
 
 __all__ = ["Config", "ConfigError"]
@@ -25,8 +26,9 @@ class ConfigError(ValueError):
     """Options that cannot be used together; found before any process starts."""
 
 
-# Enough for four workers with two groups each; more groups have more work to be done for each of them.
-_LOCKSTEP_GROUPS = 8
+# Of 16 environments, so that a policy worker's batch has as many rows; but at least two each for two workers, and not
+# so many that the work for each group weighs more than that for its environments.
+_GROUP_ENVS, _FEWEST_GROUPS, _MOST_GROUPS = 16, 4, 16
 
 
 def _divisor(number: int, most: int) -> int:
@@ -52,10 +54,11 @@ class Config:
         rollout: The rollout workers.
         checkpoint: When checkpoints are written and which are kept.
         placement: Cores and niceness of the processes.
+        distributed: Ranks that train together.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto": so many that every rollout worker
-            has ``rollout.groups_per_worker`` groups; in lockstep, where it is a hyperparameter, that there are eight
-            groups, or as many fewer as divide the environments.
+            has ``rollout.groups_per_worker`` groups; in lockstep, where it is a hyperparameter, about 16, but at least
+            4 groups and at most 16.
         rollout_length: T, agent steps of a slot.
         num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
         total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
@@ -83,6 +86,7 @@ class Config:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
+    distributed: DistributedConfig = field(default_factory=DistributedConfig)
     num_envs: int = 64
     envs_per_group: int | Literal["auto"] = "auto"
     rollout_length: int = 32
@@ -135,17 +139,33 @@ class Config:
         """Trajectories (rows of slots) of one batch."""
         return self.learner.batch_size // self.rollout_length
 
-    def resolved(self) -> Config:
+    def resolved(self, world_size: int = 1) -> Config:
         """This configuration with every "auto" about groups and workers replaced by the number that this machine gets.
 
-        Nothing that the user gave is changed.
+        Nothing that the user gave is changed. The environments are those of all ranks, the workers those of each.
+
+        Args:
+            world_size: Ranks that share the environments.
+
+        Raises:
+            ConfigError: The numbers do not fit together.
         """
         if self.in_lockstep and self.envs_per_group == "auto":
             # First of all, and without a look at the machine: what a group is may change the numbers.
-            return replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, _LOCKSTEP_GROUPS)).resolved()
-        num_workers = self._num_workers()
+            most = min(max(self.num_envs // _GROUP_ENVS, _FEWEST_GROUPS), _MOST_GROUPS)
+            fitting = replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, most))
+            return fitting.resolved(world_size)
+        num_workers = self._num_workers(world_size)
         envs_per_group = self._envs_per_group(num_workers)
         num_groups = self.num_envs // envs_per_group
+        if num_groups % world_size:
+            raise ConfigError(
+                f"envs_per_group={self.envs_per_group}: the {num_groups} groups of {envs_per_group} environments do "
+                f"not spread evenly over {world_size} ranks; use a multiple of {world_size} groups."
+            )
+        num_groups //= world_size
+        if world_size > 1:
+            self._check_ranks(world_size)
         if num_workers > num_groups:
             raise ConfigError(
                 f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} "
@@ -156,20 +176,21 @@ class Config:
                 f"inference.num_workers={self.inference.num_workers} is more than the {num_groups} groups of "
                 f"{envs_per_group} environments: use fewer policy workers, more environments or smaller groups."
             )
-        return replace(
-            self,
-            envs_per_group=envs_per_group,
-            rollout=replace(self.rollout, num_workers=num_workers),
-            inference=replace(self.inference, groups_per_batch=self._groups_per_batch(num_groups)),
-        )
+        per_batch = self.inference.groups_per_batch
+        if self.in_lockstep and (num_groups % per_batch or self.inference.num_workers > num_groups // per_batch):
+            raise ConfigError(
+                f"inference.groups_per_batch={per_batch}: the {num_groups} groups of {envs_per_group} environments "
+                f"must make whole batches, one at least for each of the {self.inference.num_workers} policy worker(s)."
+            )
+        return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
 
-    def _num_workers(self) -> int:
+    def _num_workers(self, world_size: int) -> int:
         """One rollout worker for each usable core, as far as there are groups for them."""
         if self.rollout.num_workers != "auto":
             return self.rollout.num_workers
         per_worker = self.rollout.groups_per_worker
         if self.envs_per_group != "auto":
-            num_groups = self.num_envs // self.envs_per_group
+            num_groups = self.num_envs // self.envs_per_group // world_size
             most = max(1, min(usable_cores(), num_groups // per_worker))
             # An iteration is as slow as the worker with the most groups.
             return _divisor(num_groups, most) if self.in_lockstep else most
@@ -188,19 +209,17 @@ class Config:
             )
         return self.num_envs // groups
 
-    def _groups_per_batch(self, num_groups: int) -> int | Literal["auto"]:
-        """In lockstep, which groups are inferred together: pairs where there are enough of them."""
-        chosen = self.inference.groups_per_batch
+    def _check_ranks(self, world_size: int) -> None:
         if not self.in_lockstep:
-            return chosen
-        if chosen == "auto":
-            return 2 if num_groups >= 4 and num_groups % 2 == 0 else 1
-        if num_groups % chosen:
             raise ConfigError(
-                f"inference.groups_per_batch={chosen} does not divide the {num_groups} groups of "
-                f"{self.envs_per_group} environments: use a divisor, or 'auto'."
+                f"regime={self.regime!r} with {world_size} ranks: ranks learn together in lockstep only; use "
+                "regime='lockstep', or start one program without torchrun."
             )
-        return chosen
+        if self.learner.advantage == "vtrace" and self.learner.normalise_advantages:
+            raise ConfigError(
+                f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace's "
+                "advantages are known in the middle of a pass only; use normalise_advantages=False, or 'gae'."
+            )
 
     def _check_regime(self) -> None:
         if self.regime not in ("async", "lockstep"):
@@ -208,6 +227,8 @@ class Config:
         if self.lag < 0:
             raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
         if not self.in_lockstep:
+            if self.learner.precision == "fp64":
+                raise ConfigError("learner.precision='fp64' is for runs in lockstep; use regime='lockstep'.")
             return
         iteration = self.num_envs * self.rollout_length
         if self.learner.batch_size != iteration:
@@ -221,6 +242,11 @@ class Config:
                 f"checkpoint.every_s={self.checkpoint.every_s}: in lockstep checkpoints come after so many steps, not "
                 "seconds, because environments that cannot be saved are built anew there; use checkpoint.every_steps "
                 "and checkpoint.every_s=none."
+            )
+        if self.learner.precision == "fp64" and self.inference.precision != "auto":
+            raise ConfigError(
+                f"inference.precision={self.inference.precision!r} with learner.precision='fp64': all of the network "
+                "is in double precision then; use inference.precision='auto'."
             )
         if self.num_slots != "auto":
             raise ConfigError(

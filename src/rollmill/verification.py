@@ -121,6 +121,5 @@ def _workers(config: Config) -> tuple[tuple[int, int], tuple[int, int]]:
     resolved = config.resolved()
     assert resolved.envs_per_group != "auto"
     num_groups = resolved.num_envs // resolved.envs_per_group
-    per_batch = resolved.inference.groups_per_batch
-    num_batches = num_groups // per_batch if per_batch != "auto" else num_groups
+    num_batches = num_groups // resolved.inference.groups_per_batch
     return (1, 1), (min(2, num_groups), min(2, num_batches))

@@ -70,7 +70,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     for g, group in enumerate(groups):
         group.reset(shown(g, 0))
         own = stream(config.seed, "decorrelation", g)
-        for _ in range(random_steps(config, topology)(g)):
+        for _ in range(random_steps(config)(g)):
             group.step(*random_actions(spec.action, shown(g, 0).action_mask, rows, own), shown(g, 0), outcome(g, 0))
 
     state = torch.zeros(count, rows, model.state_size)

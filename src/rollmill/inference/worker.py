@@ -26,6 +26,7 @@ from rollmill.models.device import take_device
 from rollmill.models.distributions import Sample
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
+from rollmill.models.precision import wide
 from rollmill.native import gather
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
@@ -195,7 +196,7 @@ class PolicyWorker:
         store = self._store
         arrays, rows = store.arrays, self._rows
         output = self._forward(groups, slots, steps)
-        params = output.params.float()
+        params = wide(output.params)
         distribution = self._acting.model.distribution
         mask_tensor = None if mask is None else torch.from_numpy(mask).to(self._device)
         if self._config.random_actions:

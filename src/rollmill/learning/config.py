@@ -22,7 +22,7 @@ __all__ = [
 AdvantageKind = Literal["gae", "vtrace"]
 ClipKind = Literal["reciprocal", "symmetric", "none"]
 OptimiserKind = Literal["adam", "adamw", "rmsprop"]
-PrecisionChoice = Literal["auto", "fp32", "bf16"]
+PrecisionChoice = Literal["auto", "fp32", "bf16", "fp64"]
 ScheduleKind = Literal["constant", "linear", "kl"]
 CoefficientSchedule = Literal["constant", "linear"]
 
@@ -78,8 +78,9 @@ class LearnerConfig:
             always published. Publishing and loading cost both sides time; samples become ``(publish_every - 1) / 2``
             steps older.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
-        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are always fp32. On a GPU, PyTorch
-            lets fp32 convolutions and recurrent layers compute in TF32.
+        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are fp32 with either. On a GPU,
+            PyTorch lets fp32 convolutions and recurrent layers compute in TF32. ``"fp64"``: parameters, too, in all
+            processes; slow, for finding out what rounding does.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
             ``"auto"`` measures. It changes speed and memory, not the loss; with one exception: V-trace's advantages are
             known only in the pass itself, so a number given here lets the previous minibatch's moments normalise them.

@@ -44,7 +44,7 @@ class Candidate:
         cuda_graphs: Whether the computation is captured as a CUDA graph.
     """
 
-    precision: Literal["fp32", "bf16"]
+    precision: Literal["fp32", "bf16", "fp64"]
     micro_batch: int
     channels_last: bool
     compile: bool = False
@@ -126,7 +126,7 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
             return (False, True) if is_open else (False,)
         return (choice,)
 
-    precisions: tuple[Literal["fp32", "bf16"], ...] = (
+    precisions: tuple[Literal["fp32", "bf16", "fp64"], ...] = (
         ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     )
     return tuple(

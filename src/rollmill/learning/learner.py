@@ -6,13 +6,16 @@ import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader, EpisodeEnd
+from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import Fingerprints
@@ -30,7 +33,7 @@ from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING,
 from rollmill.learning.report import RECENT_EPISODES, LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
-from rollmill.learning.update import Updater
+from rollmill.learning.update import Updater, Whole
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
@@ -68,6 +71,7 @@ class Learner:
         report_every_s: Seconds between two reports.
         resume: Whether to go on from the newest checkpoint.
         fingerprints: Where every update leaves its fingerprint; None leaves none.
+        collective: The ranks that learn together.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Learner:
         report_every_s: float,
         resume: bool,
         fingerprints: Fingerprints | None = None,
+        collective: Collective | None = None,
     ) -> None:
         """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
         # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
@@ -98,6 +103,7 @@ class Learner:
         self._total_steps = total_steps
         self._report_every_s = report_every_s
         self._fingerprints = fingerprints
+        self._collective = collective or Alone()
         self._random = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self._device = take_device(config.device)
@@ -124,7 +130,15 @@ class Learner:
             self._restore()
         self._value_moments = self._model.value_moments()
         self._flat = FlatState(self._model, alias=False)
-        self._updater = Updater(self._model, self._optimiser, store.observation, config, self._fast_path, self._random)
+        self._updater = Updater(
+            self._model,
+            self._optimiser,
+            store.observation,
+            config,
+            self._fast_path,
+            self._random,
+            self._collective,
+        )
         self._publish()
 
     @property
@@ -157,10 +171,14 @@ class Learner:
         self._context.send(replace(self._report(), earlier_episodes=tuple(self._recent_episodes)))
         reported = time.monotonic()
         try:
-            while self.agent_steps < self._total_steps and not self._context.stop.is_set():
+            while self.agent_steps < self._total_steps:
                 self._ledger.enter(WAITING)
                 prepared = loader.next()
-                if prepared is not None:
+                if prepared is not None or self._context.stop.is_set():
+                    episodes = self._agree_to_go_on(prepared)
+                    if prepared is None or episodes is None:
+                        break
+                    self._episodes += episodes
                     self._learn(prepared)
                 now = time.monotonic()
                 if now - reported >= self._report_every_s:
@@ -170,12 +188,26 @@ class Learner:
                 if self._is_save_due():
                     self._save()
         except (NonFiniteGradientError, NonFiniteSampleError):
-            self._save()  # Gradients that are not finite are left out, so what has been learned is sound.
+            # Gradients that are not finite are left out, so what has been learned is sound.
+            self._write_checkpoint(in_flight=None)
             raise
         finally:
             loader.close()
         path = self._save()
         self._context.send(LearnerFinished(self._report(), str(path)))
+
+    def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
+        """What every rank calls once for each batch, or when it is to stop.
+
+        Returns:
+            The episodes that ended within all ranks' batches; None when one of them is to stop.
+        """
+        episodes = [] if prepared is None else list(prepared.batch.episodes)
+        answers = self._collective.gather((self._context.stop.is_set(), episodes))
+        if any(stops for stops, _ in answers):
+            self._context.stop.set()
+            return None
+        return [episode for _, ended in answers for episode in ended]
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
@@ -203,23 +235,26 @@ class Learner:
         batch, targets = prepared
         steps_before = self.sgd_steps
         keep = self._admit(batch)
+        whole = Whole.of(targets, keep, self._collective)
+        self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
-        self._update_normalisers(batch, targets, keep)
+        self._update_normalisers(batch, targets, keep, whole)
         self._is_between_updates = False
-        whole = self._updater.learn(
+        is_complete = self._updater.learn(
             batch,
             targets,
             keep,
+            whole,
             clip_range=self._clip.value(self.agent_steps),
             entropy_coef=self._entropy.value(self.agent_steps),
             after_step=self._after_step,
-            is_stopping=self._context.stop.is_set,
+            is_stopping=self._is_to_stop_within_an_update,
         )
-        self._is_between_updates = whole
+        self._is_between_updates = is_complete
         # What was begun when the run was told to end is not counted.
-        consumed = int(keep.sum()) if whole else 0
+        consumed = int(whole.keep.sum()) if is_complete else 0
         self.agent_steps += consumed
-        if self._fingerprints is not None and whole:
+        if self._fingerprints is not None and is_complete:
             self._fingerprints.add(self.updates, batch, self._model, self._optimiser)
         self.updates += 1
         self._context.dawdle()
@@ -228,9 +263,12 @@ class Learner:
         for slot in batch.slots:
             self._store.release(slot)
         self._ledger.add(0, consumed)
-        self._episodes.extend(batch.episodes)
         if self._config.schedule == "kl" and self.sgd_steps > steps_before:
             self._learning_rate.update(self._updater.last_kl())
+
+    def _is_to_stop_within_an_update(self) -> bool:
+        """Not where others are in the middle of it, too."""
+        return self._collective.world_size == 1 and self._context.stop.is_set()
 
     def _admit(self, batch: Batch) -> NDArray[np.bool_]:
         """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
@@ -243,21 +281,30 @@ class Learner:
         self.invalid_samples += int((~valid).sum())
         return keep
 
-    def _update_normalisers(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_]) -> None:
+    def _update_normalisers(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_], whole: Whole) -> None:
         """Running statistics take in each batch once, before it is learned from."""
-        if not keep.any():
+        if not whole.keep.any():
             return
+        index = batch.observation_index[: self._rollout_length]
         if self._model.normalised_entries:
-            index = batch.observation_index[: self._rollout_length][keep]
-            self._model.update_normaliser(self._updater.observations(index, self._model.normalised_entries))
+            observations = self._updater.observations(index[keep], self._model.normalised_entries)
+            self._model.update_normaliser(observations, sum_over_ranks=self._collective.sum)
         if self._model.centres_pixels:
-            index = batch.observation_index[: self._rollout_length][keep]
-            some = self._random.choice(index, min(len(index), _PICTURES), replace=False)
-            self._model.update_pixel_levels(self._updater.observations(some))
+            counted = np.flatnonzero(whole.keep)
+            chosen = self._random.choice(counted, min(len(counted), _PICTURES), replace=False)
+            pictures = self._updater.observations(index.reshape(-1)[whole.own_samples(chosen)])
+            self._model.update_pixel_levels(self._pictures_of_all(pictures))
         if targets.return_ is not None and self._model.normalises_returns:
-            self._model.update_value_normaliser(torch.from_numpy(targets.return_[keep]).to(self._device))
+            returns = torch.from_numpy(targets.return_[keep]).to(self._device)
+            self._model.update_value_normaliser(returns, sum_over_ranks=self._collective.sum)
             # One tuple, so that the loader's thread never sees the mean of one batch with the deviation of another.
             self._value_moments = self._model.value_moments()
+
+    def _pictures_of_all(self, pictures: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._collective.world_size == 1:
+            return pictures
+        parts = self._collective.gather({name: tensor.cpu() for name, tensor in pictures.items()})
+        return {name: torch.cat([part[name] for part in parts]).to(self._device) for name in pictures}
 
     def _after_step(self) -> None:
         self.sgd_steps += 1
@@ -298,15 +345,24 @@ class Learner:
             fast_path=self._fast_path.describe(),
         )
 
-    def _save(self) -> Any:
-        """Writes a checkpoint; its metric is the mean return of the last 100 episodes.
+    def _save(self) -> Path | None:
+        """Writes a checkpoint, on rank 0; every rank calls it at the same moment."""
+        self._ledger.enter(SAVING)
+        return self._write_checkpoint(self._pack_in_flight())
+
+    def _write_checkpoint(self, in_flight: dict[str, Any] | None) -> Path | None:
+        """Writes a checkpoint, on rank 0; its metric is the mean return of the last 100 episodes.
 
         It has none before there are so many: the first to end are the shortest, in many tasks the best or the worst.
+
+        Args:
+            in_flight: See :meth:`_pack_in_flight`.
         """
+        if self._collective.rank:
+            return None
         self._ledger.enter(SAVING)
         returns = [episode.episode_return for episode in self._recent_episodes]
         metric = float(np.mean(returns)) if len(returns) == RECENT_EPISODES else None
-        in_flight = self._pack_in_flight()
         return self._checkpoints.save(
             {
                 "model": self._model.state_dict(),
@@ -334,8 +390,15 @@ class Learner:
         return {}
 
     def _restore(self) -> None:
-        """Goes on from the newest checkpoint that can be read and is of this network."""
-        self._checkpoints.load_latest(use=self._take_over, to_resume=True)
+        """Goes on from the newest checkpoint that can be read and is of this network: rank 0's, on every rank."""
+        state = None
+        if not self._collective.rank:
+            state = self._checkpoints.load_latest(use=self._take_over, to_resume=True).state
+        if self._collective.world_size > 1:
+            state = self._collective.broadcast(state)
+            assert state is not None
+            if self._collective.rank:
+                self._take_over(state)
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         """Takes everything over from a checkpoint.

@@ -8,6 +8,7 @@ the version it is to act by is there. Nothing here is measured, and nothing depe
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -140,7 +141,7 @@ class LockstepLearner(Learner):
     def _is_save_due(self) -> bool:
         return bool(self._save_every) and self.updates % self._save_every == 0 and self.updates > self._saved_at
 
-    def _save(self) -> Any:
+    def _save(self) -> Path | None:
         path = super()._save()
         self._saved_at = self.updates
         self._states.remove_until(self.updates)
@@ -148,15 +149,12 @@ class LockstepLearner(Learner):
 
     def _pack_in_flight(self) -> dict[str, Any] | None:
         """The groups' states, where they have left them at this version; None between two checkpoints."""
-        if not self._is_between_updates:
+        groups = [] if not self.updates else self._states.read_packed(self.updates, self._store.topology.num_groups)
+        of_ranks = self._collective.gather(groups if self._is_between_updates else None)
+        if any(states is None for states in of_ranks):
             return None
-        groups: Sequence[bytes] = []
-        if self.updates:
-            try:
-                groups = self._states.read_packed(self.updates, range(self._store.topology.num_groups))
-            except FileNotFoundError:
-                return None
-        return {"in_flight": InFlight(self.updates, self._versions[:-1], groups).pack()}
+        all_groups = [state for states in of_ranks for state in states or ()]
+        return {"in_flight": InFlight(self.updates, self._versions[:-1], all_groups).pack()}
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Learner`.

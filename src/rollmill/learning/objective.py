@@ -25,6 +25,7 @@ from rollmill.losses.ppo import (
 )
 from rollmill.losses.vtrace import vtrace
 from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.precision import wide
 
 __all__ = ["APPROX_KL", "STATISTICS", "Objective", "Part", "Scales", "Share", "learns_in_time"]
 
@@ -111,7 +112,7 @@ class Objective:
         """
         with torch.autocast(part.keep.device.type, torch.bfloat16, enabled=self._bf16):
             params, value = self._forward(part)
-        return self._loss(part, params.float(), value.float(), scales, sums)
+        return self._loss(part, wide(params), wide(value), scales, sums)
 
     def _forward(self, part: Part) -> tuple[Tensor, Tensor]:
         """Action parameters and values: ``[M, P]``, ``[M]``, or ``[T(+1), K, P]``, ``[T(+1), K]``."""

@@ -37,7 +37,7 @@ def settled_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, 
     if in_time and config.micro_batch == "auto":
         graph_samples = max(micro_batch, GRAPH_BYTES[device.type] // activation_bytes(model, spec, device))
     return FastPath(
-        precision=settled_precision(config.precision, device, has_images=has_images),
+        precision=settled_precision(device, has_images=has_images) if config.precision == "auto" else config.precision,
         micro_batch=micro_batch,
         channels_last=has_images if config.channels_last == "auto" else config.channels_last,
         compile=config.compile is True,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.learning.batches import Batch
+from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.objective import APPROX_KL, STATISTICS, Objective, Part, Scales, Share, learns_in_time
@@ -33,6 +35,41 @@ from rollmill.native import gather
 LOSS_NAMES = (*STATISTICS, "gradient_norm")
 
 
+class Whole(NamedTuple):
+    """What every rank knows of the batch of all ranks, so that all choose the same minibatches.
+
+    Attributes:
+        keep: bool ``[T, N]``: samples that count.
+        advantage: float32 ``[T, N]``, where they are known beforehand.
+        columns: Which of the N trajectories are this rank's.
+    """
+
+    keep: NDArray[np.bool_]
+    advantage: NDArray[np.float32] | None
+    columns: range
+
+    @classmethod
+    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective) -> Whole:
+        """From what this rank has: ``keep``, bool ``[T, N / W]``, and the targets."""
+        each, rank = keep.shape[1], collective.rank
+        advantage = None if targets.advantage is None else collective.columns(targets.advantage)
+        return cls(collective.columns(keep), advantage, range(rank * each, (rank + 1) * each))
+
+    def own_trajectories(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the chosen columns that are this rank's, as its own batch counts them."""
+        first, end = self.columns.start, self.columns.stop
+        return chosen[(chosen >= first) & (chosen < end)] - first
+
+    def own_samples(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of the chosen indices into ``keep.ravel()`` that are this rank's, as its own batch counts them."""
+        count = self.keep.shape[1]
+        if len(self.columns) == count:
+            return chosen
+        steps, column = np.divmod(chosen, count)
+        is_own = (column >= self.columns.start) & (column < self.columns.stop)
+        return steps[is_own] * len(self.columns) + column[is_own] - self.columns.start
+
+
 class Updater:
     """Learns from batches: owns the minibatch loop, not the weights' publication and not the schedules.
 
@@ -42,7 +79,8 @@ class Updater:
         observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
         config: The learner's configuration.
         fast_path: Precision, memory format and micro-batch size.
-        random: Permutes samples and trajectories.
+        random: Permutes samples and trajectories; the same on every rank.
+        collective: The ranks that learn together.
     """
 
     def __init__(
@@ -53,6 +91,7 @@ class Updater:
         config: LearnerConfig,
         fast_path: FastPath,
         random: np.random.Generator,
+        collective: Collective | None = None,
     ) -> None:
         """Prepares views; allocates nothing of a batch's size."""
         self._model = model
@@ -63,6 +102,7 @@ class Updater:
         self._config = config
         self._fast_path = fast_path
         self._random = random
+        self._collective = collective or Alone()
         self._trajectories = learns_in_time(model, config)
         self._objective: Callable[..., Share] = Objective(model, config, fast_path, in_time=self._trajectories)
         if fast_path.compile:
@@ -79,6 +119,7 @@ class Updater:
         batch: Batch,
         targets: Targets,
         keep: NDArray[np.bool_],
+        whole: Whole | None = None,
         *,
         clip_range: float,
         entropy_coef: float,
@@ -91,6 +132,7 @@ class Updater:
             batch: The trajectories.
             targets: See :func:`targets_of`.
             keep: bool ``[T, N]``: samples that count: valid and not too old.
+            whole: What is known of all ranks' batches; made of ``keep`` by default.
             clip_range: Epsilon of the PPO ratio, by its schedule.
             entropy_coef: Weight of the entropy bonus, by its schedule.
             after_step: Called after every SGD step; it may publish. A minibatch without a sample that counts makes no
@@ -107,9 +149,10 @@ class Updater:
         kind = self._config.clip_kind
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
         scales = Scales(math.nan, low, high, entropy_coef)
+        whole = whole or Whole.of(targets, keep, self._collective)
         for _ in range(self._config.epochs):
-            for chosen in self._minibatches(keep):
-                if self._step(batch, targets, keep, chosen, scales, is_stopping):
+            for chosen in self._minibatches(whole.keep):
+                if self._step(batch, targets, keep, whole, chosen, scales, is_stopping):
                     after_step()
                 if is_stopping():
                     self._guard.check(lambda: self._what_was_not_finite(batch))
@@ -141,43 +184,47 @@ class Updater:
         batch: Batch,
         targets: Targets,
         keep: NDArray[np.bool_],
+        whole: Whole,
         chosen: NDArray[np.int64],
         scales: Scales,
         is_stopping: Callable[[], bool],
     ) -> bool:
-        """One SGD step: the minibatch's micro-batches, whose gradients add up.
+        """One SGD step: this rank's part of the minibatch in micro-batches, whose gradients add up.
 
         Returns:
             False if nothing was changed, because no sample of it counts or the run is stopping.
         """
-        count = int(keep[:, chosen].sum()) if self._trajectories else len(chosen)
+        count = int(whole.keep[:, chosen].sum()) if self._trajectories else len(chosen)
         if not count:
             return False
+        own = whole.own_trajectories(chosen) if self._trajectories else whole.own_samples(chosen)
         limit = self._fast_path.micro_batch
         if self._trajectories:
             limit = (self._fast_path.graph_samples or limit) // batch.rollout_length
-        pieces = np.array_split(chosen, -(-len(chosen) // max(1, limit)))
-        sums = self._advantage_sums(targets, keep, chosen)
+        pieces = np.array_split(own, -(-len(own) // max(1, limit))) if len(own) else []
+        sums = self._advantage_sums(whole, chosen)
         if sums is None and len(pieces) > 1:
             # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces pieces.
             sums = self._previous_sums
         seen = None
         scales = self._scaled(scales, count)
-        self._step_kl.zero_()
+        statistics = torch.zeros(len(STATISTICS), device=self._device)
         self._optimiser.zero_grad(set_to_none=True)
         for piece in pieces:
             if is_stopping():
-                # The pieces of a step that is not made have no place among the means over steps.
+                # A step that is not made has no place among the means over steps.
                 self._losses.zero_()
                 self._num_losses = 0
                 return False
             share = self._objective(self._cut(batch, targets, keep, piece), scales, sums)
             share.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            self._losses[:-1] += share.statistics
-            self._step_kl += share.statistics[APPROX_KL]
+            statistics += share.statistics
             if share.advantage_sums is not None:
                 seen = share.advantage_sums if seen is None else seen + share.advantage_sums
         self._previous_sums = seen
+        statistics = self._collective.sum_gradients(self._parameters, statistics)
+        self._losses[:-1] += statistics
+        self._step_kl = statistics[APPROX_KL]
         norm = clip_grad_norm_(self._parameters, self._config.max_grad_norm, self._guard)
         self._optimiser.step()
         self._losses[-1] += norm
@@ -202,14 +249,14 @@ class Updater:
             return scales
         return Scales(*self._tensor(np.array(scales, np.float32)).unbind())
 
-    def _advantage_sums(self, targets: Targets, keep: NDArray[np.bool_], chosen: NDArray[np.int64]) -> Tensor | None:
+    def _advantage_sums(self, whole: Whole, chosen: NDArray[np.int64]) -> Tensor | None:
         """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
-        if targets.advantage is None or not self._config.normalise_advantages:
+        if whole.advantage is None or not self._config.normalise_advantages:
             return None
         if self._trajectories:
-            values = targets.advantage[:, chosen][keep[:, chosen]]
+            values = whole.advantage[:, chosen][whole.keep[:, chosen]]
         else:
-            values = targets.advantage.ravel()[chosen]
+            values = whole.advantage.ravel()[chosen]
         wide = values.astype(np.float64)
         return self._tensor(np.array([len(wide), wide.sum(), np.square(wide).sum()]))
 

@@ -16,7 +16,8 @@ from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
-from rollmill.models.running_moments import RunningMeanStd
+from rollmill.models.precision import wide
+from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["ActorCritic", "ActorCriticOutput"]
@@ -96,6 +97,7 @@ class ActorCritic(nn.Module):
                 rnn_state = features.new_zeros((features.shape[0], self.state_size), dtype=torch.float32)
             elif reset is not None:
                 rnn_state = zero_state(rnn_state, reset)
+            rnn_state = _of_width(rnn_state, features)
             features, rnn_state = self.core.step(features, rnn_state)
         params, value = self._outputs(features, critic)
         return ActorCriticOutput(params, value, rnn_state)
@@ -129,6 +131,7 @@ class ActorCritic(nn.Module):
         if self.core is not None:
             if rnn_state is None:
                 rnn_state = features.new_zeros((rows, self.state_size), dtype=torch.float32)
+            rnn_state = _of_width(rnn_state, features)
             x = features.view(steps, rows, -1)
             x, rnn_state = self.core.unroll(x, rnn_state, reset, reset_steps)
             features = x.flatten(0, 1)
@@ -139,20 +142,21 @@ class ActorCritic(nn.Module):
         """The state at the first observation of an episode: zeros ``[rows, S]``, or None without a core."""
         return torch.zeros((rows, self.state_size), device=device) if self.core is not None else None
 
-    def update_normaliser(self, observation: Mapping[str, Tensor], valid: Tensor | None = None) -> None:
+    def update_normaliser(self, observation: Mapping[str, Tensor], valid: Tensor | None = None, **ranks: Sum) -> None:
         """Merge raw observations into the running statistics; without a normaliser this does nothing.
 
         Args:
             observation: Name -> ``[..., *shape]``, of :attr:`normalised_entries` at least.
             valid: bool ``[...]``; False leaves an observation out.
+            **ranks: See :meth:`rollmill.models.running_moments.RunningMeanStd.update`.
         """
         if self.normaliser is not None:
-            self.normaliser.update(observation, valid)
+            self.normaliser.update(observation, valid, **ranks)
 
-    def update_value_normaliser(self, return_: Tensor, valid: Tensor | None = None) -> None:
+    def update_value_normaliser(self, return_: Tensor, valid: Tensor | None = None, **ranks: Sum) -> None:
         """Merge returns (in units of the rewards) into the running statistics; without a normaliser does nothing."""
         if self.return_normaliser is not None:
-            self.return_normaliser.update(return_, valid)
+            self.return_normaliser.update(return_, valid, **ranks)
 
     def update_pixel_levels(self, observation: Mapping[str, Tensor]) -> None:
         """Merge raw observations into the brightness that pictures are centred by; see :attr:`centres_pixels`.
@@ -238,14 +242,18 @@ class ActorCritic(nn.Module):
         return self._heads(features, critic)
 
     def _heads(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
-        actor = self.trunk(features.float())
+        actor = self.trunk(wide(features))
         if critic is None:
             critic = actor
         else:
             assert self.critic_trunk is not None
-            critic = self.critic_trunk(critic.float())
+            critic = self.critic_trunk(wide(critic))
         params, value = self.heads(actor, critic)
         return params, value
+
+
+def _of_width(state: Tensor, features: Tensor) -> Tensor:
+    return state.double() if features.dtype == torch.float64 else state
 
 
 def _update_pixel_level(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from rollmill.models.config import Initialisation
 from rollmill.models.linear import linear
+from rollmill.models.precision import wide
 from rollmill.models.unrolls import Resets, unroll_gru, unroll_lstm
 
 __all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
@@ -112,7 +113,7 @@ class GRUCore(RecurrentCore):
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """See :meth:`RecurrentCore.run`."""
         with torch.autocast(x.device.type, enabled=False):
-            output, last = self.layer(x.float(), state.unsqueeze(0))
+            output, last = self.layer(wide(x), state.unsqueeze(0))
         return output, last[0]
 
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
@@ -140,7 +141,7 @@ class LSTMCore(RecurrentCore):
         """See :meth:`RecurrentCore.run`."""
         h, c = state.unsqueeze(0).chunk(2, -1)
         with torch.autocast(x.device.type, enabled=False):
-            output, (h, c) = self.layer(x.float(), (h.contiguous(), c.contiguous()))
+            output, (h, c) = self.layer(wide(x), (h.contiguous(), c.contiguous()))
         return output, torch.cat([h[0], c[0]], -1)
 
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from rollmill.models.precision import wide
 from rollmill.specs import ActionSpec, BoxHead
 
 __all__ = ["ActionDistribution", "Evaluation", "Sample"]
@@ -176,7 +177,7 @@ class ActionDistribution:
         return total
 
     def _split(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        params = params.float()
+        params = wide(params)
         if self.num_continuous == 0:
             return self._masked(params, mask), None, None
         n, k = self.num_logits, self.num_continuous

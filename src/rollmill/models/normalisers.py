@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from rollmill.models.encoders import one_hot_size
-from rollmill.models.running_moments import RunningMeanStd
+from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ArraySpec
 
 __all__ = ["ObservationNormaliser"]
@@ -39,10 +39,10 @@ class ObservationNormaliser(nn.Module):
             result[name] = statistics.normalise(observation[name]).clamp_(-self.clip, self.clip)
         return result
 
-    def update(self, observation: Mapping[str, Tensor], valid: Tensor | None = None) -> None:
+    def update(self, observation: Mapping[str, Tensor], valid: Tensor | None = None, **ranks: Sum) -> None:
         """Merge a batch of raw observations; see :meth:`RunningMeanStd.update`."""
         for name, statistics in self._items():
-            statistics.update(observation[name], valid)
+            statistics.update(observation[name], valid, **ranks)
 
     def _items(self) -> list[tuple[str, RunningMeanStd]]:
         pairs = []

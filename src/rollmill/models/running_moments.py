@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-__all__ = ["RunningMeanStd"]
+from rollmill.models.precision import wide
 
+__all__ = ["RunningMeanStd", "Sum"]
+
+Sum = Callable[[Tensor], Tensor]
 _EPSILON = 1e-8
+
+
+def _own(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 class RunningMeanStd(nn.Module):
@@ -43,25 +52,25 @@ class RunningMeanStd(nn.Module):
         self.register_buffer("scale", torch.ones(shape))
 
     @torch.no_grad()
-    def update(self, x: Tensor, valid: Tensor | None = None) -> None:
+    def update(self, x: Tensor, valid: Tensor | None = None, *, sum_over_ranks: Sum = _own) -> None:
         """Merge a batch.
 
         Args:
             x: ``[..., *shape]``, any number of leading axes and any dtype.
             valid: bool, as many leading axes; False leaves a sample out (which may then be NaN). None takes all.
+            sum_over_ranks: Sums a tensor over those that merge their batches together, each of which calls this.
         """
         rows = x.reshape(-1, *self.mean.shape).double()
-        if not rows.shape[0]:
-            return
         if valid is None:
             count = torch.full((), float(rows.shape[0]), dtype=torch.float64, device=rows.device)
-            mean = rows.mean(0)
-            squares = (rows - mean).square().sum(0)
         else:
             kept = valid.reshape(-1, *[1] * self.mean.ndim)
+            rows = torch.where(kept, rows, 0.0)
             count = kept.sum().double()
-            mean = torch.where(kept, rows, 0.0).sum(0) / count.clamp_min(1.0)
-            squares = torch.where(kept, rows - mean, 0.0).square().sum(0)
+        count = sum_over_ranks(count)
+        mean = sum_over_ranks(rows.sum(0)) / count.clamp_min(1.0)
+        distances = rows - mean if valid is None else torch.where(kept, rows - mean, 0.0)
+        squares = sum_over_ranks(distances.square().sum(0))
         total = self.count + count
         delta = mean - self.mean
         divisor = total.clamp_min(1.0)
@@ -74,8 +83,8 @@ class RunningMeanStd(nn.Module):
 
     def normalise(self, x: Tensor) -> Tensor:
         """``(x - mean) / std``, float32."""
-        return (x.float() - self.shift) * self.scale
+        return (wide(x) - self.shift) * self.scale
 
     def denormalise(self, x: Tensor) -> Tensor:
         """``x * std + mean``, float32: the inverse of :meth:`normalise`."""
-        return x.float() / self.scale + self.shift
+        return wide(x) / self.scale + self.shift

@@ -5,7 +5,7 @@ and adds it to the others, which for a few rows is most of the time, and a reset
 backward pass only carries the gradient of the state back, and what concerns the weights is one product over all steps
 at the end, as cuDNN does it. The equations are those of ``torch.nn.GRU`` and ``torch.nn.LSTM``, biases included.
 
-Matrix products run in the dtype of the recurrent matrix given, all else in float32.
+Matrix products run in the dtype of the recurrent matrix given, all else in float32 (or float64 throughout).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from rollmill.models.linear import linear
+from rollmill.models.precision import wide
 
 __all__ = ["unroll_gru", "unroll_lstm"]
 
@@ -63,7 +64,7 @@ class _GRU(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         steps, rows, size = gates.shape[0], gates.shape[1], gates.shape[2] // 3
         with torch.autocast("cpu", enabled=False):
-            acts = gates.float().clone()
+            acts = wide(gates).clone()
             h_in, recurrent_n, out = (acts.new_empty(steps, rows, size) for _ in range(3))
             of_state = _product_with(weight.t(), steps)
             for reset_update, reset, update, new, start, kept_n, h_out, is_reset in zip(
@@ -125,7 +126,7 @@ class _LSTM(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         steps, rows, size = gates.shape[0], gates.shape[1], gates.shape[2] // 4
         with torch.autocast("cpu", enabled=False):
-            acts = gates.float().clone()
+            acts = wide(gates).clone()
             h_in, c_in, tanh_c, out = (acts.new_empty(steps, rows, size) for _ in range(4))
             of_state = _product_with(weight.t(), steps)
             for act, in_forget, in_, forget, cell, output, h_start, c_start, tanh, h_out, is_reset in zip(
@@ -208,7 +209,7 @@ def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
     left = matrix.t().contiguous() if worth_a_copy else matrix.t()
     if left.is_contiguous():
         return lambda x: linear(x.to(left.dtype), left, None).float()
-    return lambda x: (x.to(matrix.dtype) @ matrix).float()
+    return lambda x: wide(x.to(matrix.dtype) @ matrix)
 
 
 def _weight_gradients(d_recurrent: Tensor, h_in: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

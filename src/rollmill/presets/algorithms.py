@@ -89,6 +89,7 @@ def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: in
         rollout_length: T.
         minibatch_size: Samples of an SGD step, which stay about as many.
     """
+    num_envs, rollout_length = max(1, num_envs), max(1, rollout_length)  # Others than these are refused later.
     batch_size = num_envs * rollout_length
     minibatches = max(1, min(round(batch_size / minibatch_size), num_envs))
     # Whole trajectories go into a minibatch of a recurrent network's.

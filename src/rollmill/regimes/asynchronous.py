@@ -13,15 +13,21 @@ from rollmill.runtime.child import ChildContext
 from rollmill.storage.slots import Topology, slots_needed
 
 
-def plan_topology(config: Config, probed: Probed) -> Topology:
+def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
     """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots (async).
 
     Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
     where it has fewer groups than there are policy workers, groups go round over all rollout workers.
 
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        world_size: 1; ranks that learn together are for lockstep.
+
     Raises:
         ConfigError: Fewer slots were asked for than the run needs to go on.
     """
+    assert world_size == 1
     num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
     assert num_workers != "auto"
     assert envs_per_group != "auto"
@@ -70,7 +76,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker,
         lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
         action=setup.probed.spec.action,
-        random_steps=random_steps(config, setup.topology),
+        random_steps=random_steps(config),
         random=lambda group: stream(setup.sampling_seed, "decorrelation", group.index),
     ).run()
 

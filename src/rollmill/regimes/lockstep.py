@@ -16,7 +16,9 @@ from rollmill.regimes.setup import (
     RunSetup,
     build_group,
     dawdling,
+    device_of_rank,
     group_states,
+    make_network,
     random_steps,
     run_learner,
 )
@@ -25,8 +27,8 @@ from rollmill.runtime.seeds import int_seed, stream
 from rollmill.storage.slots import Topology
 
 
-def plan_topology(config: Config, probed: Probed) -> Topology:
-    """Gives each group ``lag + 1`` slots, and spreads groups over the workers.
+def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
+    """Gives each of a rank's groups ``lag + 1`` slots, and spreads them over the rank's workers.
 
     Who steps or infers a group changes the speed alone. Policy workers get whole batches; rollout workers get groups of
     different ones, so that some are stepped while others are inferred.
@@ -35,8 +37,7 @@ def plan_topology(config: Config, probed: Probed) -> Topology:
     groups_per_batch = config.inference.groups_per_batch
     assert num_workers != "auto"
     assert envs_per_group != "auto"
-    assert groups_per_batch != "auto"
-    num_groups = config.num_envs // envs_per_group
+    num_groups = config.num_envs // envs_per_group // world_size
     slots_per_group = config.lag + 1
     return Topology(
         rollout_length=config.rollout_length,
@@ -65,16 +66,17 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     from rollmill.envs.failures import RestartBudget
     from rollmill.rollout.lockstep import LockstepRolloutWorker
 
-    config = setup.config
+    config, first = setup.config, setup.first_group
     budget = RestartBudget(config.env.restart_budget)
+    first_steps = random_steps(config)
     LockstepRolloutWorker(
         dawdling(context, config),
         setup.store(),
         worker,
-        lambda group, iteration: build_group(config, group, budget, seed=_seed_from(config, iteration)),
+        lambda group, iteration: build_group(config, first + group, budget, seed=_seed_from(config, iteration)),
         action=setup.probed.spec.action,
-        random_steps=random_steps(config, setup.topology),
-        random=lambda group: stream(_seed_from(config, group.iteration), "decorrelation", group.index),
+        random_steps=lambda group: first_steps(first + group),
+        random=lambda group: stream(_seed_from(config, group.iteration), "decorrelation", first + group.index),
         states=group_states(setup.run_dir),
         first_iteration=setup.probed.first_iteration,
         save_every=config.iterations_per_checkpoint,
@@ -87,25 +89,28 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     import torch
 
     from rollmill.inference.lockstep import LockstepPolicyWorker
-    from rollmill.models.device import resolve_device
     from rollmill.models.precision import settled_precision
-    from rollmill.models.registry import make_model
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
     torch.set_num_threads(config.inference.threads)
     torch.set_flush_denormal(True)
-    device = resolve_device(config.inference.device)
-    precision = settled_precision(config.inference.precision, device, has_images=spec.has_images)
+    device = device_of_rank(config.inference.device, setup.ranks)
+    precision = config.inference.precision
+    if config.learner.precision == "fp64":
+        precision = "fp32"  # The network's own, that is: nothing is lowered.
+    elif precision == "auto":
+        precision = settled_precision(device, has_images=spec.has_images)
     LockstepPolicyWorker(
         dawdling(context, config),
         setup.store(),
         WeightStore(setup.arena),
         index,
-        make_model(spec.observation, spec.action, config.model),
+        make_network(config, spec),
         action=spec.action,
-        config=replace(config.inference, precision=precision),
+        config=replace(config.inference, device=str(device), precision=precision),
         seed=config.seed,
+        first_row=setup.first_group * setup.topology.group_rows,
         first_iteration=setup.probed.first_iteration,
     ).run()
 

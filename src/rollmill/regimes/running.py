@@ -30,6 +30,7 @@ from rollmill.runtime.affinity import plan
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
+from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
@@ -70,6 +71,7 @@ def run(
     *,
     resume: bool = False,
     quiet: bool = False,
+    ranks: Ranks | None = None,
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
 ) -> Outcome:
@@ -80,6 +82,7 @@ def run(
         run_dir: Exists; gets metrics, checkpoints and the log.
         resume: Whether to go on from the newest checkpoint in it.
         quiet: Whether to show nothing.
+        ranks: Which of several cooperating programs this is; alone by default. Rank 0 alone writes metrics and curves.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
 
@@ -89,18 +92,21 @@ def run(
         NotEnoughMemory: The slots do not fit into memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
-    display = None if quiet else Display()
+    ranks = ranks or Ranks()
+    display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
         probed = probe(
-            supervisor, config, run_dir if resume else None, is_stop_wanted=lambda: signals.received is not None
+            supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=lambda: signals.received is not None
         )
         already = saved_steps(run_dir) if resume else None
-        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already)
-        writer = MetricsWriter(
-            run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
-        )
-        earlier = read_metrics(run_dir) if resume else []
+        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
+        writer = None
+        if not ranks.rank:
+            writer = MetricsWriter(
+                run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
+            )
+        earlier = read_metrics(run_dir) if resume and not ranks.rank else []
         with Monitor(
             config,
             probed,
@@ -130,7 +136,8 @@ def run(
             supervisor.stop(grace_s=grace_s)
             summary = format_ledger(accounts)
             _leave_ledger(run_dir, summary, note=monitor.note)
-            _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
+            if not ranks.rank:
+                _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             return Outcome(
                 finished.report.agent_steps,
@@ -171,6 +178,7 @@ def probe(
     supervisor: Supervisor,
     config: Config,
     run_dir: Path | None = None,
+    ranks: Ranks | None = None,
     *,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> Probed:
@@ -180,13 +188,14 @@ def probe(
         supervisor: Starts the process.
         config: Resolved.
         run_dir: Of a run that goes on.
+        ranks: Which of several cooperating programs this is; alone by default.
         is_stop_wanted: Asked meanwhile.
 
     Raises:
         ProcessFailed: It failed, or took too long.
         KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
     """
-    handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir)
+    handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir, ranks)
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
     found: Probed | None = None
     while time.monotonic() < deadline:
@@ -207,7 +216,15 @@ def probe(
     raise Failed(handle, f"{handle} could not make the environment within {_PROBE_TIMEOUT_S:.0f} s.", stacks).error()
 
 
-def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, saved_steps: int | None = None) -> RunSetup:
+def prepare(
+    config: Config,
+    probed: Probed,
+    run_dir: Path,
+    *,
+    resume: bool,
+    saved_steps: int | None = None,
+    ranks: Ranks | None = None,
+) -> RunSetup:
     """Lays out and allocates the shared memory.
 
     Args:
@@ -216,8 +233,10 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, save
         run_dir: The run's directory.
         resume: Whether the learner goes on from a checkpoint.
         saved_steps: Agent steps of that checkpoint.
+        ranks: Which of several cooperating programs this is; alone by default.
     """
-    topology = _REGIMES[config.regime].plan_topology(config, probed)
+    ranks = ranks or Ranks()
+    topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
     fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
@@ -241,6 +260,7 @@ def prepare(config: Config, probed: Probed, run_dir: Path, *, resume: bool, save
         UserCode.of_this_process(config),
         # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
         int_seed(config.seed, "resumed", saved_steps, bits=63) if saved_steps else config.seed,
+        ranks,
     )
 
 

@@ -6,7 +6,7 @@ Functions import torch inside, because rollout workers, which import this module
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,14 +16,18 @@ from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
+from rollmill.runtime.ranks import Ranks
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
 from rollmill.storage.slots import SlotField, SlotStore, Topology
 
 if TYPE_CHECKING:
+    import torch
+
     from rollmill.envs.failures import RestartBudget
     from rollmill.envs.views import SavableGroup
     from rollmill.learning.learner import Learner
+    from rollmill.models.actor_critic import ActorCritic
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,7 @@ class RunSetup:
         run_dir: The run's directory.
         resume: Whether the learner goes on from a checkpoint.
         user_code: What the user registered.
+        ranks: Which of several cooperating programs this is.
         sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
             checkpoint that it goes on from, so that it does not play its first episodes again.
     """
@@ -95,6 +100,12 @@ class RunSetup:
     resume: bool
     user_code: UserCode
     sampling_seed: int
+    ranks: Ranks = field(default_factory=Ranks)
+
+    @property
+    def first_group(self) -> int:
+        """Index of this rank's first group among those of all ranks."""
+        return self.ranks.rank * self.topology.num_groups
 
     def store(self) -> SlotStore:
         """The slots, attached."""
@@ -106,7 +117,13 @@ def dawdling(context: ChildContext, config: Config) -> ChildContext:
     return replace(context, dawdle=Dawdler(config.debug_delay_s)) if config.debug_delay_s else context
 
 
-def probe(context: ChildContext, config: Config, user_code: UserCode, run_dir: Path | None = None) -> None:
+def probe(
+    context: ChildContext,
+    config: Config,
+    user_code: UserCode,
+    run_dir: Path | None = None,
+    ranks: Ranks | None = None,
+) -> None:
     """Child: builds one environment and the network, and reports their sizes.
 
     Args:
@@ -114,36 +131,52 @@ def probe(context: ChildContext, config: Config, user_code: UserCode, run_dir: P
         config: Resolved.
         user_code: What the user registered.
         run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
+        ranks: Which of several cooperating programs this is; alone by default.
     """
     user_code.install()
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.models.flat_state import flat_nbytes
-    from rollmill.models.registry import make_model
 
     spec = probe_environment(config.env)
-    model = make_model(spec.observation, spec.action, config.model)
-    first_iteration = _unpack_states(config, run_dir) if run_dir is not None and config.in_lockstep else 0
+    model = make_network(config, spec)
+    first_iteration = 0
+    if run_dir is not None and config.in_lockstep:
+        first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
     num_parameters = sum(p.numel() for p in model.parameters())
     context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
 
 
-def _unpack_states(config: Config, run_dir: Path) -> int:
-    """Lays out the states of the newest checkpoint that a run can go on from; returns its iteration."""
+def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:
+    """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
     from rollmill.learning.lockstep import InFlight
+    from rollmill.learning.process_group import exchange
     from rollmill.storage.checkpoints import CheckpointStore
 
-    loaded = CheckpointStore(run_dir / "checkpoints", config.checkpoint).load_latest(to_resume=True)
-    in_flight = InFlight.unpack(loaded.state)
+    def find() -> tuple[int, list[bytes]]:
+        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
+        in_flight = InFlight.unpack(store.load_latest(to_resume=True).state)
+        return in_flight.iteration, list(in_flight.groups)
+
+    # Rank 0's disk is the one that has it.
+    iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
     states = group_states(run_dir)
     states.clear()
-    for group, packed in enumerate(in_flight.groups):
-        states.write_packed(in_flight.iteration, group, packed)
-    return in_flight.iteration
+    for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):
+        states.write_packed(iteration, group, packed)
+    return iteration
 
 
 def group_states(run_dir: Path) -> GroupStates:
     """Where a run's groups leave what they need to go on."""
     return GroupStates(run_dir / "checkpoints" / ".groups")
+
+
+def make_network(config: Config, spec: EnvSpec) -> ActorCritic:
+    """The network of a run, freshly initialised, in the precision of its parameters."""
+    from rollmill.models.registry import make_model
+
+    model = make_model(spec.observation, spec.action, config.model)
+    return model.double() if config.learner.precision == "fp64" else model
 
 
 def build_group(
@@ -153,7 +186,7 @@ def build_group(
 
     Args:
         config: Resolved.
-        group: Which group.
+        group: Which group, of those of all ranks.
         budget: See :func:`rollmill.envs.factory.make_group`.
         seed: Keys them; the run's by default.
     """
@@ -176,11 +209,12 @@ def build_group(
     )
 
 
-def random_steps(config: Config, topology: Topology) -> Callable[[int], int]:
-    """How many steps with random actions each group takes first, given its index: evenly spread over the groups."""
+def random_steps(config: Config) -> Callable[[int], int]:
+    """How many steps with random actions each group takes first, given its index: evenly spread over all groups."""
+    assert config.envs_per_group != "auto"
     steps = config.rollout.decorrelate_steps
     most = config.rollout_length if steps == "auto" else steps
-    others = max(1, topology.num_groups - 1)
+    others = max(1, config.num_envs // config.envs_per_group - 1)
     return lambda group: most * group // others
 
 
@@ -195,8 +229,9 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     setup.user_code.install()
     import torch
 
+    from rollmill.learning.collective import Alone, Collective
     from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-    from rollmill.models.registry import make_model
+    from rollmill.learning.process_group import ProcessGroup
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.checkpoints import CheckpointStore
     from rollmill.storage.weights import WeightStore
@@ -207,6 +242,11 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     # and stay so; arithmetic with such numbers takes a hundred times as long.
     torch.set_flush_denormal(True)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
+    collective: Collective = Alone()
+    if not setup.ranks.is_alone:
+        device = device_of_rank(config.learner.device, setup.ranks)
+        config = replace(config, learner=replace(config.learner, device=str(device)))
+        collective = ProcessGroup(setup.ranks, device, config.distributed.timeout_s)
     fingerprints = None
     if config.debug_fingerprints:
         fingerprints = Fingerprints(setup.run_dir / FINGERPRINTS_FILE, store.observation)
@@ -214,7 +254,7 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
         dawdling(context, config),
         store,
         WeightStore(setup.arena),
-        make_model(spec.observation, spec.action, config.model),
+        make_network(config, spec),
         spec=spec,
         config=config.learner,
         checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
@@ -223,4 +263,18 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
         report_every_s=config.report_every_s,
         resume=setup.resume,
         fingerprints=fingerprints,
+        collective=collective,
     ).run()
+    collective.close()
+
+
+def device_of_rank(name: str, ranks: Ranks) -> torch.device:
+    """The device that "auto" means for one of several ranks on a machine: each takes another GPU."""
+    from rollmill.models.device import resolve_device
+
+    device = resolve_device(name)
+    if name == "auto" and device.type == "cuda":
+        import torch
+
+        return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
+    return device

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,13 +65,12 @@ class GroupStates:
         assert isinstance(state, GroupState)
         return state
 
-    def read_packed(self, iteration: int, groups: Sequence[int]) -> list[bytes]:
-        """The states of several groups, as bytes.
-
-        Raises:
-            FileNotFoundError: One of them was not left.
-        """
-        return [self._path(iteration, group).read_bytes() for group in groups]
+    def read_packed(self, iteration: int, num_groups: int) -> list[bytes] | None:
+        """The states of all groups, as bytes; None where one of them has left none."""
+        try:
+            return [self._path(iteration, group).read_bytes() for group in range(num_groups)]
+        except FileNotFoundError:
+            return None
 
     def remove_until(self, iteration: int) -> None:
         """Forgets this iteration and those before it."""

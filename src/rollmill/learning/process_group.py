@@ -1,0 +1,255 @@
+"""The ranks of a run as a group of torch.distributed, and who is to blame when one of them is gone.
+
+Small things go through gloo on the CPU; gradients too, or, between GPUs, through NCCL. A collective call that fails
+says little about why, so each rank also counts up a number of its own in the run's key-value store, from a thread:
+after a failure, whose number stands still is lost.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.runtime.ranks import Ranks
+
+__all__ = ["ProcessGroup", "RankLostError", "exchange", "meeting", "open_store"]
+
+Item = TypeVar("Item")
+Dtype = TypeVar("Dtype", bound=np.generic)
+
+_BEAT_S = 0.5
+# After a failure: so many seconds without a beat, and a rank is taken for lost.
+_SILENT_S = 4 * _BEAT_S
+_STORE_TIMEOUT_S = 10.0
+# ioctl_list(2), netdevice(7): the IPv4 address of an interface.
+_SIOCGIFADDR, _IFREQ_SIZE = 0x8915, 40
+# Programs that are started together need so long at most until all of them ask.
+_MEETING_S = 120.0
+
+
+class RankLostError(RuntimeError):
+    """A rank of the run does not answer any more."""
+
+
+def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = False) -> Any:
+    """The run's key-value store: ``torchrun`` keeps it, or rank 0's :func:`meeting`.
+
+    Args:
+        ranks: This process's.
+        purpose: Keys of different purposes, and of different starts of a run, do not meet.
+        timeout_s: For the others to come, and for each question.
+        is_host: Whether this process keeps it.
+
+    Returns:
+        A ``torch.distributed.Store``.
+    """
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not said to be exported
+
+    store = TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        ranks.world_size,
+        is_master=is_host,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=timeout_s),
+    )
+    return PrefixStore(f"rollmill/{ranks.restarts}/{purpose}", store)
+
+
+@contextmanager
+def meeting(ranks: Ranks) -> Iterator[Callable[[str, Callable[[], Item]], Item]]:
+    """For the program of each rank, from its beginning to its end: keeps the run's store if the launcher does not.
+
+    Gives :func:`exchange` for these ranks.
+    """
+    if ranks.local_world_size <= len(cores := sorted(os.sched_getaffinity(0))):
+        os.sched_setaffinity(0, ranks.cores(cores))
+    is_host = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = open_store(ranks, "meeting", _MEETING_S, is_host=is_host)
+    yield lambda key, make: exchange(ranks, key, make, _MEETING_S)
+    del store
+
+
+def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float) -> Item:
+    """What rank 0 makes, on every rank; for processes that are no group.
+
+    Args:
+        ranks: This process's.
+        key: What it is; used once in a run's start.
+        make: Called on rank 0.
+        timeout_s: For rank 0 to have made it.
+
+    Raises:
+        RankLostError: Rank 0 did not, in time.
+    """
+    store = open_store(ranks, "exchange", timeout_s)
+    if ranks.rank == 0:
+        made = make()
+        store.set(key, pickle.dumps(made))
+        return made
+    try:
+        item: Item = pickle.loads(store.get(key))
+    except RuntimeError as error:
+        raise RankLostError(f"rank {ranks.rank} waited for rank 0's {key} in vain: {_first_line(error)}") from error
+    return item
+
+
+class ProcessGroup:
+    """See :class:`rollmill.learning.collective.Collective`.
+
+    Args:
+        ranks: This process's.
+        device: Where gradients are.
+        timeout_s: A rank that does not answer for so long is lost.
+    """
+
+    def __init__(self, ranks: Ranks, device: torch.device, timeout_s: float) -> None:
+        """Meets the others.
+
+        Raises:
+            RankLostError: Not all of them came.
+        """
+        self.rank, self.world_size = ranks.rank, ranks.world_size
+        self._ranks = ranks
+        self._timeout_s = timeout_s
+        self._names = [f"rank {rank}" for rank in range(ranks.world_size)]
+        self._beats = open_store(ranks, "beats", _STORE_TIMEOUT_S)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+        self._thread.start()
+        # gloo would take the address that the host's name stands for, on many machines one that nobody else reaches.
+        if interface := interface_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        with self._naming_the_lost():
+            wait = timedelta(seconds=timeout_s)
+            store = open_store(ranks, "learners", timeout_s)
+            backend = "nccl" if device.type == "cuda" else "gloo"
+            dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=wait)
+            self._small = dist.new_group(backend="gloo", timeout=wait) if backend == "nccl" else None
+            hosts = self.gather(socket.gethostname())
+        self._names = [f"rank {rank} (host {host})" for rank, host in enumerate(hosts)]
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over the ranks."""
+        total = tensor.clone()
+        with self._naming_the_lost():
+            dist.all_reduce(total)
+        return total
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
+        """One message for all of them."""
+        parts = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in parameters]
+        flat = torch.cat([*parts, statistics.to(parts[0].dtype)])
+        with self._naming_the_lost():
+            dist.all_reduce(flat)
+        offset = 0
+        for parameter in parameters:
+            summed = flat[offset : offset + parameter.numel()].view(parameter.shape)
+            if parameter.grad is None:
+                parameter.grad = summed.clone()
+            else:
+                parameter.grad.copy_(summed)
+            offset += parameter.numel()
+        return flat[offset:].to(statistics.dtype)
+
+    def columns(self, array: NDArray[Dtype]) -> NDArray[Dtype]:
+        """The arrays of all ranks, side by side."""
+        mine = torch.from_numpy(np.ascontiguousarray(array))
+        all_of_them = [torch.empty_like(mine) for _ in range(self.world_size)]
+        with self._naming_the_lost():
+            dist.all_gather(all_of_them, mine, group=self._small)
+        joined: NDArray[Dtype] = np.concatenate([part.numpy() for part in all_of_them], axis=1)
+        return joined
+
+    def gather(self, item: Item) -> list[Item]:
+        """What each rank gave."""
+        items: list[Item | None] = [None] * self.world_size
+        with self._naming_the_lost():
+            dist.all_gather_object(items, item, group=self._small)
+        return items  # type: ignore[return-value]  # every place is filled
+
+    def broadcast(self, item: Item) -> Item:
+        """What rank 0 gave."""
+        items = [item]
+        with self._naming_the_lost():
+            dist.broadcast_object_list(items, src=0, group=self._small)
+        return items[0]
+
+    def close(self) -> None:
+        """Leaves the group; the others may have left before."""
+        self._stop.set()
+        self._thread.join(timeout=_STORE_TIMEOUT_S)
+        dist.destroy_process_group()
+
+    def lost(self) -> list[str]:
+        """Names of the ranks that do not count any more; takes a few seconds."""
+        try:
+            before = self._counts()
+            time.sleep(_SILENT_S)
+            after = self._counts()
+        except Exception:
+            # The store is kept on rank 0's machine.
+            return [f"{self._names[0]}, or the machine that keeps the run's store"]
+        return [self._names[r] for r in range(self.world_size) if r != self.rank and after[r] == before[r]]
+
+    @contextmanager
+    def _naming_the_lost(self) -> Iterator[None]:
+        """Turns what torch raises where a rank is gone into an error that says which."""
+        try:
+            yield
+        except RuntimeError as error:
+            lost = self.lost() or ["a rank that still lives but fell out of step"]
+            raise RankLostError(
+                f"rank {self.rank} waited in vain for {' and '.join(lost)}: {_first_line(error)}. The run ends; it "
+                "goes on from its newest checkpoint with --resume, or by itself under torchrun --max-restarts."
+            ) from error
+
+    def _counts(self) -> list[int]:
+        return [self._beats.add(str(rank), 0) for rank in range(self.world_size)]
+
+    def _beat(self) -> None:
+        # A connection of its own: one that waits for an answer would keep the other from asking.
+        store = open_store(self._ranks, "beats", _STORE_TIMEOUT_S)
+        while not self._stop.wait(_BEAT_S):
+            try:
+                store.add(str(self.rank), 1)
+            except Exception:  # Whoever needs the store finds out.
+                return
+
+
+def interface_towards(address: str, port: int) -> str | None:
+    """Name of the network interface from which an address is reached; None where that cannot be told."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)  # Of a datagram socket: nothing is sent.
+            own = probe.getsockname()[0]
+            for _, name in socket.if_nameindex():
+                request = name.encode().ljust(_IFREQ_SIZE, b"\0")
+                try:
+                    answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+                except OSError:
+                    continue  # It has no address of this family.
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return name
+    except OSError:
+        pass
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

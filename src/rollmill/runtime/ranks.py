@@ -1,0 +1,99 @@
+"""Which of several cooperating programs this one is, as ``torchrun`` says it. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["DistributedConfig", "Ranks", "RanksError"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistributedConfig:
+    """Ranks that train one policy together, started by torchrun; in lockstep alone.
+
+    Attributes:
+        timeout_s: A rank that is waited for so long is taken for lost, and the run ends. It has to be longer than what
+            one rank may need more than another for an iteration, or for building its environments.
+    """
+
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuses values that no run could use."""
+        if not 0 < self.timeout_s < math.inf:
+            raise ValueError(f"distributed.timeout_s={self.timeout_s}: must be positive (seconds).")
+
+
+class RanksError(ValueError):
+    """The environment variables of a distributed run do not fit together, or not this run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ranks:
+    """This program's place among those that train one policy together; each has its own environments and processes.
+
+    Attributes:
+        rank: 0 .. ``world_size`` - 1.
+        world_size: How many there are, over all machines.
+        local_rank: 0 .. ``local_world_size`` - 1.
+        local_world_size: How many there are on this machine.
+        restarts: How often the run was started again after a failure.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+    restarts: int = 0
+
+    @classmethod
+    def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
+        """What ``torchrun`` has set; alone where it has not.
+
+        Raises:
+            RanksError: Some of its variables are missing, or are no numbers that fit together.
+        """
+        if "RANK" not in environment or "WORLD_SIZE" not in environment:
+            return cls()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        if missing := [name for name in (*names, "MASTER_ADDR", "MASTER_PORT") if name not in environment]:
+            raise RanksError(
+                f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start with torchrun, or unset them"
+            )
+        try:
+            rank, world_size, local_rank, local_world_size = (int(environment[name]) for name in names)
+            restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        except ValueError as error:
+            raise RanksError(f"the variables of torchrun are no numbers ({error}): start with torchrun") from error
+        if not (0 <= rank < world_size and 0 <= local_rank < local_world_size <= world_size):
+            raise RanksError(
+                f"RANK={rank} of WORLD_SIZE={world_size}, LOCAL_RANK={local_rank} of LOCAL_WORLD_SIZE="
+                f"{local_world_size}: these do not fit together; start with torchrun"
+            )
+        return cls(
+            rank=rank,
+            world_size=world_size,
+            local_rank=local_rank,
+            local_world_size=local_world_size,
+            restarts=restarts,
+        )
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there are no others."""
+        return self.world_size == 1
+
+    def share(self, number: int) -> range:
+        """Which of ``number`` things, equally spread over the ranks, are this one's."""
+        each = number // self.world_size
+        return range(self.rank * each, (self.rank + 1) * each)
+
+    def cores(self, cores: list[int]) -> list[int]:
+        """Which of a machine's cores are this rank's: equal parts, or all of them where there are too few."""
+        if self.local_world_size > len(cores):
+            return cores
+        first, end = (len(cores) * place // self.local_world_size for place in (self.local_rank, self.local_rank + 1))
+        return cores[first:end]

@@ -1,0 +1,176 @@
+"""Several ranks, started by torchrun as its users do it: the same result as one, and an end that says what happened."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollmill.learning.process_group import interface_towards
+from rollmill.reporting.metrics import read_metrics
+from rollmill.runtime.ranks import Ranks, RanksError
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+slow = pytest.mark.slow
+
+CARTPOLE = [
+    "gym/CartPole-v1",
+    *("--regime", "lockstep", "--num-envs", "8", "--envs-per-group", "2", "--rollout-length", "16"),
+    *("--learner.minibatches", "2", "--learner.epochs", "2"),
+    *("--model.normalise-observations", "true", "--model.normalise-returns", "true"),
+]
+PONG = [
+    "atari/pong",
+    *("--regime", "lockstep", "--num-envs", "4", "--envs-per-group", "1", "--rollout-length", "8"),
+    *("--learner.minibatches", "2"),
+]
+DOUBLE = ["--learner.precision", "fp64"]
+RECURRENT = ["--model.core", "gru", "--model.core-size", "16"]
+
+
+def torchrun(ranks: int, run_dir: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m"]
+    if ranks > 1 or launcher:
+        command += ["torch.distributed.run", *(launcher or ("--standalone", f"--nproc-per-node={ranks}")), "-m"]
+    command += ["rollmill", "train", *words, "--run-dir", str(run_dir), "--quiet"]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=dict(os.environ),
+        start_new_session=True,
+    )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float = 120.0) -> str:
+    try:
+        output, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return output
+
+
+def weights(run_dir: Path) -> dict[str, Any]:
+    state: dict[str, Any] = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).load_latest().state
+    return state
+
+
+def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Relative difference of all parameters and buffers as one vector."""
+    a, b = (torch.cat([state[name].double().reshape(-1) for name in one]) for state in (one, other))
+    return float((a - b).norm() / a.norm())
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@pytest.mark.parametrize(
+    ("words", "ranks"),
+    [
+        (CARTPOLE, 2),
+        pytest.param(CARTPOLE, 4, marks=slow),
+        pytest.param([*CARTPOLE, *RECURRENT], 2, marks=slow),
+        pytest.param(PONG, 2, marks=slow),
+        pytest.param([*CARTPOLE, *DOUBLE], 2, marks=slow),
+        pytest.param([*PONG, *DOUBLE], 2, marks=slow),
+        pytest.param([*PONG, *DOUBLE], 4, marks=slow),
+    ],
+)
+def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], ranks: int) -> None:
+    updates = ["--total-steps", "320" if "atari/pong" in words else "1280"]
+    alone = torchrun(1, tmp_path / "alone", *words, *updates)
+    finish(alone)
+    output = finish(torchrun(ranks, tmp_path / "together", *words, *updates))
+    one, other = weights(tmp_path / "alone"), weights(tmp_path / "together")
+    assert one["counters"] == other["counters"], output
+    assert one["counters"]["updates"] >= 10
+    assert distance(one["model"], other["model"]) < 1e-4
+    if "fp64" in words:
+        assert distance(one["model"], other["model"]) < 1e-10
+    assert one["recent_episodes"] == other["recent_episodes"]
+    assert read_metrics(tmp_path / "together")[-1]["agent_steps"] == one["counters"]["agent_steps"]
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_failure_of_one_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
+    words = [
+        "--import",
+        "faulty_envs",
+        "test/walk",
+        *CARTPOLE[1:-4],
+        "--env.kwargs.fault",
+        "step",
+        "--env.kwargs.after",
+        "90",
+    ]
+    begun = time.monotonic()
+    process = torchrun(2, tmp_path / "run", *words, "--total-steps", "1000000")
+    output = finish(process)
+    assert process.returncode != 0
+    assert "ZeroDivisionError: the step went wrong" in output
+    assert time.monotonic() - begun < 90
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@slow
+def test_a_killed_rank_is_named_and_the_run_goes_on_by_itself(tmp_path: Path) -> None:
+    words = [*CARTPOLE, "--total-steps", "20000", "--checkpoint.every-steps", "2000", "--distributed.timeout-s", "20"]
+    whole = tmp_path / "whole"
+    finish(torchrun(2, whole, *words))
+    run_dir = tmp_path / "killed"
+    process = torchrun(2, run_dir, *words, launcher=("--standalone", "--nproc-per-node=2", "--max-restarts=1"))
+    deadline = time.monotonic() + 90
+    while len(list((run_dir / "checkpoints").glob("checkpoint_*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    victims = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    os.kill(int(victims[-1]), signal.SIGKILL)
+    output = finish(process)
+    assert process.returncode == 0, output
+    assert re.search(r"rank \d waited in vain for rank \d \(host", output)
+    one, other = weights(whole), weights(run_dir)
+    assert one["counters"] == other["counters"]
+    assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
+
+
+def test_the_variables_of_torchrun_are_checked() -> None:
+    assert Ranks.of_this_process({}).is_alone
+    good = {
+        "RANK": "3",
+        "WORLD_SIZE": "4",
+        "LOCAL_RANK": "1",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "a",
+        "MASTER_PORT": "1",
+        "TORCHELASTIC_RESTART_COUNT": "2",
+    }
+    ranks = Ranks.of_this_process(good)
+    assert (ranks.rank, ranks.world_size, ranks.restarts) == (3, 4, 2)
+    assert list(ranks.share(8)) == [6, 7]
+    assert ranks.cores(list(range(5))) == [2, 3, 4]
+    assert ranks.cores([7]) == [7]
+    for wrong, message in (
+        ({k: v for k, v in good.items() if k != "MASTER_PORT"}, "MASTER_PORT"),
+        ({**good, "RANK": "4"}, "do not fit together"),
+        ({**good, "RANK": "x"}, "no numbers"),
+    ):
+        with pytest.raises(RanksError, match=re.escape(message)):
+            Ranks.of_this_process(wrong)
+
+
+def test_the_interface_towards_an_address_is_found() -> None:
+    assert interface_towards("127.0.0.1", 1234) == "lo"
+    assert interface_towards("no.such.host.invalid", 1234) is None
+
+
+def _can_make_hosts() -> bool:
+    probe = subprocess.run(["ip", "netns", "add", "rollmill-probe"], capture_output=True)
+    subprocess.run(["ip", "netns", "del", "rollmill-probe"], capture_output=True)
+    return probe.returncode == 0
