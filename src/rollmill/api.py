@@ -66,7 +66,11 @@ class Run:
 
 
 def make_config(
-    preset: str | Callable[..., Any], overrides: Mapping[str, object] | None = None, *, algo: str | None = None
+    preset: str | Callable[..., Any],
+    overrides: Mapping[str, object] | None = None,
+    *,
+    algo: str | None = None,
+    protocol: str | None = None,
 ) -> Config:
     """The configuration of a preset with settings over it.
 
@@ -75,13 +79,14 @@ def make_config(
             environment or that itself, or a Gymnasium id.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
         algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, network and normalisers apart.
+        protocol: "machado": how Machado et al. (2018) have Atari games played and counted, instead of the preset's.
 
     Raises:
         ValueError: A key or value that is not allowed, with what is.
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
     from rollmill.presets import resolve
-    from rollmill.presets.algorithms import algorithm_overrides, lockstep_overrides
+    from rollmill.presets.algorithms import algorithm_overrides, lockstep_overrides, protocol_overrides
 
     if not isinstance(preset, str):
         preset = register_factory(preset)
@@ -89,6 +94,8 @@ def make_config(
     config = apply(Config(env=chosen.env, preset=chosen.name), dict(chosen.overrides))
     if algo is not None:
         config = apply(config, algorithm_overrides(algo))
+    if protocol is not None:
+        config = apply(config, protocol_overrides(protocol, chosen.name))
     given = full_keys(config, overrides or {})
     if given.get("regime", config.regime) == "lockstep":
         # Not by applying them: with the preset's batch, made for async, they might not fit together.
@@ -114,6 +121,7 @@ def train(
     resume: bool = False,
     quiet: bool = False,
     algo: str | None = None,
+    protocol: str | None = None,
     **overrides: object,
 ) -> Run:
     """Trains an agent and returns when the run has ended.
@@ -127,6 +135,7 @@ def train(
         resume: Go on with the run in ``run_dir``: its configuration, with what is given here over it.
         quiet: Show no progress.
         algo: "ppo" or "impala", see :func:`make_config`; of a run that is resumed, what it began with stays.
+        protocol: "machado", likewise.
         **overrides: Any other setting; dots are written as in ``**{"learner.epochs": 2}``.
 
     Raises:
@@ -148,12 +157,15 @@ def train(
         given["seed"] = seed
     ranks = Ranks.of_this_process()
     if ranks.is_alone:
-        return _run(_plan(preset, given, run_dir, resume=resume, algo=algo), ranks, quiet=quiet)
+        return _run(_plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol), ranks, quiet=quiet)
     from rollmill.learning.process_group import meeting
 
     # Rank 0 alone decides, and has the run directory; the others may be on other machines.
     with meeting(ranks) as meet:
-        plan = meet("plan", lambda: _plan(preset, given, run_dir, resume=resume, algo=algo, ranks=ranks))
+        plan = meet(
+            "plan",
+            lambda: _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks),
+        )
         return _run(plan, ranks, quiet=quiet)
 
 
@@ -179,6 +191,7 @@ def _plan(
     *,
     resume: bool,
     algo: str | None,
+    protocol: str | None,
     ranks: Ranks | None = None,
 ) -> _Plan:
     """From the arguments of :func:`train` to what is run; makes the run directory."""
@@ -187,16 +200,16 @@ def _plan(
         run_dir = _directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
         # torchrun has started everything again, by the command that began it.
-        resume, algo = True, None
+        resume, algo, protocol = True, None, None
     if resume:
         if run_dir is None:
             raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
         directory = Path(run_dir)
         saved = load_config(directory)
-        if algo is not None:
+        if algo is not None or protocol is not None:
             raise RunDirectoryError(
-                f"algo={algo!r} with resume: a run goes on with what it began with; leave it out, or give single "
-                "settings."
+                f"algo={algo!r}, protocol={protocol!r} with resume: a run goes on with what it began with; leave them "
+                "out, or give single settings."
             )
         settings = apply(saved, given)
         _check_same_network(directory, saved, settings)
@@ -210,7 +223,7 @@ def _plan(
             raise RunDirectoryError(
                 "no preset was given: name one (`rollmill envs` lists them) before the settings, or resume a run."
             )
-        settings = make_config(preset, given, algo=algo)
+        settings = make_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
     to_json(settings)  # What config.json cannot hold is refused before anything is made or started.
     if run_dir is not None:

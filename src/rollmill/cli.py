@@ -123,6 +123,7 @@ _USAGE = {
     "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
     "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
     "verify": "PRESET [--updates N] [--lag K] [--algo NAME] [--json] [--KEY VALUE ...]",
+    "report": "RUN [RUN ...] [--output DIR] [--title TEXT] [--json]",
     "envs": "[FAMILY] [--import MODULE]",
 }
 
@@ -139,6 +140,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     train.option("--seed", "seed of all random streams", kind=natural, metavar="S")
     train.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
+    train.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
     train.flag("--quiet", "show no progress")
     _add_import(train)
@@ -199,19 +201,24 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     verify.flag("--json", "print the result as one line of JSON, the last of the output")
     _add_import(verify)
 
+    report = Command(
+        "report",
+        _USAGE["report"],
+        _report,
+        "Compare runs: learning curves, scores, and over Atari games human-normalised aggregates with intervals.\n\n"
+        "Runs are grouped by the settings that they differ in; NAME=RUN_DIR names the method instead.",
+    )
+    report.parser.add_argument("runs", metavar="RUN", nargs="+", help="directory of a run, or NAME=RUN_DIR")
+    report.option("--output", "directory of the page and its pictures (default report)", kind=Path, default="report")
+    report.option("--title", "the page's title (default: the environments)", default="", metavar="TEXT")
+    report.flag("--json", "print the figures as one line of JSON, the last of the output")
+
     envs = Command("envs", _USAGE["envs"], _envs, "List the presets.")
     envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
     _add_import(envs)
 
-    commands = {
-        "train": train,
-        "eval": evaluate,
-        "watch": watch,
-        "plot": plot,
-        "bench": bench,
-        "verify": verify,
-        "envs": envs,
-    }
+    given = (train, evaluate, watch, plot, report, verify, bench, envs)
+    commands = {command.parser.prog.split()[-1]: command for command in given}
     parser = argparse.ArgumentParser(
         prog="rollmill",
         usage="rollmill COMMAND ...",
@@ -295,6 +302,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         resume=arguments.resume,
         quiet=arguments.quiet,
         algo=arguments.algo,
+        protocol=arguments.protocol,
         **overrides,
     )
     if not Ranks.of_this_process().rank:
@@ -380,6 +388,16 @@ def _verify(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0 if result.equal else _EXIT_FAILED
+
+
+def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    from rollmill.comparing.page import write_report
+
+    report = write_report(arguments.runs, arguments.output, title=arguments.title)
+    print(report.page)
+    if arguments.json:
+        print(json.dumps(report.figures))
+    return 0
 
 
 def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:

@@ -66,6 +66,9 @@ class Config:
             first.
         target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at
             least this; none does not look.
+        eval_every: Agent steps after which the network is evaluated, again and again, by a process of its own, with
+            environments of its own: ``evaluations.jsonl``; none does not.
+        eval_episodes: Whole episodes of each evaluation.
         seed: Keys every random stream of the run.
         report_every_s: Seconds between two rows of metrics and between two updates of the display.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).
@@ -94,6 +97,8 @@ class Config:
     total_steps: int = 10_000_000
     max_seconds: float | None = None
     target_return: float | None = None
+    eval_every: int | None = None
+    eval_episodes: int = 30
     seed: int = 1
     report_every_s: float = 2.0
     wandb_project: str | None = None
@@ -103,7 +108,7 @@ class Config:
 
     def __post_init__(self) -> None:
         """Refuses values, and combinations of the parts' values, that no run could use."""
-        for name in ("num_envs", "rollout_length", "total_steps"):
+        for name in ("num_envs", "rollout_length", "total_steps", "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1.")
         if self.max_seconds is not None and not 0 < self.max_seconds < math.inf:
@@ -114,6 +119,8 @@ class Config:
             raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
         if not 0 <= self.debug_delay_s < math.inf:
             raise ConfigError(f"debug_delay_s={self.debug_delay_s}: must be 0 or more (seconds).")
+        if self.eval_every is not None and self.eval_every < 1:
+            raise ConfigError(f"eval_every={self.eval_every}: must be at least 1 (agent steps), or none.")
         if self.seed < 0:
             raise ConfigError(f"seed={self.seed}: must be 0 or more.")
         if self.wandb_project is not None and find_spec("wandb") is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,11 @@ from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.runtime.seeds import int_seed
 
-__all__ = ["EvaluationResult", "evaluate", "evaluate_snapshot", "quotas"]
+__all__ = ["EvaluationInterruptedError", "EvaluationResult", "evaluate", "evaluate_snapshot", "quotas"]
+
+
+class EvaluationInterruptedError(RuntimeError):
+    """An evaluation was told to stop before it was complete."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +108,7 @@ def evaluate(
     num_envs: int = 8,
     checkpoint: str | Path = "latest",
     device: str = "cpu",
+    is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate a run's policy.
 
@@ -115,8 +121,10 @@ def evaluate(
         num_envs: Environments side by side.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
         device: Where the network runs.
+        is_stop_wanted: Asked at every step.
 
     Raises:
+        EvaluationInterruptedError: ``is_stop_wanted``.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         ValueError: ``episodes`` or ``num_envs`` is below 1.
@@ -131,6 +139,7 @@ def evaluate(
         video=video,
         num_envs=num_envs,
         device=device,
+        is_stop_wanted=is_stop_wanted,
     )
 
 
@@ -143,6 +152,7 @@ def evaluate_snapshot(
     video: Path | str | None = None,
     num_envs: int = 8,
     device: str = "cpu",
+    is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate one version of a policy; see `evaluate`."""
     quota = quotas(episodes, num_envs)
@@ -161,6 +171,8 @@ def evaluate_snapshot(
         started = time.perf_counter()
         steps = play(agent, group, spec, deterministic=deterministic)
         while missing:
+            if is_stop_wanted():
+                raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
             outcome = next(steps).outcome
             for row in np.flatnonzero(outcome.episode_length):
                 if len(returns[row]) < quota[row]:

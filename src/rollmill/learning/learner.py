@@ -40,6 +40,7 @@ from rollmill.models.flat_state import FlatState
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.checkpoints import CheckpointStore
+from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
@@ -72,6 +73,7 @@ class Learner:
         resume: Whether to go on from the newest checkpoint.
         fingerprints: Where every update leaves its fingerprint; None leaves none.
         collective: The ranks that learn together.
+        evaluations: Where networks are left to be evaluated; None leaves none.
     """
 
     def __init__(
@@ -90,6 +92,7 @@ class Learner:
         resume: bool,
         fingerprints: Fingerprints | None = None,
         collective: Collective | None = None,
+        evaluations: EvaluationQueue | None = None,
     ) -> None:
         """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
         # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
@@ -104,6 +107,7 @@ class Learner:
         self._report_every_s = report_every_s
         self._fingerprints = fingerprints
         self._collective = collective or Alone()
+        self._evaluations = evaluations
         self._random = np.random.default_rng(seed)
         torch.manual_seed(seed)
         self._device = take_device(config.device)
@@ -166,6 +170,7 @@ class Learner:
         """Learns until ``total_steps`` or the stop flag; saves a checkpoint at the end, whatever the reason."""
         if not self.agent_steps:
             self._save()
+        self._leave_for_evaluation()
         loader = BatchLoader(self._store, self._make_assembler(), self._prepare)
         # Says what was chosen, and is where the clock of the speed starts.
         self._context.send(replace(self._report(), earlier_episodes=tuple(self._recent_episodes)))
@@ -180,6 +185,7 @@ class Learner:
                         break
                     self._episodes += episodes
                     self._learn(prepared)
+                    self._leave_for_evaluation()
                 now = time.monotonic()
                 if now - reported >= self._report_every_s:
                     self._ledger.enter(REPORTING)
@@ -194,6 +200,7 @@ class Learner:
         finally:
             loader.close()
         path = self._save()
+        self._leave_for_evaluation(is_end=True)
         self._context.send(LearnerFinished(self._report(), str(path)))
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
@@ -388,6 +395,12 @@ class Learner:
     def _pack_in_flight(self) -> dict[str, Any] | None:
         """What a run needs, beside the learner's own state, to go on from here; None where it could not."""
         return {}
+
+    def _leave_for_evaluation(self, *, is_end: bool = False) -> None:
+        queue = self._evaluations
+        if queue is not None and (is_end or queue.is_due(self.agent_steps)):
+            self._ledger.enter(SAVING)
+            queue.leave(self._model.state_dict(), self.agent_steps)
 
     def _restore(self) -> None:
         """Goes on from the newest checkpoint that can be read and is of this network: rank 0's, on every rank."""

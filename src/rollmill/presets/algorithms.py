@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from rollmill.presets.families import Overrides
 
-__all__ = ["ALGORITHMS", "algorithm_overrides", "lockstep_overrides"]
+__all__ = ["ALGORITHMS", "PROTOCOLS", "algorithm_overrides", "lockstep_overrides", "protocol_overrides"]
 
 _PPO: Overrides = {
     "num_envs": 128,
@@ -79,6 +79,32 @@ def algorithm_overrides(name: str) -> Overrides:
         hint = f"; did you mean {close[0]}?" if close else ""
         raise ValueError(f"algo={name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
     return ALGORITHMS[name]
+
+
+# Machado et al. (2018, arXiv:1709.06009), as Cleanba has it: sticky actions instead of no-ops at the start, all 18
+# actions, no sign of a lost life, 30 minutes of play.
+_MACHADO: Overrides = {
+    "env.atari.sticky_actions": 0.25,
+    "env.atari.full_action_space": True,
+    "env.atari.life_loss": False,
+    "env.atari.noop_max": 1,
+    "env.atari.fire_reset": False,
+    "env.atari.max_frames": 108_000,
+}
+PROTOCOLS: Mapping[str, Overrides] = {"machado": _MACHADO}
+
+
+def protocol_overrides(name: str, preset: str) -> Overrides:
+    """The settings of an evaluation protocol.
+
+    Raises:
+        ValueError: There is none of that name, or it is not for this preset.
+    """
+    if name not in PROTOCOLS:
+        raise ValueError(f"protocol={name!r}: choose {' or '.join(PROTOCOLS)}, or none for the preset's own")
+    if not preset.startswith("atari/"):
+        raise ValueError(f"protocol={name!r} with {preset}: it is one of Atari games (atari/<game>)")
+    return PROTOCOLS[name]
 
 
 def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: int) -> Overrides:

@@ -21,11 +21,12 @@ from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.events import Exited, Failed, Message, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
 
-__all__ = ["LEARNER", "EndedBy", "exited_early", "was_signalled_with_us", "watch"]
+__all__ = ["EVALUATOR", "LEARNER", "EndedBy", "exited_early", "was_signalled_with_us", "watch"]
 
 EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
 
 LEARNER = "learner"
+EVALUATOR = "evaluator"
 
 _POLL_S = 0.25
 _STOP_GRACE_S = 8.0

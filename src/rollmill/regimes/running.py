@@ -18,7 +18,7 @@ from rollmill.learning.report import LearnerReport
 from rollmill.options import flatten
 from rollmill.regimes import asynchronous, lockstep
 from rollmill.regimes import setup as children
-from rollmill.regimes.ending import LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
+from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed, RunSetup, UserCode
 from rollmill.reporting.display import Display
@@ -36,6 +36,7 @@ from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage import weights
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
+from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 __all__ = ["EndedBy", "Outcome", "run"]
@@ -134,6 +135,8 @@ def run(
                 raise
             accounts = supervisor.snapshot()
             supervisor.stop(grace_s=grace_s)
+            if ended_by not in ("signal", "caller"):
+                _play_what_is_left(run_setup, log_path, signals, note=monitor.note)
             summary = format_ledger(accounts)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:
@@ -147,6 +150,25 @@ def run(
                 "signal" if signals.received is not None else ended_by,
                 probed,
             )
+
+
+def _play_what_is_left(
+    run_setup: RunSetup, log_path: Path, signals: StopSignals, *, note: Callable[[str], None]
+) -> None:
+    """Evaluates, after training, the networks that the evaluator has not come to."""
+    count = len(EvaluationQueue(run_setup.run_dir).pending())
+    if not count:
+        return
+    note(f"evaluating {count} network(s) that are left, {run_setup.config.eval_episodes} episodes each")
+    with Supervisor(log_path=log_path) as supervisor:
+        supervisor.start(EVALUATOR, children.evaluator, run_setup, True)
+        while signals.received is None:
+            for event in supervisor.poll(_POLL_S):
+                if isinstance(event, Failed):
+                    raise event.error()
+                if isinstance(event, Exited):
+                    return
+        supervisor.stop(grace_s=1.0)
 
 
 def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
@@ -297,6 +319,8 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     for worker, (cpus, nice) in enumerate(placement.rollout_workers):
         name = f"rollout worker {worker}"
         supervisor.start(name, regime.rollout_worker, run_setup, worker, role=rollout_phases.ROLE, cpus=cpus, nice=nice)
+    if learner and config.eval_every is not None and not run_setup.ranks.rank:
+        supervisor.start(EVALUATOR, children.evaluator, run_setup, False, nice=placement.rollout_workers[0][1])
 
 
 def describe(run_setup: RunSetup) -> str:

@@ -234,6 +234,7 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     from rollmill.learning.process_group import ProcessGroup
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.checkpoints import CheckpointStore
+    from rollmill.storage.evaluations import EvaluationQueue
     from rollmill.storage.weights import WeightStore
 
     config, spec, store = setup.config, setup.probed.spec, setup.store()
@@ -264,8 +265,21 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
         resume=setup.resume,
         fingerprints=fingerprints,
         collective=collective,
+        evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
     ).run()
     collective.close()
+
+
+def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
+    """Child: plays the networks that the learner leaves, or, after training, those that are left, and ends."""
+    setup.user_code.install()
+    import torch
+
+    from rollmill.evaluation.in_training import evaluate_until, play_pending
+
+    torch.set_num_threads(1)
+    play = play_pending if is_last else evaluate_until
+    play(setup.run_dir, episodes=setup.config.eval_episodes, is_stop_wanted=context.stop.is_set)
 
 
 def device_of_rank(name: str, ranks: Ranks) -> torch.device:

@@ -1,0 +1,1 @@
+"""Comparing runs: their curves, their scores, and what the differences are worth."""

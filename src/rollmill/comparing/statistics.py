@@ -1,0 +1,150 @@
+"""What scores over several games and seeds say, after Agarwal et al. (2021, arXiv:2108.13264), by their own library.
+
+Scores are human-normalised, ``[runs, games]`` for each method. Intervals are of the stratified bootstrap: runs are
+drawn anew within each game.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.comparing.runs import Comparison
+
+__all__ = [
+    "AGGREGATES",
+    "MissingReportExtraError",
+    "Profile",
+    "ScoreInterval",
+    "aggregates",
+    "profile",
+    "score_matrices",
+]
+
+Floats = NDArray[np.float64]
+AGGREGATES = ("median", "iqm", "mean", "optimality_gap")
+_RESAMPLES = 20_000
+_PROFILE_RESAMPLES = 2_000
+_PROFILE_POINTS = 101
+
+
+class MissingReportExtraError(ImportError):
+    """The library of the statistics is not installed."""
+
+
+class ScoreInterval(NamedTuple):
+    """A figure with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Profile(NamedTuple):
+    """Share of runs with more than each score: ``[points]`` each, with 95 % bands."""
+
+    scores: Floats
+    share: Floats
+    low: Floats
+    high: Floats
+
+
+def score_matrices(comparison: Comparison) -> tuple[list[str], dict[str, Floats]]:
+    """Human-normalised scores of the games that every method has played.
+
+    Returns:
+        The games, and for each method ``[runs, games]``. A matrix has no gaps: of games with more runs than others, the
+        runs with the smallest seeds are in it.
+    """
+    games = [
+        env
+        for env in comparison.envs
+        if all(
+            runs and all(run.human_normalised_score is not None for run in runs)
+            for runs in (comparison.of(label, env) for label in comparison.labels)
+        )
+    ]
+    matrices = {}
+    for label in comparison.labels if games else ():
+        columns = [[run.human_normalised_score for run in comparison.of(label, game)] for game in games]
+        count = min(map(len, columns))
+        matrices[label] = np.array([column[:count] for column in columns], np.float64).T
+    return games, matrices
+
+
+def aggregates(
+    matrices: Mapping[str, Floats], *, seed: int = 0, resamples: int = _RESAMPLES
+) -> dict[str, dict[str, ScoreInterval]]:
+    """Median, interquartile mean, mean and optimality gap of each method: {method: {aggregate: interval}}.
+
+    Args:
+        matrices: ``[runs, games]`` for each method.
+        seed: Keys the bootstrap.
+        resamples: How many.
+
+    Raises:
+        MissingReportExtraError: rliable is not installed.
+    """
+    library, metrics = _rliable()
+
+    def of(scores: Floats) -> Floats:
+        return np.array(
+            [
+                metrics.aggregate_median(scores),
+                metrics.aggregate_iqm(scores),
+                metrics.aggregate_mean(scores),
+                metrics.aggregate_optimality_gap(scores),
+            ]
+        )
+
+    found = {}
+    for label, scores in matrices.items():
+        with _seeded(seed):
+            points, intervals = library.get_interval_estimates({label: scores}, of, reps=resamples)
+        low, high = intervals[label]
+        found[label] = {
+            name: ScoreInterval(float(points[label][i]), float(low[i]), float(high[i]))
+            for i, name in enumerate(AGGREGATES)
+        }
+    return found
+
+
+def profile(
+    matrices: Mapping[str, Floats], *, seed: int = 0, resamples: int = _PROFILE_RESAMPLES
+) -> dict[str, Profile]:
+    """For each method, the share of its runs that score more than tau, over tau (performance profiles)."""
+    library, _ = _rliable()
+    best = max(float(scores.max()) for scores in matrices.values())
+    taus = np.linspace(0.0, max(1.0, best) * 1.02, _PROFILE_POINTS)
+    found = {}
+    for label, scores in matrices.items():
+        with _seeded(seed):
+            shares, bands = library.create_performance_profile({label: scores}, taus, reps=resamples)
+        low, high = bands[label]
+        found[label] = Profile(taus, shares[label], low, high)
+    return found
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Rliable draws from NumPy's global generator, whatever it is given: it is lent for as long, and put back."""
+    before = np.random.get_state()  # noqa: NPY002
+    np.random.seed(seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        np.random.set_state(before)  # noqa: NPY002
+
+
+def _rliable() -> tuple[Any, Any]:
+    try:
+        from rliable import library, metrics
+    except ImportError as error:
+        raise MissingReportExtraError(
+            f'the statistics of a report need rliable, which is not installed ({error}): pip install "rollmill[report]"'
+        ) from error
+    return library, metrics

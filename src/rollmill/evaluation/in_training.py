@@ -1,0 +1,48 @@
+"""Evaluations while a run trains: whole episodes, of environments of their own, of the network at certain agent steps.
+
+The learner leaves the network at each of these steps, and a process of its own plays it, whatever training does
+meanwhile. What is left when training ends is played then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate
+from rollmill.storage.evaluations import EvaluationQueue
+
+__all__ = ["evaluate_until", "play_pending"]
+
+_LOOK_S = 0.5
+
+
+def play_pending(
+    run_dir: Path, *, episodes: int, seed: int = 0, is_stop_wanted: Callable[[], bool] = lambda: False
+) -> None:
+    """Plays the networks that were left, and writes down what was found.
+
+    Args:
+        run_dir: Directory of a run.
+        episodes: Whole episodes of each network.
+        seed: Of the evaluation: the same environments and noise for every network.
+        is_stop_wanted: Asked at every step; a network that is not done with then is left.
+    """
+    queue = EvaluationQueue(run_dir)
+    for path in queue.pending():
+        try:
+            result = evaluate(
+                run_dir, episodes=episodes, seed=seed, checkpoint=path, is_stop_wanted=is_stop_wanted
+            ).to_dict()
+        except EvaluationInterruptedError:
+            return
+        queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
+
+
+def evaluate_until(run_dir: Path, *, episodes: int, is_stop_wanted: Callable[[], bool]) -> None:
+    """Plays whatever is left, as it comes, until told to stop."""
+    while not is_stop_wanted():
+        if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.
+            play_pending(run_dir, episodes=episodes, is_stop_wanted=is_stop_wanted)
+        time.sleep(_LOOK_S)

@@ -1,0 +1,83 @@
+"""Networks that are left to be evaluated, and what was found: how the learner and the evaluator meet.
+
+``evaluations/steps_<agent steps>.pt`` waits to be played; ``evaluations.jsonl`` holds a line for each that was.
+Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollmill.storage.checkpoint_file import encode_checkpoint
+
+__all__ = ["EVALUATIONS_FILE", "EvaluationQueue"]
+
+EVALUATIONS_FILE = "evaluations.jsonl"
+_FOLDER = "evaluations"
+_NAME = re.compile(r"steps_(\d+)\.pt")
+
+
+class EvaluationQueue:
+    """The evaluations of a run.
+
+    Args:
+        run_dir: The run's directory.
+        every_steps: Agent steps from one evaluation to the next; None for none.
+    """
+
+    def __init__(self, run_dir: Path, every_steps: int | None = None) -> None:
+        self._run_dir = run_dir
+        self._folder = run_dir / _FOLDER
+        self._every_steps = every_steps
+        left = [int(match[1]) for path in self.pending() if (match := _NAME.fullmatch(path.name))]
+        self._last = max([*left, *(int(record["agent_steps"]) for record in self.records())], default=-1)
+
+    def is_due(self, agent_steps: int) -> bool:
+        """Whether the network after so many agent steps is to be left: the first one, and one for each interval."""
+        if self._every_steps is None:
+            return False
+        return self._last < 0 or agent_steps // self._every_steps > self._last // self._every_steps
+
+    def leave(self, model: Mapping[str, Any], agent_steps: int) -> None:
+        """Leaves a network, unless the one after so many agent steps was left already.
+
+        Args:
+            model: Its ``state_dict``.
+            agent_steps: What it has learned from.
+        """
+        if self._every_steps is None or agent_steps <= self._last:
+            return
+        self._last = agent_steps
+        self._folder.mkdir(parents=True, exist_ok=True)
+        path = self._folder / f"steps_{agent_steps:012d}.pt"
+        aside = path.with_suffix(".new")
+        aside.write_bytes(
+            encode_checkpoint({"model": model, "counters": {"agent_steps": agent_steps}}, agent_steps, None)
+        )
+        os.replace(aside, path)
+
+    def pending(self) -> list[Path]:
+        """The networks that wait to be played, the oldest first."""
+        if not self._folder.is_dir():
+            return []
+        return sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
+
+    def found(self, path: Path, record: Mapping[str, Any]) -> None:
+        """Writes down what an evaluation found; its network waits no longer."""
+        with (self._run_dir / EVALUATIONS_FILE).open("a") as file:
+            file.write(json.dumps(dict(record)) + "\n")
+        path.unlink(missing_ok=True)
+
+    def records(self) -> list[dict[str, Any]]:
+        """What the evaluations found, by agent steps; of a network that was played twice, the last."""
+        path = self._run_dir / EVALUATIONS_FILE
+        if not path.exists():
+            return []
+        whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
+        by_steps = {int(record["agent_steps"]): record for record in whole}
+        return [by_steps[steps] for steps in sorted(by_steps)]

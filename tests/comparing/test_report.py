@@ -1,0 +1,111 @@
+"""The report: its statistics against a hand-computed example, and the page that is made of run directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rollmill
+from rollmill.api import _write_config
+from rollmill.comparing.page import write_report
+from rollmill.comparing.runs import ComparisonError, compare
+from rollmill.comparing.statistics import aggregates, profile
+from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
+from rollmill.storage.evaluations import EvaluationQueue
+
+
+def a_run(
+    folder: Path, env: str, seed: int, final: float, *, evaluated: float | None = None, **settings: object
+) -> Path:
+    """A run's directory, as training leaves it."""
+    folder.mkdir()
+    _write_config(folder, rollmill.make_config(env, {"seed": seed, **settings}))
+    rows = [
+        {"agent_steps": 1000 * i, "time_s": 60.0 * i, "episode_return": None if i == 0 else final * i / 4}
+        for i in range(5)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    if evaluated is not None:
+        EvaluationQueue(folder).found(folder / "none", {"agent_steps": 4000, "mean_return": evaluated})
+    return folder
+
+
+def test_aggregates_equal_a_hand_computed_example() -> None:
+    # Two runs of four games. Means of the games: 0.5, 1.0, 2.0, 0.1; IQM: mean of the middle four of eight.
+    scores = np.array([[0.4, 0.8, 1.0, 0.0], [0.6, 1.2, 3.0, 0.2]])
+    found = aggregates({"x": scores}, resamples=500)["x"]
+    assert found["mean"].value == pytest.approx((0.5 + 1.0 + 2.0 + 0.1) / 4)
+    assert found["median"].value == pytest.approx((0.5 + 1.0) / 2)
+    assert found["iqm"].value == pytest.approx((0.4 + 0.6 + 0.8 + 1.0) / 4)
+    assert found["optimality_gap"].value == pytest.approx(1 - (0.4 + 0.8 + 1.0 + 0.0 + 0.6 + 1.0 + 1.0 + 0.2) / 8)
+    # Within a game each resample draws two of two runs: the mean lies between the smallest and the largest of each.
+    low, high = scores.min(0).mean(), scores.max(0).mean()
+    assert low <= found["mean"].low < found["mean"].value < found["mean"].high <= high
+
+
+def test_the_bootstrap_is_keyed_and_leaves_numpys_generator_alone() -> None:
+    scores = {"x": np.random.default_rng(0).normal(size=(5, 3))}
+    np.random.seed(7)  # noqa: NPY002
+    before = np.random.get_state()[1].tolist()  # noqa: NPY002
+    first = aggregates(scores, seed=1, resamples=200)
+    assert aggregates(scores, seed=1, resamples=200) == first
+    assert aggregates(scores, seed=2, resamples=200) != first
+    assert np.random.get_state()[1].tolist() == before  # noqa: NPY002
+
+
+def test_profiles_are_shares_of_runs() -> None:
+    of_method = profile({"x": np.array([[0.5, 2.0], [1.0, 4.0]])}, resamples=100)["x"]
+    at = [int(np.argmin(abs(of_method.scores - tau))) for tau in (0.0, 0.7, 1.5, 3.0)]
+    assert of_method.share[at].tolist() == [1.0, 0.75, 0.5, 0.25]
+
+
+def test_human_normalised_scores_are_the_published_ones() -> None:
+    assert len(ATARI_SCORES) == 57
+    assert human_normalised("atari/breakout", 30.5) == pytest.approx(1.0)
+    assert human_normalised("atari/pong", -20.7) == 0.0
+    assert human_normalised("atari/skiing", -17098.1) == 0.0
+    assert human_normalised("gym/CartPole-v1", 1.0) is None
+
+
+def test_a_page_of_many_runs(tmp_path: Path) -> None:
+    runs = []
+    for place, (env, random, human) in enumerate((("atari/pong", -20.7, 14.6), ("atari/breakout", 1.7, 30.5))):
+        for seed in (1, 2):
+            span = human - random
+            for lag, share in ((0, 0.5), (1, 1.0)):
+                name = tmp_path / f"{place}-{seed}-{lag}"
+                final = random + span * (share + 0.1 * seed)
+                runs.append(a_run(name, env, seed, final, regime="lockstep", lag=lag))
+    report = write_report(runs, tmp_path / "report")
+    page = report.page.read_text()
+    assert page.count("data:image/png;base64,") == len(report.pictures) == 4
+    assert "<link" not in page
+    assert 'src="http' not in page
+    of_method = report.figures["aggregates"]
+    assert set(of_method) == {"lag=0", "lag=1"}
+    assert of_method["lag=0"]["mean"]["value"] == pytest.approx(0.65)
+    assert of_method["lag=1"]["iqm"]["value"] == pytest.approx(1.15)
+    assert json.loads((tmp_path / "report" / "report.json").read_text()) == json.loads(json.dumps(report.figures))
+
+
+def test_an_evaluation_counts_more_than_training_episodes(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", "gym/CartPole-v1", 1, 100.0, evaluated=321.0)
+    report = write_report([run], tmp_path / "report")
+    assert report.figures["runs"][0]["score"] == 321.0
+    assert report.figures["aggregates"] == {}
+
+
+def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
+    one = a_run(tmp_path / "one", "gym/CartPole-v1", 1, 100.0)
+    two = a_run(tmp_path / "two", "gym/CartPole-v1", 1, 100.0, **{"rollout.num_workers": 1})
+    with pytest.raises(ComparisonError, match="no runs"):
+        compare([])
+    with pytest.raises(ComparisonError, match="twice"):
+        compare([one, one])
+    with pytest.raises(ComparisonError, match="same method"):
+        compare([one, two])
+    named = compare([f"a={one}", f"b={two}"])
+    assert named.labels == ["a", "b"]
