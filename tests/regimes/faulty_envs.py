@@ -88,6 +88,20 @@ class Walk(gymnasium.Env[np.ndarray, int]):
             self.child.wait()
 
 
+class Unseeded(gymnasium.Env[np.ndarray, int]):
+    """Draws from a generator of its own that no seed reaches."""
+
+    observation_space = gymnasium.spaces.Box(-10.0, 10.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return np.random.default_rng().normal(size=2).astype(np.float32), 0.0, False, False, {}
+
+
+register_env("test/unseeded", Unseeded)
 register_env("test/walk", Walk)
 
 

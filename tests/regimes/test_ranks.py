@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +38,10 @@ DOUBLE = ["--learner.precision", "fp64"]
 RECURRENT = ["--model.core", "gru", "--model.core-size", "16"]
 
 
-def torchrun(ranks: int, run_dir: Path, *words: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m"]
+def torchrun(
+    ranks: int, run_dir: Path, *words: str, launcher: tuple[str, ...] = (), prefix: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    command = [*prefix, sys.executable, "-m"]
     if ranks > 1 or launcher:
         command += ["torch.distributed.run", *(launcher or ("--standalone", f"--nproc-per-node={ranks}")), "-m"]
     command += ["rollmill", "train", *words, "--run-dir", str(run_dir), "--quiet"]
@@ -170,7 +174,78 @@ def test_the_interface_towards_an_address_is_found() -> None:
     assert interface_towards("no.such.host.invalid", 1234) is None
 
 
-def _can_make_hosts() -> bool:
-    probe = subprocess.run(["ip", "netns", "add", "rollmill-probe"], capture_output=True)
-    subprocess.run(["ip", "netns", "del", "rollmill-probe"], capture_output=True)
-    return probe.returncode == 0
+ADDRESSES = ("10.87.0.1", "10.87.0.2")
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[str, str]]:
+    """Two hosts: network namespaces with a cable between them."""
+    names = (f"rm{os.getpid()}a", f"rm{os.getpid()}b")
+
+    def ip(*words: str, check: bool = True) -> bool:
+        return subprocess.run(["ip", *words], capture_output=True, check=check).returncode == 0
+
+    if shutil.which("ip") is None or not ip("netns", "add", names[0], check=False):
+        pytest.skip("needs the right to make network namespaces (root) and the command ip")
+    try:
+        ip("netns", "add", names[1])
+        ip("link", "add", names[0], "type", "veth", "peer", "name", names[1])
+        for name, address in zip(names, ADDRESSES, strict=True):
+            ip("link", "set", name, "netns", name)
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", name)
+            ip("-n", name, "link", "set", name, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            ip("netns", "del", name, check=False)
+
+
+def on_two_hosts(hosts: tuple[str, str], run_dirs: tuple[Path, Path], *words: str) -> list[subprocess.Popen[str]]:
+    """torchrun on each host; the first one's is where they meet."""
+    processes = []
+    for place, (host, run_dir) in enumerate(zip(hosts, run_dirs, strict=True)):
+        launcher = ("--nnodes=2", f"--node-rank={place}", "--nproc-per-node=1")
+        launcher += (f"--master-addr={ADDRESSES[0]}", "--master-port=29511")
+        processes.append(torchrun(1, run_dir, *words, launcher=launcher, prefix=("ip", "netns", "exec", host)))
+    return processes
+
+
+@slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_two_hosts_learn_what_one_learns(tmp_path: Path, hosts: tuple[str, str]) -> None:
+    updates = ["--total-steps", "1280"]
+    finish(torchrun(1, tmp_path / "alone", *CARTPOLE, *DOUBLE, *updates))
+    # Each host has a disk of its own.
+    both = on_two_hosts(hosts, (tmp_path / "a", tmp_path / "b"), *CARTPOLE, *DOUBLE, *updates)
+    outputs = [finish(process) for process in both]
+    one, other = weights(tmp_path / "alone"), weights(tmp_path / "a")
+    assert one["counters"] == other["counters"], outputs
+    assert distance(one["model"], other["model"]) < 1e-10
+    assert not (tmp_path / "b" / "checkpoints").exists()
+
+
+@slow
+@pytest.mark.timeout(400)
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_host_that_is_cut_off_is_named_in_time_and_the_run_can_go_on(tmp_path: Path, hosts: tuple[str, str]) -> None:
+    words = [*CARTPOLE, "--total-steps", "20000", "--checkpoint.every-steps", "2000"]
+    whole = tmp_path / "whole"
+    finish(torchrun(1, whole, *words, *DOUBLE))
+    run_dirs = (tmp_path / "a", tmp_path / "b")
+    both = on_two_hosts(hosts, run_dirs, *words, *DOUBLE, "--distributed.timeout-s", "8")
+    deadline = time.monotonic() + 90
+    while len(list((run_dirs[0] / "checkpoints").glob("checkpoint_*"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    subprocess.run(["ip", "-n", hosts[1], "link", "set", hosts[1], "down"], check=True)
+    cut = time.monotonic()
+    outputs = [finish(process, timeout_s=120) for process in both]
+    assert time.monotonic() - cut < 60
+    assert "rank 0 waited in vain for rank 1 (host" in outputs[0], outputs[0]
+    assert all(process.returncode for process in both)
+    subprocess.run(["ip", "-n", hosts[1], "link", "set", hosts[1], "up"], check=True)
+    again = on_two_hosts(hosts, run_dirs, "--resume")
+    outputs = [finish(process) for process in again]
+    one, other = weights(whole), weights(run_dirs[0])
+    assert one["counters"] == other["counters"], outputs
+    assert distance(one["model"], other["model"]) < 1e-10

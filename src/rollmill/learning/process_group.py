@@ -7,6 +7,7 @@ after a failure, whose number stands still is lost.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pickle
@@ -197,13 +198,22 @@ class ProcessGroup:
 
     def lost(self) -> list[str]:
         """Names of the ranks that do not count any more; takes a few seconds."""
-        try:
-            before = self._counts()
-            time.sleep(_SILENT_S)
-            after = self._counts()
-        except Exception:
-            # The store is kept on rank 0's machine.
+        counts: list[list[int]] = []
+
+        def look_twice() -> None:
+            with contextlib.suppress(Exception):
+                for pause in (0.0, _SILENT_S):
+                    time.sleep(pause)
+                    counts.append([self._beats.add(str(rank), 0) for rank in range(self.world_size)])
+
+        # In a thread, because a store on a machine that is cut off never answers, whatever its timeout.
+        looking = threading.Thread(target=look_twice, name="who is lost", daemon=True)
+        looking.start()
+        looking.join(timeout=_STORE_TIMEOUT_S)
+        if len(counts) < 2:
+            # The store is kept on rank 0's machine, as torchrun has it.
             return [f"{self._names[0]}, or the machine that keeps the run's store"]
+        before, after = counts
         return [self._names[r] for r in range(self.world_size) if r != self.rank and after[r] == before[r]]
 
     @contextmanager
@@ -217,9 +227,6 @@ class ProcessGroup:
                 f"rank {self.rank} waited in vain for {' and '.join(lost)}: {_first_line(error)}. The run ends; it "
                 "goes on from its newest checkpoint with --resume, or by itself under torchrun --max-restarts."
             ) from error
-
-    def _counts(self) -> list[int]:
-        return [self._beats.add(str(rank), 0) for rank in range(self.world_size)]
 
     def _beat(self) -> None:
         # A connection of its own: one that waits for an answer would keep the other from asking.
