@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import rollmill
+from rollmill.config import ConfigError
 from rollmill.envs.factory import probe
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
@@ -160,3 +162,93 @@ def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path, preset: s
         other = by_update[line["update"]]
         for part in ("environment", "inference", "learner"):
             assert line[part] == other[part], (line["update"], part)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"learner.batch_size": 64}, "in lockstep a batch is one rollout"),
+        ({"num_slots": 12}, "lag \\+ 1 slots"),
+        ({"checkpoint.every_s": 60.0}, "after so many steps"),
+        ({"inference.random_actions": True}, "not keyed"),
+        ({"lag": -1}, "lag=-1"),
+        ({"inference.groups_per_batch": 3}, "whole batches"),
+        ({"inference.num_workers": 4, "inference.groups_per_batch": 2}, "one at least for each"),
+        ({"learner.precision": "fp64", "inference.precision": "bf16"}, "double precision"),
+        ({"regime": "async", "learner.precision": "fp64", "learner.batch_size": 128}, "lockstep"),
+        ({"regime": "sync"}, "regime"),
+    ],
+)
+def test_inconsistent_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rollmill.make_config("gym/CartPole-v1", settings_of("gym/CartPole-v1", **changes)).resolved()
+
+
+def test_what_a_group_is_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = set()
+    for cores in (1, 2, 7, 64):
+        monkeypatch.setattr("rollmill.config.usable_cores", lambda cores=cores: cores)
+        config = rollmill.make_config("atari/pong", {"regime": "lockstep"}).resolved()
+        groups.add((config.envs_per_group, config.inference.groups_per_batch))
+        assert isinstance(config.rollout.num_workers, int)
+        assert 4 % config.rollout.num_workers == 0
+    assert groups == {(16, 1)}
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_share_whole_groups(world_size: int) -> None:
+    config = rollmill.make_config("atari/pong", {"regime": "lockstep"})
+    assert config.resolved(world_size).envs_per_group == 16
+    with pytest.raises(ConfigError, match="spread evenly over 3 ranks"):
+        config.resolved(3)
+    with pytest.raises(ConfigError, match="lockstep only"):
+        rollmill.make_config("atari/pong", {"num_envs": 64, "envs_per_group": 8}).resolved(2)
+    with pytest.raises(ConfigError, match="V-trace"):
+        rollmill.make_config("atari/pong", {"regime": "lockstep", "learner.advantage": "vtrace"}).resolved(2)
+
+
+@pytest.mark.parametrize("algo", ["ppo", "impala"])
+def test_an_algorithm_goes_over_the_preset_and_under_what_is_given(algo: str) -> None:
+    config = rollmill.make_config("atari/pong", {"regime": "lockstep", "lag": 1, "num_envs": 32}, algo=algo)
+    length = {"ppo": 128, "impala": 20}[algo]
+    assert (config.num_envs, config.rollout_length, config.learner.batch_size) == (32, length, 32 * length)
+    assert config.learner.advantage == {"ppo": "gae", "impala": "vtrace"}[algo]
+    assert config.model.encoder == "nature"
+    # Cleanba's minibatch, of which fewer environments make fewer.
+    assert config.learner.minibatch_size == {"ppo": 4096, "impala": 640}[algo]
+    with pytest.raises(ValueError, match="choose one of ppo, impala; did you mean ppo"):
+        rollmill.make_config("atari/pong", algo="pqo")
+
+
+def test_the_protocol_of_machado_is_for_atari() -> None:
+    config = rollmill.make_config("atari/pong", {"env.atari.noop_max": 5}, protocol="machado")
+    atari = config.env.atari
+    assert (atari.sticky_actions, atari.full_action_space, atari.life_loss, atari.noop_max) == (0.25, True, False, 5)
+    assert (atari.fire_reset, atari.max_frames) == (False, 108_000)
+    with pytest.raises(ValueError, match="Atari games"):
+        rollmill.make_config("gym/CartPole-v1", protocol="machado")
+    with pytest.raises(ValueError, match="choose machado"):
+        rollmill.make_config("atari/pong", protocol="machad")
+
+
+@slow
+def test_a_game_is_truncated_after_27000_agent_steps() -> None:
+    from rollmill.envs.factory import make_group
+    from rollmill.envs.views import ObservationView, OutcomeView
+
+    config = rollmill.make_config("atari/montezuma_revenge", protocol="machado")
+    group = make_group(config.env, 1, [1])
+    into = ObservationView({"obs": np.zeros((1, 4, 84, 84), np.uint8)}, None, np.zeros(1, bool))
+    outcome = OutcomeView(
+        np.zeros(1, np.float32),
+        *(np.zeros(1, bool) for _ in range(3)),
+        np.zeros(1, np.float32),
+        np.zeros(1, np.int32),
+    )
+    group.reset(into)
+    nothing = np.zeros((1, 1), np.int32)
+    for step in range(1, 27_001):
+        group.step(nothing, None, into, outcome)
+        assert bool(outcome.truncated[0]) == (step == 27_000), step
+    assert outcome.episode_length[0] == 27_000
+    group.close()
