@@ -39,6 +39,7 @@ class Task:
         is_reachable: Whether the goal is to be reached, or, for a control, not to be reached.
         settings: Over the preset's.
         max_seconds: Budget in seconds, where the claim has one.
+        algo: See :func:`rollmill.train`.
     """
 
     preset: str
@@ -47,6 +48,7 @@ class Task:
     is_reachable: bool = True
     settings: Mapping[str, object] = field(default_factory=dict)
     max_seconds: float | None = None
+    algo: str | None = None
 
 
 # An environment of one's own gets careful settings, so MiniGrid's for memory tasks come first, and then what this one
@@ -62,9 +64,13 @@ _MEMORY = {
     "model.normalise_grids": True,
 }
 
+_LOCKSTEP_PPO: Mapping[str, object] = {"regime": "lockstep", "lag": 0}
+
 TASKS = {
     "cartpole": Task("gym/CartPole-v1", 475.0, 1_000_000, max_seconds=60.0),
     "pong": Task("atari/pong", 18.0, 3_000_000),
+    "pong_ppo_lockstep": Task("atari/pong", 18.0, 3_000_000, settings=_LOCKSTEP_PPO),
+    "breakout_ppo_lockstep": Task("atari/breakout", 40.0, 3_000_000, settings=_LOCKSTEP_PPO),
     "vizdoom_basic": Task("vizdoom/basic", 75.0, 2_000_000),
     "vizdoom_defend_the_center": Task("vizdoom/defend_the_center", 18.0, 3_000_000),
     "halfcheetah": Task("mujoco/HalfCheetah-v5", 3000.0, 5_000_000),
@@ -129,6 +135,7 @@ def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
         run_dir=run_dir,
         resume=begun and any((run_dir / "checkpoints").glob("*.pt")),
         quiet=quiet,
+        algo=None if begun else task.algo,
         **settings,
     )
     if run.ended_by == "signal":

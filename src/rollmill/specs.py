@@ -14,7 +14,8 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
     [T + 1, B]       reset                      x_t is the first observation of an episode: the recurrent state is
                                                 zeroed before x_t is consumed
     [T + 1, B]       value                      V(x_t) as the behaviour policy saw it; value[T] is filled when the next
-                                                slot's x_0 is inferred (same observation, same recurrent state)
+                                                slot's x_0 is inferred (same observation, same recurrent state), in
+                                                lockstep by the version that filled the slot, before the next one begins
     [T, B, ...]      action, log_prob           a_t and log mu(a_t | x_t), mu being the behaviour policy
     [T, B]           policy_version             of the policy that chose a_t
     [T, B]           reward                     r_t, raw (unscaled, unclipped): the consequence of a_t

@@ -91,7 +91,11 @@ class LockstepLearner(Learner):
         # The versions that groups may act by, the present one last.
         self._versions: list[tuple[int, NDArray[np.uint8], tuple[float, float]]] = []
         self._moments_of_version: dict[int, tuple[float, float]] = {}
+        self._sums_taken_over: list[float] | None = None
         super().__init__(*args, **kwargs)
+        if self._sums_taken_over is not None:
+            sums = torch.tensor(self._sums_taken_over, dtype=torch.float64, device=self._device)
+            self._updater.previous_sums = sums
 
     @property
     def version(self) -> int:
@@ -154,7 +158,11 @@ class LockstepLearner(Learner):
         if any(states is None for states in of_ranks):
             return None
         all_groups = [state for states in of_ranks for state in states or ()]
-        return {"in_flight": InFlight(self.updates, self._versions[:-1], all_groups).pack()}
+        sums = self._updater.previous_sums
+        return {
+            "in_flight": InFlight(self.updates, self._versions[:-1], all_groups).pack(),
+            "advantage_sums": None if sums is None else sums.tolist(),
+        }
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Learner`.
@@ -168,6 +176,7 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
+        self._sums_taken_over = state["advantage_sums"]
         for version, weights, moments in in_flight.versions:
             self._weights.publish(version, weights)
             self._remember(version, weights, moments)

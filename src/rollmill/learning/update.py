@@ -81,6 +81,10 @@ class Updater:
         fast_path: Precision, memory format and micro-batch size.
         random: Permutes samples and trajectories; the same on every rank.
         collective: The ranks that learn together.
+
+    Attributes:
+        previous_sums: Moments of the last minibatch's advantages, float64 ``[3]``, where V-trace gives them; a run that
+            is to go on exactly needs them.
     """
 
     def __init__(
@@ -109,7 +113,7 @@ class Updater:
             # Minibatches differ in size by what is left out of them.
             self._objective = torch.compile(self._objective, dynamic=True)
         self._guard = NonFiniteGuard(self._device)
-        self._previous_sums: Tensor | None = None
+        self.previous_sums: Tensor | None = None
         self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
         self._num_losses = 0
         self._step_kl = torch.zeros((), device=self._device)
@@ -205,7 +209,7 @@ class Updater:
         sums = self._advantage_sums(whole, chosen)
         if sums is None and len(pieces) > 1:
             # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces pieces.
-            sums = self._previous_sums
+            sums = self.previous_sums
         seen = None
         scales = self._scaled(scales, count)
         statistics = torch.zeros(len(STATISTICS), device=self._device)
@@ -221,7 +225,7 @@ class Updater:
             statistics += share.statistics
             if share.advantage_sums is not None:
                 seen = share.advantage_sums if seen is None else seen + share.advantage_sums
-        self._previous_sums = seen
+        self.previous_sums = seen
         statistics = self._collective.sum_gradients(self._parameters, statistics)
         self._losses[:-1] += statistics
         self._step_kl = statistics[APPROX_KL]
