@@ -91,11 +91,10 @@ class LockstepLearner(Learner):
         # The versions that groups may act by, the present one last.
         self._versions: list[tuple[int, NDArray[np.uint8], tuple[float, float]]] = []
         self._moments_of_version: dict[int, tuple[float, float]] = {}
-        self._sums_taken_over: list[float] | None = None
+        self._taken_over: Mapping[str, Any] = {}
         super().__init__(*args, **kwargs)
-        if self._sums_taken_over is not None:
-            sums = torch.tensor(self._sums_taken_over, dtype=torch.float64, device=self._device)
-            self._updater.previous_sums = sums
+        if (sums := self._taken_over.get("advantage_sums")) is not None:
+            self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
 
     @property
     def version(self) -> int:
@@ -176,7 +175,7 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
-        self._sums_taken_over = state["advantage_sums"]
+        self._taken_over = state
         for version, weights, moments in in_flight.versions:
             self._weights.publish(version, weights)
             self._remember(version, weights, moments)
