@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import json
 import multiprocessing
 import os
@@ -30,6 +31,8 @@ CONFIG_FILE = "config.json"
 _LOCK_FILE = ".lock"
 # Of /proc/<pid>/stat, among the fields behind the command's name: when the process began, in ticks since booting.
 _START_TIME = 19
+# How many runs this program has begun: ranks that make several do not mix them up.
+_RUNS = itertools.count()
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
@@ -155,7 +158,7 @@ def train(
         given["total_steps"] = total_steps
     if seed is not None:
         given["seed"] = seed
-    ranks = Ranks.of_this_process()
+    ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
     if ranks.is_alone:
         return _run(_plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol), ranks, quiet=quiet)
     from rollmill.learning.process_group import meeting
@@ -270,9 +273,20 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
                     "left to do; with more (--total-steps, total_steps) it goes on",
                     file=sys.stderr,
                 )
+            _play_what_is_left(directory, config)
             return finished
         outcome = run(config, own, resume=resume, quiet=quiet, ranks=ranks, on_report=save_config)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
+
+
+def _play_what_is_left(directory: Path, config: Config) -> None:
+    """Evaluates what an interrupted end has left."""
+    from rollmill.storage.evaluations import EvaluationQueue
+
+    if EvaluationQueue(directory).pending():
+        from rollmill.evaluation.in_training import play_pending
+
+        play_pending(directory, episodes=config.eval_episodes)
 
 
 def _finished(directory: Path, total_steps: int) -> Run | None:
@@ -329,6 +343,15 @@ def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
     # Its arguments may change: a curriculum's difficulty, a path. What no longer fits the weights is refused by them.
     if saved.env.name != config.env.name:
         changed.append("env.name")
+    if saved.regime != config.regime:
+        changed.append("regime")
+    if saved.in_lockstep:
+        # What its groups' states, its noise and the versions in flight are made for.
+        changed += [
+            name
+            for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
+            if getattr(saved, name) != getattr(config, name)
+        ]
     changed += [
         f"env.{family}.{name}"
         for family, names in _SEEN_OF_FAMILY.items()

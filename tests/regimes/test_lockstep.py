@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import rollmill
+from rollmill.api import RunDirectoryError, _write_config
 from rollmill.config import ConfigError
 from rollmill.envs.factory import probe
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
@@ -252,3 +253,10 @@ def test_a_game_is_truncated_after_27000_agent_steps() -> None:
         assert bool(outcome.truncated[0]) == (step == 27_000), step
     assert outcome.episode_length[0] == 27_000
     group.close()
+
+
+def test_a_resume_keeps_what_the_groups_states_are_made_for(tmp_path: Path) -> None:
+    _write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", settings_of("gym/CartPole-v1")))
+    for changes in ({"lag": 2}, {"seed": 5}, {"num_envs": 16, "learner.batch_size": 256}):
+        with pytest.raises(RunDirectoryError, match=next(iter(changes))):
+            rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **changes)

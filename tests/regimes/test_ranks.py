@@ -84,6 +84,7 @@ def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
         pytest.param([*CARTPOLE, *RECURRENT], 2, marks=slow),
         pytest.param(PONG, 2, marks=slow),
         pytest.param([*CARTPOLE, *DOUBLE], 2, marks=slow),
+        pytest.param([*CARTPOLE, *RECURRENT, *DOUBLE], 2, marks=slow),
         pytest.param([*PONG, *DOUBLE], 2, marks=slow),
         pytest.param([*PONG, *DOUBLE], 4, marks=slow),
     ],
@@ -97,7 +98,7 @@ def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], 
     assert one["counters"] == other["counters"], output
     assert one["counters"]["updates"] >= 10
     assert distance(one["model"], other["model"]) < 1e-4
-    if "fp64" in words:
+    if "fp64" in words and "gru" not in words:  # Recurrent states are rounded to float32 in slots.
         assert distance(one["model"], other["model"]) < 1e-10
     assert one["recent_episodes"] == other["recent_episodes"]
     assert read_metrics(tmp_path / "together")[-1]["agent_steps"] == one["counters"]["agent_steps"]
@@ -121,6 +122,25 @@ def test_the_failure_of_one_rank_ends_all_with_its_traceback(tmp_path: Path) -> 
     assert process.returncode != 0
     assert "ZeroDivisionError: the step went wrong" in output
     assert time.monotonic() - begun < 90
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+@slow
+def test_ranks_end_together_when_time_is_up_and_when_they_are_told_to(tmp_path: Path) -> None:
+    timed = torchrun(2, tmp_path / "timed", *CARTPOLE, "--total-steps", "100000000", "--max-seconds", "2")
+    output = finish(timed)
+    assert timed.returncode == 0, output
+    assert weights(tmp_path / "timed")["counters"]["updates"] > 0
+    told = torchrun(2, tmp_path / "told", *CARTPOLE, "--total-steps", "100000000")
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "told" / "config.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    time.sleep(2)
+    begun = time.monotonic()
+    os.kill(told.pid, signal.SIGINT)
+    output = finish(told)
+    assert time.monotonic() - begun < 20
+    assert "did not end within" not in output
 
 
 @pytest.mark.usefixtures("leaves_nothing")

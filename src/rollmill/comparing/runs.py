@@ -17,7 +17,7 @@ __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]
 
 # What two runs of one method may differ in, because it changes neither the method nor, beyond chance, its result.
 _SAME_METHOD = (
-    *("seed", "preset", "env.name", "env.imports", "env.kwargs", "total_steps", "max_seconds", "target_return"),
+    *("seed", "preset", "env.name", "env.imports", "env.kwargs", "max_seconds", "target_return"),
     *("report_every_s", "wandb_project", "eval_every", "eval_episodes"),
 )
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")

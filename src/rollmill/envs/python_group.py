@@ -28,6 +28,7 @@ class _State(NamedTuple):
     """What a snapshot holds: the group's attributes of these names."""
 
     envs: list[Any]
+    seeds: list[int]
     rebuilds: list[int]
     deadlines: list[int]
     clock: int

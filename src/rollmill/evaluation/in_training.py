@@ -37,6 +37,9 @@ def play_pending(
             ).to_dict()
         except EvaluationInterruptedError:
             return
+        except Exception:
+            queue.failed(path)
+            raise
         queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
 
 

@@ -122,6 +122,7 @@ class Learner:
         self.stale_samples = 0
         self.invalid_samples = 0
         self._is_between_updates = True
+        self._is_stopped_by_others = False
         self._episodes: list[EpisodeEnd] = []
         self._recent_episodes: list[EpisodeEnd] = []
         self._lag = LagStatistics()
@@ -184,6 +185,7 @@ class Learner:
                     if prepared is None or episodes is None:
                         break
                     self._episodes += episodes
+                    self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
                     self._learn(prepared)
                     self._leave_for_evaluation()
                 now = time.monotonic()
@@ -201,7 +203,7 @@ class Learner:
             loader.close()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
-        self._context.send(LearnerFinished(self._report(), str(path)))
+        self._context.send(LearnerFinished(self._report(), str(path), self._is_stopped_by_others))
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
         """What every rank calls once for each batch, or when it is to stop.
@@ -212,7 +214,9 @@ class Learner:
         episodes = [] if prepared is None else list(prepared.batch.episodes)
         answers = self._collective.gather((self._context.stop.is_set(), episodes))
         if any(stops for stops, _ in answers):
-            self._context.stop.set()
+            if not self._context.stop.is_set():
+                self._context.stop.set()
+                self._is_stopped_by_others = True
             return None
         return [episode for _, ended in answers for episode in ended]
 
@@ -255,9 +259,12 @@ class Learner:
             clip_range=self._clip.value(self.agent_steps),
             entropy_coef=self._entropy.value(self.agent_steps),
             after_step=self._after_step,
-            is_stopping=self._is_to_stop_within_an_update,
+            is_stopping=self._context.stop.is_set,
         )
         self._is_between_updates = is_complete
+        if not is_complete and not self._context.stop.is_set():
+            self._context.stop.set()
+            self._is_stopped_by_others = True
         # What was begun when the run was told to end is not counted.
         consumed = int(whole.keep.sum()) if is_complete else 0
         self.agent_steps += consumed
@@ -272,10 +279,6 @@ class Learner:
         self._ledger.add(0, consumed)
         if self._config.schedule == "kl" and self.sgd_steps > steps_before:
             self._learning_rate.update(self._updater.last_kl())
-
-    def _is_to_stop_within_an_update(self) -> bool:
-        """Not where others are in the middle of it, too."""
-        return self._collective.world_size == 1 and self._context.stop.is_set()
 
     def _admit(self, batch: Batch) -> NDArray[np.bool_]:
         """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
@@ -335,7 +338,6 @@ class Learner:
     def _report(self) -> LearnerReport:
         lag, episodes = self._lag, tuple(self._episodes)
         self._lag, self._episodes = LagStatistics(), []
-        self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
         return LearnerReport(
             agent_steps=self.agent_steps,
             updates=self.updates,

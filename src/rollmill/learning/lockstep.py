@@ -19,6 +19,7 @@ from rollmill.learning.batches import Assembler, Batch, IterationAssembler
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.learner import Learner
 from rollmill.learning.objective import learns_in_time
+from rollmill.learning.phases import LEARNING
 from rollmill.learning.settled import settled_fast_path
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
@@ -91,9 +92,9 @@ class LockstepLearner(Learner):
         # The versions that groups may act by, the present one last.
         self._versions: list[tuple[int, NDArray[np.uint8], tuple[float, float]]] = []
         self._moments_of_version: dict[int, tuple[float, float]] = {}
-        self._taken_over: Mapping[str, Any] = {}
+        self._taken_over: dict[str, list[float]] = {}
         super().__init__(*args, **kwargs)
-        if (sums := self._taken_over.get("advantage_sums")) is not None:
+        if sums := self._taken_over.get("advantage_sums"):
             self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
 
     @property
@@ -130,6 +131,7 @@ class LockstepLearner(Learner):
     def _after_step(self) -> None:
         self.sgd_steps += 1
         self._ledger.add(1, 1)
+        self._ledger.enter(LEARNING)  # Again after each step: a sign of life.
 
     def _publish(self) -> None:
         moments = self._model.value_moments()
@@ -175,7 +177,7 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
-        self._taken_over = state
+        self._taken_over["advantage_sums"] = state["advantage_sums"] or []
         for version, weights, moments in in_flight.versions:
             self._weights.publish(version, weights)
             self._remember(version, weights, moments)

@@ -68,7 +68,7 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
         wait_for_workers=False,
         timeout=timedelta(seconds=timeout_s),
     )
-    return PrefixStore(f"rollmill/{ranks.restarts}/{purpose}", store)
+    return PrefixStore(f"rollmill/{ranks.restarts}/{ranks.runs_before}/{purpose}", store)
 
 
 @contextmanager
@@ -77,12 +77,15 @@ def meeting(ranks: Ranks) -> Iterator[Callable[[str, Callable[[], Item]], Item]]
 
     Gives :func:`exchange` for these ranks.
     """
-    if ranks.local_world_size <= len(cores := sorted(os.sched_getaffinity(0))):
-        os.sched_setaffinity(0, ranks.cores(cores))
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, ranks.cores(sorted(cores)))
     is_host = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = open_store(ranks, "meeting", _MEETING_S, is_host=is_host)
-    yield lambda key, make: exchange(ranks, key, make, _MEETING_S)
-    del store
+    try:
+        yield lambda key, make: exchange(ranks, key, make, _MEETING_S)
+    finally:
+        os.sched_setaffinity(0, cores)
+        del store
 
 
 def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float) -> Item:
@@ -126,7 +129,7 @@ class ProcessGroup:
         """
         self.rank, self.world_size = ranks.rank, ranks.world_size
         self._ranks = ranks
-        self._timeout_s = timeout_s
+        self._calls = 0
         self._names = [f"rank {rank}" for rank in range(ranks.world_size)]
         self._beats = open_store(ranks, "beats", _STORE_TIMEOUT_S)
         self._stop = threading.Event()
@@ -199,12 +202,14 @@ class ProcessGroup:
     def lost(self) -> list[str]:
         """Names of the ranks that do not count any more; takes a few seconds."""
         counts: list[list[int]] = []
+        calls: list[int] = []
 
         def look_twice() -> None:
             with contextlib.suppress(Exception):
                 for pause in (0.0, _SILENT_S):
                     time.sleep(pause)
                     counts.append([self._beats.add(str(rank), 0) for rank in range(self.world_size)])
+                calls.extend(self._beats.add(f"calls/{rank}", 0) for rank in range(self.world_size))
 
         # In a thread, because a store on a machine that is cut off never answers, whatever its timeout.
         looking = threading.Thread(target=look_twice, name="who is lost", daemon=True)
@@ -214,11 +219,18 @@ class ProcessGroup:
             # The store is kept on rank 0's machine, as torchrun has it.
             return [f"{self._names[0]}, or the machine that keeps the run's store"]
         before, after = counts
-        return [self._names[r] for r in range(self.world_size) if r != self.rank and after[r] == before[r]]
+        others = [rank for rank in range(self.world_size) if rank != self.rank]
+        silent = [self._names[rank] for rank in others if after[rank] == before[rank]]
+        if silent or not calls:
+            return silent
+        # All live: whoever has not come as far as the others waits for its own environments.
+        furthest = max(calls)
+        return [f"{self._names[rank]}, which is alive but late" for rank in others if calls[rank] < furthest]
 
     @contextmanager
     def _naming_the_lost(self) -> Iterator[None]:
         """Turns what torch raises where a rank is gone into an error that says which."""
+        self._calls += 1
         try:
             yield
         except RuntimeError as error:
@@ -231,9 +243,13 @@ class ProcessGroup:
     def _beat(self) -> None:
         # A connection of its own: one that waits for an answer would keep the other from asking.
         store = open_store(self._ranks, "beats", _STORE_TIMEOUT_S)
+        told = 0
         while not self._stop.wait(_BEAT_S):
             try:
                 store.add(str(self.rank), 1)
+                calls = self._calls
+                store.add(f"calls/{self.rank}", calls - told)
+                told = calls
             except Exception:  # Whoever needs the store finds out.
                 return
 

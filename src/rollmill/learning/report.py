@@ -50,7 +50,14 @@ class LearnerReport:
 
 @dataclass(frozen=True)
 class LearnerFinished:
-    """The learner has reached ``total_steps``, or was told to stop, and has written its last checkpoint."""
+    """The learner has reached ``total_steps``, or was told to stop, and has written its last checkpoint.
+
+    Attributes:
+        report: The last one.
+        checkpoint: Its path.
+        stopped_by_others: Another rank was told to stop, not this one.
+    """
 
     report: LearnerReport
     checkpoint: str
+    stopped_by_others: bool = False

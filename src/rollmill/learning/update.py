@@ -116,6 +116,7 @@ class Updater:
         self.previous_sums: Tensor | None = None
         self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
         self._num_losses = 0
+        self._is_told_to_stop = False
         self._step_kl = torch.zeros((), device=self._device)
 
     def learn(
@@ -158,7 +159,7 @@ class Updater:
             for chosen in self._minibatches(whole.keep):
                 if self._step(batch, targets, keep, whole, chosen, scales, is_stopping):
                     after_step()
-                if is_stopping():
+                if self._is_told_to_stop or (self._collective.world_size == 1 and is_stopping()):
                     self._guard.check(lambda: self._what_was_not_finite(batch))
                     return False
         self._guard.check(lambda: self._what_was_not_finite(batch))
@@ -212,10 +213,11 @@ class Updater:
             sums = self.previous_sums
         seen = None
         scales = self._scaled(scales, count)
+        alone = self._collective.world_size == 1
         statistics = torch.zeros(len(STATISTICS), device=self._device)
         self._optimiser.zero_grad(set_to_none=True)
         for piece in pieces:
-            if is_stopping():
+            if alone and is_stopping():
                 # A step that is not made has no place among the means over steps.
                 self._losses.zero_()
                 self._num_losses = 0
@@ -226,7 +228,13 @@ class Updater:
             if share.advantage_sums is not None:
                 seen = share.advantage_sums if seen is None else seen + share.advantage_sums
         self.previous_sums = seen
-        statistics = self._collective.sum_gradients(self._parameters, statistics)
+        if not alone:
+            # All stop after the same step, whoever of them is told to.
+            stops = statistics.new_tensor([float(is_stopping())])
+            summed = self._collective.sum_gradients(self._parameters, torch.cat([statistics, stops]))
+            statistics, self._is_told_to_stop = summed[:-1], bool(summed[-1] > 0)
+            if self._is_told_to_stop:
+                return False
         self._losses[:-1] += statistics
         self._step_kl = statistics[APPROX_KL]
         norm = clip_grad_norm_(self._parameters, self._config.max_grad_norm, self._guard)

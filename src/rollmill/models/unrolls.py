@@ -208,7 +208,7 @@ def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
         return (lambda x: x @ right) if right.is_contiguous() else lambda x: linear(x, matrix.t(), None)
     left = matrix.t().contiguous() if worth_a_copy else matrix.t()
     if left.is_contiguous():
-        return lambda x: linear(x.to(left.dtype), left, None).float()
+        return lambda x: wide(linear(x.to(left.dtype), left, None))
     return lambda x: wide(x.to(matrix.dtype) @ matrix)
 
 

@@ -65,6 +65,11 @@ def watch(
 
     while True:
         for event in supervisor.poll(_POLL_S):
+            if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR:
+                # Training does not depend on it: what it has not played is played at the end.
+                if isinstance(event, Failed) and not is_ending():
+                    monitor.note(f"evaluations stop, training goes on: {event.error()}")
+                continue
             if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
                 supervisor.stop(grace_s=grace_s())
                 raise failure.error()
@@ -73,6 +78,8 @@ def watch(
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
+                if ended_by is None and event.content.stopped_by_others:
+                    ended_by = "caller"
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
                 return event.content, ended_by, grace_s(_STOP_GRACE_S)

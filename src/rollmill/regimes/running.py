@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollmill.config import Config
@@ -94,6 +94,9 @@ def run(
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
     ranks = ranks or Ranks()
+    if ranks.rank:
+        # Rank 0 decides for all when time is up and what is good enough.
+        config = replace(config, max_seconds=None, target_return=None)
     display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
@@ -118,6 +121,11 @@ def run(
             episodes_before=int(earlier[-1]["episodes"]) if earlier else 0,
         ) as monitor:
             monitor.note(describe(run_setup))
+            if already is not None and (newest := saved_steps(run_dir, to_resume=False) or 0) > already:
+                monitor.note(
+                    f"the run goes on from {already:,} agent steps, the newest checkpoint that it can go on from "
+                    f"exactly; the {newest - already:,} after it are done again"
+                )
             start_processes(supervisor, run_setup)
 
             def wanted_end() -> EndedBy | None:
@@ -135,13 +143,13 @@ def run(
                 raise
             accounts = supervisor.snapshot()
             supervisor.stop(grace_s=grace_s)
-            if ended_by not in ("signal", "caller"):
-                _play_what_is_left(run_setup, log_path, signals, note=monitor.note)
             summary = format_ledger(accounts)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
+            if ended_by not in ("signal", "caller"):
+                _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
             return Outcome(
                 finished.report.agent_steps,
                 monitor.mean_return,
@@ -153,19 +161,21 @@ def run(
 
 
 def _play_what_is_left(
-    run_setup: RunSetup, log_path: Path, signals: StopSignals, *, note: Callable[[str], None]
+    run_setup: RunSetup, log_path: Path, is_stop_wanted: Callable[[], bool], note: Callable[[str], None]
 ) -> None:
-    """Evaluates, after training, the networks that the evaluator has not come to."""
+    """Evaluates, after training, the networks that the evaluator has not come to; nothing here may fail the run."""
     count = len(EvaluationQueue(run_setup.run_dir).pending())
     if not count:
         return
     note(f"evaluating {count} network(s) that are left, {run_setup.config.eval_episodes} episodes each")
     with Supervisor(log_path=log_path) as supervisor:
         supervisor.start(EVALUATOR, children.evaluator, run_setup, True)
-        while signals.received is None:
+        while not is_stop_wanted():
             for event in supervisor.poll(_POLL_S):
                 if isinstance(event, Failed):
-                    raise event.error()
+                    if not was_signalled_with_us(event, is_stop_wanted):
+                        note(f"an evaluation failed: {event.error()}")
+                    return
                 if isinstance(event, Exited):
                     return
         supervisor.stop(grace_s=1.0)

@@ -41,6 +41,7 @@ class Ranks:
         local_rank: 0 .. ``local_world_size`` - 1.
         local_world_size: How many there are on this machine.
         restarts: How often the run was started again after a failure.
+        runs_before: Runs that this program has made before.
     """
 
     rank: int = 0
@@ -48,6 +49,7 @@ class Ranks:
     local_rank: int = 0
     local_world_size: int = 1
     restarts: int = 0
+    runs_before: int = 0
 
     @classmethod
     def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Ranks:

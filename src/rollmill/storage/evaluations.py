@@ -6,6 +6,7 @@ Importing this imports no torch.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -70,14 +71,21 @@ class EvaluationQueue:
     def found(self, path: Path, record: Mapping[str, Any]) -> None:
         """Writes down what an evaluation found; its network waits no longer."""
         with (self._run_dir / EVALUATIONS_FILE).open("a") as file:
-            file.write(json.dumps(dict(record)) + "\n")
+            file.write("\n" * (file.tell() > 0) + json.dumps(dict(record)))
         path.unlink(missing_ok=True)
+
+    def failed(self, path: Path) -> None:
+        """Puts aside a network whose evaluation failed, so that it does not fail again."""
+        path.replace(path.with_suffix(".failed"))
 
     def records(self) -> list[dict[str, Any]]:
         """What the evaluations found, by agent steps; of a network that was played twice, the last."""
         path = self._run_dir / EVALUATIONS_FILE
         if not path.exists():
             return []
-        whole = [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
-        by_steps = {int(record["agent_steps"]): record for record in whole}
+        by_steps = {}
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):  # A line that a full disk cut off.
+                record = json.loads(line)
+                by_steps[int(record["agent_steps"])] = record
         return [by_steps[steps] for steps in sorted(by_steps)]
