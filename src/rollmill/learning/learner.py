@@ -197,7 +197,7 @@ class Learner:
                     self._save()
         except (NonFiniteGradientError, NonFiniteSampleError):
             # Gradients that are not finite are left out, so what has been learned is sound.
-            self._write_checkpoint(in_flight=None)
+            self._write_checkpoint(self._in_flight_after_failure())
             raise
         finally:
             loader.close()
@@ -396,6 +396,10 @@ class Learner:
 
     def _pack_in_flight(self) -> dict[str, Any] | None:
         """What a run needs, beside the learner's own state, to go on from here; None where it could not."""
+        return {}
+
+    def _in_flight_after_failure(self) -> dict[str, Any] | None:
+        """As :meth:`_pack_in_flight`, in the middle of an update, on the rank that failed alone."""
         return {}
 
     def _leave_for_evaluation(self, *, is_end: bool = False) -> None:

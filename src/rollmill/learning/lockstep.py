@@ -165,6 +165,9 @@ class LockstepLearner(Learner):
             "advantage_sums": None if sums is None else sums.tolist(),
         }
 
+    def _in_flight_after_failure(self) -> dict[str, Any] | None:
+        return None
+
     def _take_over(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Learner`.
 
