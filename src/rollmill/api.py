@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import itertools
 import json
 import multiprocessing
-import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +15,13 @@ from rollmill.config import Config
 from rollmill.envs.registry import find_registration, register_factory
 from rollmill.option_values import coerce
 from rollmill.options import apply, from_json, full_keys, to_json
+from rollmill.run_directory import (
+    RunDirectoryError,
+    directory_of_launcher,
+    for_this_run_alone,
+    make_directory,
+    new_directory,
+)
 from rollmill.runtime.ranks import Ranks
 
 if TYPE_CHECKING:
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
 __all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", "train"]
 
 CONFIG_FILE = "config.json"
-_LOCK_FILE = ".lock"
-# Of /proc/<pid>/stat, among the fields behind the command's name: when the process began, in ticks since booting.
-_START_TIME = 19
 # How many runs this program has begun: ranks that make several do not mix them up.
 _RUNS = itertools.count()
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
@@ -42,10 +42,6 @@ _SEEN_OF_FAMILY = {
 
 class MainGuardError(RuntimeError):
     """A script trains at its top level, where its own worker processes come by."""
-
-
-class RunDirectoryError(ValueError):
-    """The run directory holds something else than the call needs, is in use, or cannot be made."""
 
 
 @dataclass(frozen=True)
@@ -200,7 +196,7 @@ def _plan(
     """From the arguments of :func:`train` to what is run; makes the run directory."""
     ranks = ranks or Ranks()
     if run_dir is None and ranks.restarts and preset is not None:
-        run_dir = _directory_of_launcher(preset)
+        run_dir = directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
         # torchrun has started everything again, by the command that began it.
         resume, algo, protocol = True, None, None
@@ -231,14 +227,14 @@ def _plan(
     to_json(settings)  # What config.json cannot hold is refused before anything is made or started.
     if run_dir is not None:
         directory = Path(run_dir)
-        _make_directory(directory, is_new=False)
+        make_directory(directory, is_new=False)
     elif ranks.is_alone:
         assert preset is not None
-        directory = _new_directory(preset)
+        directory = new_directory(preset)
     else:
         assert preset is not None
-        directory = _directory_of_launcher(preset)
-        _make_directory(directory, is_new=False)
+        directory = directory_of_launcher(preset)
+        make_directory(directory, is_new=False)
     return _Plan(directory, settings, resume)
 
 
@@ -251,7 +247,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
     own = directory
     if ranks.rank:
         own = directory / f"rank-{ranks.rank}"
-        _make_directory(own, is_new=False)
+        make_directory(own, is_new=False)
     is_saved = ranks.rank > 0
 
     def save_config(report: LearnerReport, time_s: float) -> None:
@@ -261,7 +257,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
             _write_config(directory, settings)
             is_saved = True
 
-    with _for_this_run_alone(own):
+    with for_this_run_alone(own):
         if not ranks.rank and not resume and (directory / CONFIG_FILE).exists():
             raise RunDirectoryError(
                 f"{directory} already holds a run: resume it (--resume), or choose another directory."
@@ -400,86 +396,3 @@ def _is_registered_by_user(config: Config) -> bool:
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)
-
-
-def _directory_of_launcher(preset: str) -> Path:
-    """``runs/<preset>/<date and time>`` at which the launcher was started that starts this program, maybe again."""
-    launcher = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-    booted = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime"))
-    began = int(booted.split()[1]) + int(launcher[_START_TIME]) / os.sysconf("SC_CLK_TCK")
-    return _runs_of(preset) / time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(began))
-
-
-def _runs_of(preset: str) -> Path:
-    return Path("runs") / preset.replace("/", "_").replace(":", "_")
-
-
-def _new_directory(preset: str) -> Path:
-    """``runs/<preset>/<date and time>``, free."""
-    stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
-    base = _runs_of(preset)
-    for suffix in ("", *(f"_{i}" for i in range(2, 1000))):
-        directory = base / f"{stamp}{suffix}"
-        if _make_directory(directory, is_new=True):
-            return directory
-    raise RunDirectoryError(f"{base} has no free name left for {stamp}: give run_dir.")
-
-
-def _make_directory(directory: Path, *, is_new: bool) -> bool:
-    """Makes a run directory, with those above it.
-
-    Args:
-        directory: Where.
-        is_new: Whether it must not exist yet: of two runs that start at once, only one makes it.
-
-    Returns:
-        False if it must not exist and does.
-
-    Raises:
-        RunDirectoryError: It cannot be made.
-    """
-    try:
-        directory.mkdir(parents=True, exist_ok=not is_new)
-    except OSError as error:
-        is_taken = isinstance(error, FileExistsError)
-        if is_taken and is_new:
-            return False
-        reason = "something that is no directory has this name" if is_taken else error.strerror
-        raise RunDirectoryError(
-            f"the run directory {directory} cannot be made ({reason}): give another one (--run-dir, run_dir), in a "
-            "place where you may write."
-        ) from error
-    return True
-
-
-@contextlib.contextmanager
-def _for_this_run_alone(directory: Path) -> Iterator[None]:
-    """Keeps other runs out of the directory, in which two would take away each other's checkpoints and metrics.
-
-    The kernel gives the lock back however this process ends: Python's descriptors do not pass to processes that it
-    starts. The file stays, because a run that is about to lock it may have opened it already.
-
-    Raises:
-        RunDirectoryError: A run has it, or nothing can be written there.
-    """
-    path = directory / _LOCK_FILE
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-    except OSError as error:
-        raise RunDirectoryError(
-            f"{path} cannot be written ({error.strerror}): mend the permissions of {directory}, or give another run "
-            "directory (--run-dir, run_dir)."
-        ) from error
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunDirectoryError(
-                f"another process is training in {directory}: wait for it or end it, or give another run directory "
-                "(--run-dir, run_dir)."
-            ) from None
-        except OSError:
-            pass  # Some network file systems have no locks; that is no reason not to train there.
-        yield
-    finally:
-        os.close(descriptor)
