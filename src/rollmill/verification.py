@@ -98,6 +98,8 @@ def verify(
         "total_steps": updates * config.learner.batch_size,
         "debug_fingerprints": True,
         "max_seconds": None,
+        "eval_every": None,
+        "wandb_project": None,
         "target_return": None,
     }
     workers_a, workers_b = _workers(config)
