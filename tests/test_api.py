@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.api import RunDirectoryError, _for_this_run_alone, _new_directory, _write_config
+from rollmill.api import _write_config
 from rollmill.options import OptionError
+from rollmill.run_directory import RunDirectoryError, for_this_run_alone, new_directory
 
 CARTPOLE = "gym/CartPole-v1"
 
 
 def test_a_directory_is_for_one_run_at_a_time(tmp_path: Path) -> None:
-    with _for_this_run_alone(tmp_path):
+    with for_this_run_alone(tmp_path):
         with pytest.raises(RunDirectoryError, match=f"another process is training in {tmp_path}: wait for it"):
             rollmill.train(CARTPOLE, run_dir=tmp_path, quiet=True)
         # A process that outlives the run must not keep its directory from the next one.
@@ -33,7 +34,7 @@ def test_a_directory_is_for_one_run_at_a_time(tmp_path: Path) -> None:
 def test_a_run_that_is_going_on_cannot_be_resumed(tmp_path: Path) -> None:
     _write_config(tmp_path, rollmill.make_config(CARTPOLE))
     with (
-        _for_this_run_alone(tmp_path),
+        for_this_run_alone(tmp_path),
         pytest.raises(RunDirectoryError, match="another process is training"),
     ):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True)
@@ -45,7 +46,7 @@ def test_runs_that_start_at_once_get_directories_of_their_own(tmp_path: Path, mo
 
     def start() -> None:
         barrier.wait()
-        made.append(_new_directory(CARTPOLE))
+        made.append(new_directory(CARTPOLE))
 
     threads = [threading.Thread(target=start) for _ in range(16)]
     for thread in threads:

@@ -12,7 +12,7 @@ from rollmill.storage.evaluations import EvaluationQueue
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
 
-@pytest.mark.parametrize("regime", ["async", "lockstep"])
+@pytest.mark.parametrize("regime", [pytest.param("async", marks=pytest.mark.slow), "lockstep"])
 def test_every_network_that_is_left_is_played(tmp_path: Path, regime: str) -> None:
     run = rollmill.train(
         "gym/CartPole-v1",

@@ -25,6 +25,7 @@ def test_the_command_finds_two_runs_equal(capsys: pytest.CaptureFixture[str]) ->
     assert found["difference"] is None
 
 
+@pytest.mark.slow
 def test_an_environment_that_ignores_its_seed_is_named() -> None:
     import faulty_envs  # noqa: F401  # registers it
 
