@@ -209,7 +209,13 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
         "Runs are grouped by the settings that they differ in; NAME=RUN_DIR names the method instead.",
     )
     report.parser.add_argument("runs", metavar="RUN", nargs="+", help="directory of a run, or NAME=RUN_DIR")
-    report.option("--output", "directory of the page and its pictures (default report)", kind=Path, default="report")
+    report.option(
+        "--output",
+        "directory of the page and its pictures (default report)",
+        kind=Path,
+        default="report",
+        metavar="DIR",
+    )
     report.option("--title", "the page's title (default: the environments)", default="", metavar="TEXT")
     report.flag("--json", "print the figures as one line of JSON, the last of the output")
 
@@ -222,7 +228,7 @@ def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     parser = argparse.ArgumentParser(
         prog="rollmill",
         usage="rollmill COMMAND ...",
-        description="Asynchronous reinforcement learning as fast as one machine can simulate.",
+        description="Reinforcement learning as fast as machines can simulate: at full speed, or reproducibly.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n"
         + "\n".join(f"  {name:<7}{command.summary.splitlines()[0]}" for name, command in commands.items())

@@ -65,6 +65,11 @@ _IMPALA: Overrides = {
 # Environments that cannot be saved are built anew at each, which cuts their episodes short: so not too many.
 _BETWEEN_CHECKPOINTS = 1_000_000
 
+
+class UnknownChoiceError(ValueError):
+    """There is no algorithm or protocol of this name, or not for this preset."""
+
+
 ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
 
 
@@ -72,12 +77,12 @@ def algorithm_overrides(name: str) -> Overrides:
     """The settings of an algorithm.
 
     Raises:
-        ValueError: There is none of that name.
+        UnknownChoiceError: There is none of that name.
     """
     if name not in ALGORITHMS:
         close = difflib.get_close_matches(name, ALGORITHMS, n=1)
         hint = f"; did you mean {close[0]}?" if close else ""
-        raise ValueError(f"algo={name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
+        raise UnknownChoiceError(f"algo={name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
     return ALGORITHMS[name]
 
 
@@ -98,12 +103,12 @@ def protocol_overrides(name: str, preset: str) -> Overrides:
     """The settings of an evaluation protocol.
 
     Raises:
-        ValueError: There is none of that name, or it is not for this preset.
+        UnknownChoiceError: There is none of that name, or it is not for this preset.
     """
     if name not in PROTOCOLS:
-        raise ValueError(f"protocol={name!r}: choose {' or '.join(PROTOCOLS)}, or none for the preset's own")
+        raise UnknownChoiceError(f"protocol={name!r}: choose {' or '.join(PROTOCOLS)}, or none for the preset's own")
     if not preset.startswith("atari/"):
-        raise ValueError(f"protocol={name!r} with {preset}: it is one of Atari games (atari/<game>)")
+        raise UnknownChoiceError(f"protocol={name!r} with {preset}: it is one of Atari games (atari/<game>)")
     return PROTOCOLS[name]
 
 
