@@ -78,8 +78,8 @@ def watch(
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
-                if ended_by is None and event.content.stopped_by_others:
-                    ended_by = "caller"
+                if event.content.stopped_by_others:
+                    ended_by = "caller"  # The stop flag that the learner has set looks like a signal's.
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
                 return event.content, ended_by, grace_s(_STOP_GRACE_S)
