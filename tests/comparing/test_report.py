@@ -48,6 +48,7 @@ def test_aggregates_equal_a_hand_computed_example() -> None:
 
 def test_the_bootstrap_is_keyed_and_leaves_numpys_generator_alone() -> None:
     scores = {"x": np.random.default_rng(0).normal(size=(5, 3))}
+    # The global generator is what this is about.
     np.random.seed(7)  # noqa: NPY002
     before = np.random.get_state()[1].tolist()  # noqa: NPY002
     first = aggregates(scores, seed=1, resamples=200)

@@ -61,7 +61,7 @@ class Unpicklable(gymnasium.Env[np.ndarray, int]):
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self) -> None:
-        self.simulator = open("/dev/null")  # noqa: SIM115
+        self.simulator = open("/dev/null")  # noqa: SIM115  # held open, as a simulator is
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         return np.zeros(2, np.float32), {}

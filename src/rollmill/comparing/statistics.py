@@ -132,12 +132,12 @@ def profile(
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Rliable draws from NumPy's global generator, whatever it is given: it is lent for as long, and put back."""
-    before = np.random.get_state()  # noqa: NPY002
-    np.random.seed(seed)  # noqa: NPY002
+    before = np.random.get_state()  # noqa: NPY002  # rliable has no other
+    np.random.seed(seed)  # noqa: NPY002  # likewise
     try:
         yield
     finally:
-        np.random.set_state(before)  # noqa: NPY002
+        np.random.set_state(before)  # noqa: NPY002  # likewise
 
 
 def _rliable() -> tuple[Any, Any]:
