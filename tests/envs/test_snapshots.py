@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils import EzPickle
 
+from rollmill import register_env
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.views import Array, ObservationView, OutcomeView, SavableGroup
+from rollmill.envs.trial import Trial, try_out
+from rollmill.envs.views import Array, SavableGroup, own_views
 from rollmill.specs import EnvSpec
 
 
-def views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
-    observation = {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()}
-    flags = [np.zeros(rows, bool) for _ in range(4)]
-    outcome = OutcomeView(np.zeros(rows, np.float32), *flags[:3], np.zeros(rows, np.float32), np.zeros(rows, np.int32))
-    return ObservationView(observation, None, flags[3]), outcome
-
-
 def play(group: SavableGroup, spec: EnvSpec, steps: int, seed: int) -> list[Array]:
-    into, outcome = views(spec, group.num_rows)
+    into, outcome = own_views(spec, group.num_rows)
     random, seen = np.random.default_rng(seed), []
     for _ in range(steps):
         group.step(*random_actions(spec.action, None, group.num_rows, random), into, outcome)
@@ -40,7 +36,7 @@ def test_a_restored_group_goes_on_as_the_saved_one(name: str, kwargs: dict[str, 
     config = EnvConfig(name=name, kwargs=kwargs, max_episode_steps=7)
     spec = probe(config)
     group = make_group(config, 4, [1, 2, 3, 4])
-    group.reset(views(spec, 4)[0])
+    group.reset(own_views(spec, 4)[0])
     play(group, spec, 20, seed=0)
     for further in (0, 1, 5):
         play(group, spec, further, seed=further)
@@ -54,34 +50,155 @@ def test_a_restored_group_goes_on_as_the_saved_one(name: str, kwargs: dict[str, 
     group.close()
 
 
-class Unpicklable(gymnasium.Env[np.ndarray, int]):
-    """Holds what cannot be saved."""
+Observation = np.ndarray[Any, np.dtype[np.float32]]
 
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+class Walk(gymnasium.Env[Observation, int]):
+    """A random walk that keeps its promises; the classes below break one each."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
     def __init__(self) -> None:
+        self.position = 0.0
+
+    def draw(self) -> float:
+        return float(self.np_random.standard_normal())
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.position = self.draw()
+        return np.array([self.position], np.float32), {}
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        self.position += self.draw() + action
+        return np.array([self.position], np.float32), self.position, abs(self.position) > 9.0, False, {}
+
+
+class Unpicklable(Walk):
+    """Holds what cannot be saved."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.simulator = open("/dev/null")  # noqa: SIM115  # held open, as a simulator is
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        return np.zeros(2, np.float32), 0.0, False, False, {}
 
     def close(self) -> None:
         self.simulator.close()
 
 
-@pytest.mark.parametrize("name", ["test/unpicklable", "mujoco/HalfCheetah-v5", "atari/pong"])
-def test_what_cannot_be_saved_faithfully_says_so(name: str) -> None:
-    from rollmill import register_env
+class Forgetful(Walk):
+    """Is pickled as its constructor's arguments alone, as Gymnasium's EzPickle does."""
 
-    if name == "test/unpicklable":
-        register_env(name, Unpicklable)
+    def __reduce__(self) -> Any:
+        return Forgetful, ()
+
+
+class Faithful(EzPickle, Walk):
+    """Inherits from EzPickle, but says itself what is to be saved."""
+
+    def __init__(self) -> None:
+        EzPickle.__init__(self)
+        Walk.__init__(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+
+class Unseeded(Walk):
+    """Draws from a generator of its own, which is saved with it, but not seeded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.random = np.random.default_rng()
+
+    def draw(self) -> float:
+        return float(self.random.standard_normal())
+
+
+class Shared(Walk):
+    """Draws from a generator that all environments of the process share."""
+
+    random = np.random.default_rng(0)
+
+    def draw(self) -> float:
+        return float(self.random.standard_normal())
+
+
+class Failing(Walk):
+    """Raises where it is saved."""
+
+    def __getstate__(self) -> Any:
+        raise RuntimeError("not now")
+
+
+@pytest.mark.parametrize(
+    ("made", "found"),
+    [
+        (Walk, Trial(repeats=True, can_be_saved=True)),
+        (Unpicklable, Trial(repeats=True, can_be_saved=False)),
+        (Forgetful, Trial(repeats=True, can_be_saved=False)),
+        (Faithful, Trial(repeats=True, can_be_saved=True)),
+        (Unseeded, Trial(repeats=False, can_be_saved=True)),
+        (Shared, Trial(repeats=False, can_be_saved=False)),
+        (Failing, Trial(repeats=True, can_be_saved=False)),
+    ],
+)
+def test_what_repeats_and_what_can_be_saved_is_found_by_trying(made: type[Walk], found: Trial) -> None:
+    name = f"test/{made.__name__}"
+    register_env(name, made)
     config = EnvConfig(name=name)
+    assert try_out(lambda: make_group(config, 2, [1, 2]), probe(config)) == found
+
+
+@pytest.mark.parametrize("name", ["mujoco/HalfCheetah-v5", "atari/pong", "envpool/CartPole-v1"])
+def test_simulators_repeat_but_cannot_be_saved(name: str) -> None:
+    config = EnvConfig(name=name)
+    found = try_out(lambda: make_group(config, 2, [1, 2]), probe(config))
+    assert found == Trial(repeats=True, can_be_saved=False)
+
+
+class Walks(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Random walks in one array, with a generator for all."""
+
+    metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+    single_observation_space = Walk.observation_space
+    single_action_space = Walk.action_space
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+        self.positions = np.zeros(num_envs)
+        self.ended = np.zeros(num_envs, bool)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> tuple[Observation, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.positions = self.np_random.standard_normal(self.num_envs)
+        self.ended = np.zeros(self.num_envs, bool)
+        return self.positions[:, None].astype(np.float32), {}
+
+    def step(self, actions: Any) -> tuple[Observation, Any, Any, Any, dict[str, Any]]:
+        moved = self.positions + self.np_random.standard_normal(self.num_envs) + actions
+        self.positions = np.where(self.ended, 0.0, moved)
+        self.ended = ~self.ended & (abs(self.positions) > 4.0)
+        none = np.zeros(self.num_envs, bool)
+        return self.positions[:, None].astype(np.float32), self.positions, self.ended, none, {}
+
+
+def test_a_vector_of_ones_own_is_saved_whole() -> None:
+    register_env("test/walks", Walks, vector=True)
+    config = EnvConfig(name="test/walks")
     spec = probe(config)
-    group = make_group(config, 2, [1, 2])
-    group.reset(views(spec, 2)[0])
-    assert group.snapshot() is None
-    group.close()
+    assert try_out(lambda: make_group(config, 4, [1, 2, 3, 4]), spec) == Trial(repeats=True, can_be_saved=True)
+    group, other = (make_group(config, 4, [seed] * 4) for seed in (1, 2))
+    group.reset(own_views(spec, 4)[0])
+    other.reset(own_views(spec, 4)[0])
+    for steps in (20, 1, 1, 1):
+        # Some of these are taken while rows wait for their resets.
+        play(group, spec, steps, seed=steps)
+        saved = group.snapshot()
+        assert saved is not None
+        other.restore(saved)
+        for one, two in zip(play(group, spec, 30, seed=9), play(other, spec, 30, seed=9), strict=True):
+            np.testing.assert_array_equal(one, two)

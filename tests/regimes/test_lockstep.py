@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,8 @@ import torch
 import rollmill
 from rollmill.api import RunDirectoryError, _write_config
 from rollmill.config import ConfigError
-from rollmill.envs.factory import probe
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.views import own_views
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
 from rollmill.regimes.setup import Probed
@@ -232,20 +234,35 @@ def test_the_protocol_of_machado_is_for_atari() -> None:
         rollmill.make_config("atari/pong", protocol="machad")
 
 
+class Drawn(gymnasium.Env[Any, int]):
+    """Neither repeats nor can be saved."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+    random = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self.random.random(3, np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.random.random(3, np.float32), 1.0, False, False, {}
+
+
+def test_a_run_says_what_it_does_not_control(tmp_path: Path) -> None:
+    rollmill.register_env("test/drawn", Drawn)
+    settings = {"regime": "lockstep", "num_envs": 2, "rollout_length": 8, "learner.minibatches": 1, "total_steps": 32}
+    for name, is_said in (("test/drawn", True), ("gym/CartPole-v1", False)):
+        run = rollmill.train(name, run_dir=tmp_path / name, quiet=True, **settings)
+        for file in ("ledger.txt", "run.log"):
+            text = (run.dir / file).read_text()
+            assert ("does not repeat" in text) == ("cannot be saved" in text) == is_said, text
+
+
 @slow
 def test_a_game_is_truncated_after_27000_agent_steps() -> None:
-    from rollmill.envs.factory import make_group
-    from rollmill.envs.views import ObservationView, OutcomeView
-
     config = rollmill.make_config("atari/montezuma_revenge", protocol="machado")
     group = make_group(config.env, 1, [1])
-    into = ObservationView({"obs": np.zeros((1, 4, 84, 84), np.uint8)}, None, np.zeros(1, bool))
-    outcome = OutcomeView(
-        np.zeros(1, np.float32),
-        *(np.zeros(1, bool) for _ in range(3)),
-        np.zeros(1, np.float32),
-        np.zeros(1, np.int32),
-    )
+    into, outcome = own_views(probe(config.env), 1)
     group.reset(into)
     nothing = np.zeros((1, 1), np.int32)
     for step in range(1, 27_001):

@@ -14,7 +14,7 @@ import numpy as np
 from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.views import ObservationView, OutcomeView
+from rollmill.envs.views import ObservationView, OutcomeView, own_views
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed, UserCode, build_group
 from rollmill.runtime.affinity import plan
@@ -91,7 +91,7 @@ def _simulate(
     hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
     for group in groups:
         environments = build_group(config, group)
-        into, outcome = _scratch(probed, rows)
+        into, outcome = own_views(probed.spec, rows)
         environments.reset(into)
         hosted.append((environments, into, outcome))
     try:
@@ -110,23 +110,3 @@ def _simulate(
     finally:
         for environments, _, _ in hosted:
             environments.close()
-
-
-def _scratch(probed: Probed, rows: int) -> tuple[ObservationView, OutcomeView]:
-    """Arrays that are overwritten at every step."""
-    spec = probed.spec
-    return (
-        ObservationView(
-            {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()},
-            np.ones((rows, spec.action.mask_size), np.bool_) if spec.has_action_mask else None,
-            np.zeros(rows, np.bool_),
-        ),
-        OutcomeView(
-            np.zeros(rows, np.float32),
-            np.zeros(rows, np.bool_),
-            np.zeros(rows, np.bool_),
-            np.zeros(rows, np.bool_),
-            np.zeros(rows, np.float32),
-            np.zeros(rows, np.int32),
-        ),
-    )

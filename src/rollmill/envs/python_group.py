@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import FAILURES, RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.snapshots import put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
@@ -24,26 +24,8 @@ __all__ = ["PythonGroup"]
 _NO_LIMIT = sys.maxsize
 
 
-class _State(NamedTuple):
-    """What a snapshot holds: the group's attributes of these names."""
-
-    envs: list[Any]
-    seeds: list[int]
-    rebuilds: list[int]
-    deadlines: list[int]
-    clock: int
-    masked: list[int]
-    returns: Array
-    length: Array
-
-
-def _is_pickled_by_arguments(env: Any) -> bool:
-    from gymnasium import Wrapper
-    from gymnasium.utils import EzPickle
-
-    while isinstance(env, Wrapper) and not isinstance(env, EzPickle):
-        env = env.env
-    return isinstance(env, EzPickle)
+# All that decides how a group goes on.
+_STATE = ("_envs", "_seeds", "_rebuilds", "_deadlines", "_clock", "_masked", "_returns", "_length")
 
 
 class PythonGroup:
@@ -231,24 +213,13 @@ class PythonGroup:
             self._checks.masks(into.action_mask, self._clock)
 
     def snapshot(self) -> bytes | None:
-        """The environments, pickled, and what is known of their episodes; see ``SavableGroup.snapshot``.
-
-        None where one of them cannot be pickled, or would be pickled as its constructor's arguments alone (Gymnasium's
-        ``EzPickle``: MuJoCo, Box2D).
-        """
-        if any(map(_is_pickled_by_arguments, self._envs)):
-            return None
-        try:
-            return pickle.dumps(_State(*(getattr(self, f"_{name}") for name in _State._fields)))
-        except Exception:  # Whatever a simulator's own objects raise.
-            return None
+        """The environments, pickled, and what is known of their episodes; see ``SavableGroup.snapshot``."""
+        return take(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot; see ``SavableGroup.restore``."""
         self.close()
-        state = pickle.loads(snapshot)
-        for name in _State._fields:
-            setattr(self, f"_{name}", getattr(state, name))
+        put_back(self, _STATE, snapshot)
         self._steps = [env.step for env in self._envs]
         for row in self._masked:
             self._steps[row] = self._reset_instead(row)

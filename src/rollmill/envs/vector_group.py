@@ -12,12 +12,26 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import FAILURES, RollmillEnvError, UnsupportedSpace
 from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.snapshots import put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
 __all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
 
 _MOST_HIDDEN_ENDS = 100
+# All that decides how a group goes on.
+_STATE = (
+    "_env",
+    "_seeds",
+    "_rebuilds",
+    "_clock",
+    "_masked",
+    "_any_masked",
+    "_hidden_ends",
+    "_lives",
+    "_return",
+    "_length",
+)
 _MODES = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disabled"}
 
 
@@ -202,12 +216,13 @@ class VectorGroup:
         self._checks.observation(into, self._clock)
 
     def snapshot(self) -> bytes | None:
-        """None: what a native vector holds is its own; see ``SavableGroup.snapshot``."""
-        return None
+        """The vector, pickled, and what is known of its episodes; see ``SavableGroup.snapshot``."""
+        return take(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
-        """Not called, as there is no snapshot; see ``SavableGroup.restore``."""
-        raise NotImplementedError(f"{self._name} has no snapshots")
+        """Go on from a snapshot; see ``SavableGroup.restore``."""
+        self.close()
+        put_back(self, _STATE, snapshot)
 
     def close(self) -> None:
         """Close the vector environment."""

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-__all__ = ["Array", "Group", "ObservationView", "OutcomeView", "SavableGroup"]
+from rollmill.specs import EnvSpec
+
+__all__ = ["Array", "Group", "ObservationView", "OutcomeView", "SavableGroup", "own_views"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -44,6 +46,25 @@ class OutcomeView(NamedTuple):
     valid: Array
     episode_return: Array
     episode_length: Array
+
+
+def own_views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
+    """Arrays outside all slots, for whoever steps a group alone; everything is allowed, everything else is zero."""
+    return (
+        ObservationView(
+            {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()},
+            np.ones((rows, spec.action.mask_size), bool) if spec.has_action_mask else None,
+            np.zeros(rows, bool),
+        ),
+        OutcomeView(
+            reward=np.zeros(rows, np.float32),
+            terminated=np.zeros(rows, bool),
+            truncated=np.zeros(rows, bool),
+            valid=np.zeros(rows, bool),
+            episode_return=np.zeros(rows, np.float32),
+            episode_length=np.zeros(rows, np.int32),
+        ),
+    )
 
 
 class Group(Protocol):

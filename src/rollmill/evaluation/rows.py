@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import numpy as np
-
-from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
+from rollmill.envs.views import Group, ObservationView, OutcomeView, own_views
 from rollmill.evaluation.agent import Agent
 from rollmill.specs import EnvSpec
 
@@ -35,19 +33,7 @@ def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool) -> I
         spec: The environment's.
         deterministic: Whether the most probable action is taken instead of a sampled one.
     """
-    observation = ObservationView(
-        {name: _zeros(group, array.shape, array.dtype) for name, array in spec.observation.items()},
-        _zeros(group, (spec.action.mask_size,), "bool") if spec.has_action_mask else None,
-        _zeros(group, (), "bool"),
-    )
-    outcome = OutcomeView(
-        reward=_zeros(group, (), "float32"),
-        terminated=_zeros(group, (), "bool"),
-        truncated=_zeros(group, (), "bool"),
-        valid=_zeros(group, (), "bool"),
-        episode_return=_zeros(group, (), "float32"),
-        episode_length=_zeros(group, (), "int32"),
-    )
+    observation, outcome = own_views(spec, group.num_rows)
     agent.reset()
     group.reset(observation)
     while True:
@@ -55,7 +41,3 @@ def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool) -> I
         discrete, continuous = agent.choose(observation.observation, observation.action_mask, deterministic)
         group.step(discrete, continuous, observation, outcome)
         yield Step(observation, outcome)
-
-
-def _zeros(group: Group, shape: tuple[int, ...], dtype: str) -> Array:
-    return np.zeros((group.num_rows, *shape), dtype)

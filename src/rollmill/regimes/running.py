@@ -7,7 +7,7 @@ A regime is a module of this folder: how groups and slots are spread (``plan_top
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -121,6 +121,9 @@ def run(
             episodes_before=int(earlier[-1]["episodes"]) if earlier else 0,
         ) as monitor:
             monitor.note(describe(run_setup))
+            caveats = _caveats(config, probed)
+            for caveat in caveats:
+                monitor.note(caveat)
             if already is not None and (newest := saved_steps(run_dir, to_resume=False) or 0) > already:
                 monitor.note(
                     f"the run goes on from {already:,} agent steps, the newest checkpoint that it can go on from "
@@ -139,11 +142,10 @@ def run(
                 finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end)
             except BaseException:
                 # A run of hours that fails says where its time went, too; its curve takes longer than it may.
-                _leave_ledger(run_dir, format_ledger(supervisor.snapshot()), note=monitor.note)
+                _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
                 raise
-            accounts = supervisor.snapshot()
+            summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
-            summary = format_ledger(accounts)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
@@ -179,6 +181,30 @@ def _play_what_is_left(
                 if isinstance(event, Exited):
                     return
         supervisor.stop(grace_s=1.0)
+
+
+def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
+    """Where the time went so far, and what is to be known of the result."""
+    return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
+
+
+def _caveats(config: Config, probed: Probed) -> list[str]:
+    """What a lockstep run does not control, in lines for people."""
+    if probed.trial is None:
+        return []
+    caveats = []
+    if not probed.trial.repeats:
+        caveats.append(
+            f"{probed.spec.name} does not repeat: two environments with the same seed, given the same actions, showed "
+            "different things. This run will not give the same result again. Make all of its randomness come from "
+            "reset(seed=...), and share none of it between environments."
+        )
+    if config.checkpoint.every_steps is not None and not probed.trial.can_be_saved:
+        caveats.append(
+            f"{probed.spec.name} cannot be saved, or does not go on as before when it is: at every checkpoint "
+            f"({config.checkpoint.every_steps:,} steps) its environments are built anew, in all runs alike."
+        )
+    return caveats
 
 
 def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:

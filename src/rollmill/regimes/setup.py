@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rollmill.config import Config
 from rollmill.envs.registry import Registration, install, registrations
+from rollmill.envs.trial import Trial, try_out
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
@@ -40,6 +41,7 @@ class Probed:
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
         first_iteration: In lockstep, where the run begins, or goes on.
+        trial: In lockstep, whether the environments repeat and can be saved.
     """
 
     spec: EnvSpec
@@ -47,6 +49,7 @@ class Probed:
     weight_nbytes: int
     num_parameters: int
     first_iteration: int = 0
+    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -140,10 +143,19 @@ def probe(
     spec = probe_environment(config.env)
     model = make_network(config, spec)
     first_iteration = 0
-    if run_dir is not None and config.in_lockstep:
-        first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
+    trial = None
+    if config.in_lockstep:
+        trial = try_out(lambda: _group_for_trial(config), spec)
+        if run_dir is not None:
+            first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
     num_parameters = sum(p.numel() for p in model.parameters())
-    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
+    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration, trial))
+
+
+def _group_for_trial(config: Config) -> SavableGroup:
+    """The run's first environment alone, which keeps its failures to itself."""
+    alone = replace(config, env=replace(config.env, on_failure="stop"), envs_per_group=1)
+    return build_group(alone, 0)
 
 
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:
