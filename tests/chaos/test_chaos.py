@@ -1,6 +1,7 @@
 """Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
 
-``make chaos`` runs this; ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
+Rounds take turns: async, lockstep, and lockstep on two ranks of torchrun. ``make chaos`` runs this;
+``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from rollmill.learning.lockstep import InFlight
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -25,10 +27,17 @@ ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
 ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
 LONGEST_END_S = 30.0
 SETTINGS = """
-    --num-envs 8 --rollout-length 8 --learner.batch-size 128 --learner.epochs 1 --learner.minibatches 1
-    --learner.micro-batch 32 --learner.precision fp32 --learner.channels-last false --inference.precision fp32
-    --rollout.num-workers 2 --report-every-s 0.3 --checkpoint.every-s 1
+    --num-envs 8 --rollout-length 8 --learner.epochs 1 --learner.minibatches 1 --learner.micro-batch 32
+    --learner.precision fp32 --learner.channels-last false --inference.precision fp32
+    --rollout.num-workers 2 --report-every-s 0.3
 """
+LOCKSTEP = "--regime lockstep --envs-per-group 2 --checkpoint.every-steps 256 --distributed.timeout-s 10"
+REGIMES = {
+    "async": "--learner.batch-size 128 --checkpoint.every-s 1",
+    "lockstep": f"{LOCKSTEP} --lag 1",
+    "ranks": f"{LOCKSTEP} --lag 2",
+}
+TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
 
 
 def living(token: str) -> dict[int, str]:
@@ -46,7 +55,7 @@ def living(token: str) -> dict[int, str]:
     return found
 
 
-def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[bytes]:
+def start(run_dir: Path, token: str, preset: list[str], regime: str) -> subprocess.Popen[bytes]:
     environment = {
         **os.environ,
         "ROLLMILL_RUN_ID": token,
@@ -56,11 +65,10 @@ def start(run_dir: Path, token: str, preset: list[str]) -> subprocess.Popen[byte
     }
     # Where this runs in the background of a script, SIGINT is ignored, and what is started here would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    command = [sys.executable, "-m", "rollmill", "train", *preset, "--run-dir", str(run_dir), "--total-steps", "1e12"]
+    command = [sys.executable, "-m", *(TORCHRUN if regime == "ranks" else ()), "rollmill", "train", *preset]
+    command += ["--run-dir", str(run_dir), "--total-steps", "1e12", *SETTINGS.split(), *REGIMES[regime].split()]
     with (run_dir.parent / f"{run_dir.name}.out").open("wb") as output:
-        return subprocess.Popen(
-            [*command, *SETTINGS.split()], env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=run_dir.parent
-        )
+        return subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=run_dir.parent)
 
 
 def parent_of(pid: int) -> int | None:
@@ -71,19 +79,24 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
-def choose_victim(dice: random.Random, main: int, token: str, kind: str) -> int | None:
-    """A process of that kind: the run's main process, one of its children, the watchdog, or a simulator's own child."""
-    others = {pid: line for pid, line in living(token).items() if pid != main}
+def choose_victim(dice: random.Random, launched: int, token: str, kind: str, regime: str) -> int | None:
+    """A process of that kind: what was launched, a main process, one of its children, its watchdog, or a simulator."""
+    others = {pid: line for pid, line in living(token).items() if pid != launched}
+    if kind == "launched":
+        return launched
+    mains = [launched]
+    if regime == "ranks":
+        mains = [pid for pid, line in others.items() if parent_of(pid) == launched and "-m rollmill" in line]
     if kind == "main":
-        return main
-    if kind == "simulator":
+        chosen = mains
+    elif kind == "simulator":
         chosen = [pid for pid, line in others.items() if line.startswith("sleep ") or "vizdoom" in line]
     elif kind == "watchdog":
         chosen = [pid for pid, line in others.items() if "sweep.py" in line]
     else:
         # Not a simulator that was forked a moment ago and still looks like its rollout worker: VizDoom's library
         # crashes when its engine dies at birth, and the run then names that.
-        chosen = [pid for pid, line in others.items() if "spawn_main" in line and parent_of(pid) == main]
+        chosen = [pid for pid, line in others.items() if "spawn_main" in line and parent_of(pid) in mains]
     return dice.choice(sorted(chosen)) if chosen else None
 
 
@@ -95,16 +108,19 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
     if round_number % 5 == 4:
         pytest.importorskip("vizdoom")
         preset = ["vizdoom/basic"]
-    action = dice.choice(["main", "child", "child", "child", "watchdog", "SIGINT", "SIGTERM", "simulator"])
-    process = start(run_dir, token, preset)
+    regime = list(REGIMES)[round_number % 3]
+    action = dice.choice(["launched", "main", "child", "child", "child", "watchdog", "SIGINT", "SIGTERM", "simulator"])
+    process = start(run_dir, token, preset, regime)
     try:
-        time.sleep(dice.uniform(0.3, 12.0))
+        time.sleep(dice.uniform(0.3, 20.0 if regime == "ranks" else 12.0))
         if action.startswith("SIG"):
             os.kill(process.pid, getattr(signal, action))
         else:
-            victim = choose_victim(dice, process.pid, token, action)
-            if victim is None:  # Not born yet: then the main process.
-                action, victim = "main", process.pid
+            victim = choose_victim(dice, process.pid, token, action, regime)
+            if victim is None:  # Not born yet.
+                victim = process.pid
+            if victim == process.pid:
+                action = "launched"
             os.kill(victim, signal.SIGKILL)
         if action == "simulator" and preset[0] == "test/walk":
             # Nobody waits for the sleeping child of this environment: the run goes on, and is ended as a user would.
@@ -115,14 +131,15 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         code = process.wait(timeout=LONGEST_END_S)
         ended = time.monotonic() - begun
         output = (tmp_path / "run.out").read_text(errors="replace")
-        deadline = time.monotonic() + 15.0
+        # A rank whose torchrun was killed while it was being born looks for the others for so long.
+        deadline = time.monotonic() + (130.0 if regime == "ranks" and action == "launched" else 15.0)
         while living(token) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not living(token), f"{action}: still there"
         assert set(os.listdir("/dev/shm")) <= shared, f"{action}: shared memory left"
-        if action == "main":
+        if action == "launched":
             assert code == -signal.SIGKILL
-        elif action in ("child", "watchdog"):
+        elif action in ("main", "child", "watchdog"):
             assert code != 0
             assert "SIGKILL" in output, output[-2000:]
         assert ended < LONGEST_END_S
@@ -133,3 +150,6 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
     store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
     if store.paths():
         assert store.load_latest().state["counters"]["agent_steps"] >= 0
+    if regime != "async" and any("_end" not in path.name for path in store.paths()):
+        state = store.load_latest(to_resume=True).state
+        assert len(InFlight.unpack(state).groups) == (4 if state["counters"]["updates"] else 0)

@@ -164,6 +164,25 @@ def test_a_killed_rank_is_named_and_the_run_goes_on_by_itself(tmp_path: Path) ->
     assert all(torch.equal(one["model"][name], other["model"][name]) for name in one["model"])
 
 
+@pytest.mark.usefixtures("leaves_nothing")
+@slow
+def test_ranks_do_not_outlive_the_torchrun_that_started_them(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = torchrun(2, run_dir, *CARTPOLE, "--total-steps", "100000000", "--checkpoint.every-steps", "512")
+    deadline = time.monotonic() + 90
+    while not list((run_dir / "checkpoints").glob("checkpoint_*")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    ranks = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True).stdout.split()
+    process.kill()
+    deadline = time.monotonic() + 20
+    while any(Path(f"/proc/{rank}").exists() for rank in ranks) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(ranks) == 2
+    assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
+    assert "torchrun, which started this rank, is gone" in (run_dir / "run.log").read_text()
+    finish(process)
+
+
 def test_the_variables_of_torchrun_are_checked() -> None:
     assert Ranks.of_this_process({}).is_alone
     good = {

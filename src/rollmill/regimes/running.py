@@ -30,7 +30,7 @@ from rollmill.runtime.affinity import plan
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
-from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.ranks import Launcher, Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
@@ -99,10 +99,13 @@ def run(
         config = replace(config, max_seconds=None, target_return=None)
     display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
+    launcher = Launcher()
     with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
-        probed = probe(
-            supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=lambda: signals.received is not None
-        )
+
+        def is_told_to_end() -> bool:
+            return signals.received is not None or launcher.is_gone
+
+        probed = probe(supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end)
         already = saved_steps(run_dir) if resume else None
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
         writer = None
@@ -132,7 +135,7 @@ def run(
             start_processes(supervisor, run_setup)
 
             def wanted_end() -> EndedBy | None:
-                if signals.received is not None:
+                if is_told_to_end():
                     return "signal"
                 if monitor.has_reached_target:
                     return "target_return"
@@ -144,6 +147,8 @@ def run(
                 # A run of hours that fails says where its time went, too; its curve takes longer than it may.
                 _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
                 raise
+            if launcher.is_gone:
+                monitor.note("torchrun, which started this rank, is gone: so the run ends")
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
             _leave_ledger(run_dir, summary, note=monitor.note)
@@ -157,7 +162,7 @@ def run(
                 monitor.mean_return,
                 summary,
                 # Also one that came while the run was ending already: whoever called is to end, too.
-                "signal" if signals.received is not None else ended_by,
+                "signal" if is_told_to_end() else ended_by,
                 probed,
             )
 

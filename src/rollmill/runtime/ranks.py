@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["DistributedConfig", "Ranks", "RanksError"]
+__all__ = ["DistributedConfig", "Launcher", "Ranks", "RanksError"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,3 +99,19 @@ class Ranks:
             return cores
         first, end = (len(cores) * place // self.local_world_size for place in (self.local_rank, self.local_rank + 1))
         return cores[first:end]
+
+
+class Launcher:
+    """The program that has started this one, where that is ``torchrun``, which ranks are not to outlive.
+
+    It ends its ranks with SIGTERM, unless it is killed itself: then nobody would ever end them.
+    """
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        """Looks at who it is now."""
+        self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in environment else None
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it has died. False where there is none."""
+        return self._pid is not None and os.getppid() != self._pid
