@@ -94,6 +94,7 @@ class LearnerConfig:
             refused.
         channels_last: Memory format of convolutions; ``"auto"`` measures.
         step_timeout_s: An SGD step that takes longer is taken for hung and ends the run.
+        slow_down_s: Sleep for so many seconds in each update: for studies of what a slow learner changes.
     """
 
     batch_size: int = 1024
@@ -143,6 +144,7 @@ class LearnerConfig:
     cuda_graphs: bool | Literal["auto"] = "auto"
     channels_last: bool | Literal["auto"] = "auto"
     step_timeout_s: float = 900.0
+    slow_down_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses values that cannot be meant.
@@ -223,6 +225,7 @@ class LearnerConfig:
             ("max_learning_rate", positive, "above 0"),
             ("reward_scale", positive, "above 0"),
             ("step_timeout_s", positive, "above 0 (seconds)"),
+            ("slow_down_s", not_negative, "0 or more (seconds)"),
         ]
         for name, rule, allowed in rules:
             self._check_number(name, getattr(self, name), rule, allowed)

@@ -261,6 +261,7 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
+        time.sleep(self._config.slow_down_s)
         self._is_between_updates = is_complete
         if not is_complete and not self._context.stop.is_set():
             self._context.stop.set()
