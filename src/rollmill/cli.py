@@ -17,12 +17,11 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
-import rollmill
-from rollmill.cli_arguments import Command, count, natural, seconds, split_overrides, whole_number
+from rollmill.cli_arguments import Command, split_overrides
+from rollmill.cli_parsers import parsers
 from rollmill.option_values import coerce
 from rollmill.options import OptionError, describe, parse_overrides
 
@@ -87,7 +86,7 @@ def _print_environment_traceback(error: Exception) -> None:
 
 
 def _dispatch(argv: list[str]) -> int:
-    parser, commands = _parsers()
+    parser, commands = parsers()
     if not argv or argv[0] not in commands:
         if argv and not argv[0].startswith("-"):
             close = difflib.get_close_matches(argv[0], commands, n=1)
@@ -110,153 +109,7 @@ def _dispatch(argv: list[str]) -> int:
         raise OptionError(
             f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
         )
-    return command.run(arguments, settings)
-
-
-# ------------------------------------------------------------------------------------------------------------ parsing
-
-
-_USAGE = {
-    "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--import MODULE] [--KEY VALUE ...]",
-    "eval": "RUN_DIR [--episodes N] [--video FILE.mp4] [--json] [...]",
-    "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
-    "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
-    "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
-    "verify": "PRESET [--updates N] [--lag K] [--algo NAME] [--json] [--KEY VALUE ...]",
-    "report": "RUN [RUN ...] [--output DIR] [--title TEXT] [--json]",
-    "envs": "[FAMILY] [--import MODULE]",
-}
-
-
-def _parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
-    train = Command("train", _USAGE["train"], _train, "Train an agent. Any setting is given as --KEY VALUE.")
-    train.parser.add_argument(
-        "preset",
-        metavar="PRESET",
-        nargs="?",
-        help="what to train (`rollmill envs` lists all presets); optional to resume",
-    )
-    train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=whole_number, metavar="N")
-    train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
-    train.option("--seed", "seed of all random streams", kind=natural, metavar="S")
-    train.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
-    train.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
-    train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
-    train.flag("--quiet", "show no progress")
-    _add_import(train)
-
-    evaluate = Command("eval", _USAGE["eval"], _eval, "Evaluate a trained agent on environments and seeds of its own.")
-    _add_run_dir(evaluate)
-    evaluate.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
-    evaluate.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
-    evaluate.option("--num-envs", "environments side by side (default 8)", kind=count, default=8, metavar="N")
-    evaluate.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
-    evaluate.flag("--json", "print the result as one line of JSON")
-    _add_playing(evaluate)
-
-    watch = Command(
-        "watch", _USAGE["watch"], _watch, "Watch an agent play: in a window, or as a video where there is no display."
-    )
-    _add_run_dir(watch)
-    watch.option("--episodes", "stop after so many episodes (default: 1, or endless in a window)", kind=count)
-    watch.option("--video", "write a video instead of opening a window", kind=Path, metavar="FILE.mp4")
-    watch.flag("--follow", "go on, with the newest checkpoint of a run that is still training for each episode")
-    watch.option("--seed", "seed of the first episode (default 0)", kind=natural, default=0, metavar="S")
-    _add_playing(watch)
-
-    plot = Command(
-        "plot", _USAGE["plot"], _plot, "Draw learning curves; several runs are overlaid with their mean and range."
-    )
-    plot.parser.add_argument("run_dirs", metavar="RUN_DIR", nargs="+", type=Path, help="directories of runs")
-    plot.option("--output", "the picture (default: RUN_DIR/learning_curve.png)", kind=Path, metavar="FILE.png")
-    plot.option("--title", "its title (default: the run's name)", metavar="TEXT")
-
-    bench = Command(
-        "bench",
-        _USAGE["bench"],
-        _bench,
-        "Measure speed.\n\n"
-        "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
-        "machine's bound; ring: the queue between processes. Any setting is given as --KEY VALUE.",
-    )
-    bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring"), help="what to measure")
-    bench.parser.add_argument(
-        "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
-    )
-    bench.option("--seconds", "how long (default 30)", kind=seconds, default=30.0, metavar="N")
-    bench.flag("--json", "print the result as one line of JSON, the last of the output")
-    _add_import(bench)
-
-    verify = Command(
-        "verify",
-        _USAGE["verify"],
-        _verify,
-        "Train twice, with other workers and with delays, and compare every update bit for bit.\n\n"
-        "In lockstep the two must be equal; where they are not, the first difference is named. Exit code 1 then.",
-    )
-    verify.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
-    verify.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
-    verify.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
-    verify.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
-    verify.flag("--json", "print the result as one line of JSON, the last of the output")
-    _add_import(verify)
-
-    report = Command(
-        "report",
-        _USAGE["report"],
-        _report,
-        "Compare runs: learning curves, scores, and over Atari games human-normalised aggregates with intervals.\n\n"
-        "Runs are grouped by the settings that they differ in; NAME=RUN_DIR names the method instead.",
-    )
-    report.parser.add_argument("runs", metavar="RUN", nargs="+", help="directory of a run, or NAME=RUN_DIR")
-    report.option(
-        "--output",
-        "directory of the page and its pictures (default report)",
-        kind=Path,
-        default="report",
-        metavar="DIR",
-    )
-    report.option("--title", "the page's title (default: the environments)", default="", metavar="TEXT")
-    report.flag("--json", "print the figures as one line of JSON, the last of the output")
-
-    envs = Command("envs", _USAGE["envs"], _envs, "List the presets.")
-    envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
-    _add_import(envs)
-
-    given = (train, evaluate, watch, plot, report, verify, bench, envs)
-    commands = {command.parser.prog.split()[-1]: command for command in given}
-    parser = argparse.ArgumentParser(
-        prog="rollmill",
-        usage="rollmill COMMAND ...",
-        description="Reinforcement learning as fast as machines can simulate: at full speed, or reproducibly.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="commands:\n"
-        + "\n".join(f"  {name:<7}{command.summary.splitlines()[0]}" for name, command in commands.items())
-        + "\n\nrollmill COMMAND --help says more. To begin: rollmill train gym/CartPole-v1",
-    )
-    parser.add_argument("--version", action="version", version=f"rollmill {rollmill.__version__}")
-    return parser, commands
-
-
-def _add_run_dir(command: Command) -> None:
-    command.parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of a run")
-
-
-def _add_import(command: Command) -> None:
-    command.option(
-        "--import",
-        "import a module, or a .py file, that registers environments or models; may be given several times",
-        metavar="MODULE",
-        repeatable=True,
-        dest="modules",
-    )
-
-
-def _add_playing(command: Command) -> None:
-    command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
-    command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
-    command.flag("--deterministic", "take the most probable action instead of sampling")
-    _add_import(command)
+    return _RUN[argv[0]](arguments, settings)
 
 
 def _settings_help(command: Command, known: list[str], overrides: list[str]) -> str:
@@ -452,3 +305,15 @@ def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         for family, reason in missing.items():
             print(f"{family}: {reason}")
     return 0
+
+
+_RUN: Mapping[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
+    "train": _train,
+    "eval": _eval,
+    "watch": _watch,
+    "plot": _plot,
+    "bench": _bench,
+    "verify": _verify,
+    "report": _report,
+    "envs": _envs,
+}

@@ -11,11 +11,9 @@ __all__ = ["Command", "count", "natural", "seconds", "split_overrides", "whole_n
 
 
 class Command:
-    """A subcommand: its parser, the options that are its own, and what runs it."""
+    """A subcommand: its parser, and the options that are its own."""
 
-    def __init__(
-        self, name: str, usage: str, run: Callable[[argparse.Namespace, dict[str, object]], int], summary: str
-    ) -> None:
+    def __init__(self, name: str, usage: str, summary: str) -> None:
         self.parser = argparse.ArgumentParser(
             prog=f"rollmill {name}",
             usage=f"rollmill {name} {usage}",
@@ -23,7 +21,6 @@ class Command:
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,  # an abbreviation could be a setting's name
         )
-        self.run = run
         self.summary = summary
         self.takes_settings = "--KEY VALUE" in usage
         self.options: dict[str, bool] = {"-h": False, "--help": False}  # name -> whether a value follows

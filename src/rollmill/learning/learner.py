@@ -131,10 +131,6 @@ class Learner:
         self._fast_path = self._choose_fast_path(spec)
         self._model.set_channels_last(self._fast_path.channels_last)
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
-        if resume:
-            self._restore()
-        self._value_moments = self._model.value_moments()
-        self._flat = FlatState(self._model, alias=False)
         self._updater = Updater(
             self._model,
             self._optimiser,
@@ -144,6 +140,10 @@ class Learner:
             self._random,
             self._collective,
         )
+        if resume:
+            self._restore()
+        self._value_moments = self._model.value_moments()
+        self._flat = FlatState(self._model, alias=False)
         self._publish()
 
     @property
@@ -246,7 +246,7 @@ class Learner:
         batch, targets = prepared
         steps_before = self.sgd_steps
         keep = self._admit(batch)
-        whole = Whole.of(targets, keep, self._collective)
+        whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
         self._update_normalisers(batch, targets, keep, whole)

@@ -92,10 +92,7 @@ class LockstepLearner(Learner):
         # The versions that groups may act by, the present one last.
         self._versions: list[tuple[int, NDArray[np.uint8], tuple[float, float]]] = []
         self._moments_of_version: dict[int, tuple[float, float]] = {}
-        self._taken_over: dict[str, list[float]] = {}
         super().__init__(*args, **kwargs)
-        if sums := self._taken_over.get("advantage_sums"):
-            self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
 
     @property
     def version(self) -> int:
@@ -180,7 +177,8 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
-        self._taken_over["advantage_sums"] = state["advantage_sums"] or []
+        if (sums := state["advantage_sums"]) is not None:
+            self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
         for version, weights, moments in in_flight.versions:
             self._weights.publish(version, weights)
             self._remember(version, weights, moments)

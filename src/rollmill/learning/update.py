@@ -40,7 +40,7 @@ class Whole(NamedTuple):
 
     Attributes:
         keep: bool ``[T, N]``: samples that count.
-        advantage: float32 ``[T, N]``, where they are known beforehand.
+        advantage: float32 ``[T, N]``, where they are known beforehand and to be normalised.
         columns: Which of the N trajectories are this rank's.
     """
 
@@ -49,10 +49,12 @@ class Whole(NamedTuple):
     columns: range
 
     @classmethod
-    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective) -> Whole:
+    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective, config: LearnerConfig) -> Whole:
         """From what this rank has: ``keep``, bool ``[T, N / W]``, and the targets."""
         each, rank = keep.shape[1], collective.rank
-        advantage = None if targets.advantage is None else collective.columns(targets.advantage)
+        advantage = targets.advantage if config.normalise_advantages else None
+        if advantage is not None:
+            advantage = collective.columns(advantage)
         return cls(collective.columns(keep), advantage, range(rank * each, (rank + 1) * each))
 
     def own_trajectories(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -154,7 +156,7 @@ class Updater:
         kind = self._config.clip_kind
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
         scales = Scales(math.nan, low, high, entropy_coef)
-        whole = whole or Whole.of(targets, keep, self._collective)
+        whole = whole or Whole.of(targets, keep, self._collective, self._config)
         for _ in range(self._config.epochs):
             for chosen in self._minibatches(whole.keep):
                 if self._step(batch, targets, keep, whole, chosen, scales, is_stopping):
@@ -263,7 +265,7 @@ class Updater:
 
     def _advantage_sums(self, whole: Whole, chosen: NDArray[np.int64]) -> Tensor | None:
         """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
-        if whole.advantage is None or not self._config.normalise_advantages:
+        if whole.advantage is None:
             return None
         if self._trajectories:
             values = whole.advantage[:, chosen][whole.keep[:, chosen]]
