@@ -80,6 +80,7 @@ TASKS = {
     "cartpole": Task("gym/CartPole-v1", 475.0, 1_000_000, max_seconds=60.0),
     "pong": Task("atari/pong", 18.0, 3_000_000),
     "pong_ppo_lockstep": Task("atari/pong", 18.0, 3_000_000, settings=_LOCKSTEP_PPO),
+    "pong_ppo_lockstep_lag1": Task("atari/pong", 18.0, 3_000_000, settings={**_LOCKSTEP_PPO, "lag": 1}),
     "breakout_ppo_lockstep": Task("atari/breakout", 40.0, 3_000_000, settings=_LOCKSTEP_PPO),
     "pong_impala_lockstep": Task("atari/pong", 18.0, 3_000_000, settings=_LOCKSTEP_IMPALA, algo="impala"),
     "breakout_impala_lockstep": Task("atari/breakout", 40.0, 3_000_000, settings=_LOCKSTEP_IMPALA, algo="impala"),

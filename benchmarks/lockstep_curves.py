@@ -1,8 +1,7 @@
-"""What moves a learning curve, and what does not: workers, a slow learner, the lag.
+"""What moves a learning curve, and what does not: the number of workers, and a slow learner.
 
     python benchmarks/lockstep_curves.py workers          # 1, 2 and 4 rollout workers in lockstep
     python benchmarks/lockstep_curves.py slow_learner     # Cleanba's study: a learner that sleeps 1 s in each update
-    python benchmarks/lockstep_curves.py lag --seeds 1 2 3    # lag 0, lag 1 and async, at equal steps and at equal time
 
 Every run is kept, goes on where it was interrupted, and is not done twice; draws ``<study>.png`` into ``--plots``. The
 last line is JSON: for each run its steps, seconds, last mean return of 100 episodes and the SHA-256 of its parameters;
@@ -36,13 +35,11 @@ class Study:
     Attributes:
         title: Of the picture.
         runs: Name -> settings.
-        axes: What the return is drawn over.
         algo: See :func:`rollmill.train`.
     """
 
     title: str
     runs: Mapping[str, Settings]
-    axes: Sequence[str] = ("agent_steps",)
     algo: str | None = None
 
 
@@ -66,17 +63,7 @@ STUDIES = {
         },
         algo="impala",
     ),
-    "lag": Study(
-        "PPO: lockstep with lag 0 and 1, and async",
-        {
-            "lag 0": {"regime": "lockstep", "lag": 0},
-            "lag 1": {"regime": "lockstep", "lag": 1},
-            "async": {"regime": "async"},
-        },
-        axes=("agent_steps", "time_s"),
-    ),
 }
-AXES = {"agent_steps": "agent steps", "time_s": "seconds"}
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8C8C8C")
 
 
@@ -112,24 +99,20 @@ def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path,
 
 
 def draw(study: Study, run_dirs: Mapping[str, Sequence[Path]], output: Path) -> None:
-    """Return over each axis; the band of several seeds goes from the worst to the best."""
+    """Return over agent steps; the band of several seeds goes from the worst to the best."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.0 * len(study.axes), 4.0), layout="constrained")
-    figure.suptitle(study.title)
-    for place, axis in enumerate(study.axes):
-        plot = figure.add_subplot(1, len(study.axes), place + 1)
-        for number, (name, folders) in enumerate(run_dirs.items()):
-            band = overlay([curve_of(read_metrics(folder), axis, "episode_return") for folder in folders])
-            # Curves that lie on each other are all to be seen: each is thinner than the one before.
-            width = 1.5 + 2.0 * (len(run_dirs) - 1 - number)
-            plot.plot(band.x, band.mean, color=COLOURS[number], linewidth=width, label=name)
-            if len(folders) > 1:
-                plot.fill_between(band.x, band.low, band.high, color=COLOURS[number], alpha=0.2, linewidth=0)
-        plot.set_xlabel(AXES[axis])
-        plot.set_ylabel("mean return of 100 episodes")
-        plot.legend(frameon=False)
-        plot.grid(alpha=0.3)
+    figure = Figure(figsize=(7.0, 4.0), layout="constrained")
+    axes = figure.add_subplot(title=study.title, xlabel="agent steps", ylabel="mean return of 100 episodes")
+    for number, (name, folders) in enumerate(run_dirs.items()):
+        band = overlay([curve_of(read_metrics(folder), "agent_steps", "episode_return") for folder in folders])
+        # Curves that lie on each other are all to be seen: each is thinner than the one before.
+        width = 1.5 + 2.0 * (len(run_dirs) - 1 - number)
+        axes.plot(band.x, band.mean, color=COLOURS[number], linewidth=width, label=name)
+        if len(folders) > 1:
+            axes.fill_between(band.x, band.low, band.high, color=COLOURS[number], alpha=0.2, linewidth=0)
+    axes.legend(frameon=False)
+    axes.grid(alpha=0.3)
     output.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(output, dpi=120)
 
