@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from rollmill.envs.views import own_views
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
 from rollmill.regimes.setup import Probed
+from rollmill.reporting.metrics import read_metrics
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 slow = pytest.mark.slow
@@ -66,6 +68,13 @@ def assert_same(one: Path, other: Path) -> None:
     a, b = read_fingerprints(one), read_fingerprints(other)
     assert min(len(a), len(b)) >= UPDATES
     assert first_difference(a, b) is None
+    assert records(one) == records(other)
+
+
+def records(run_dir: Path) -> list[dict[str, Any]]:
+    """The rows of metrics, without what depends on speed."""
+    of_speed = re.compile("time_s|.*_per_second|share/.*")
+    return [{k: v for k, v in row.items() if not of_speed.fullmatch(k)} for row in read_metrics(run_dir)]
 
 
 @pytest.mark.usefixtures("leaves_nothing")
@@ -142,7 +151,8 @@ def test_the_run_is_the_serial_loop(tmp_path: Path, preset: str, changes: dict[s
 def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path, preset: str, changes: dict[str, Any]) -> None:
     samples = settings_of(preset)["num_envs"] * settings_of(preset)["rollout_length"]
     changes = {**changes, "updates": 12, "checkpoint.every_steps": 4 * samples}
-    whole = read_fingerprints(train(tmp_path / "whole", preset, **changes))
+    run_dir = train(tmp_path / "whole", preset, **changes)
+    whole = read_fingerprints(run_dir)
 
     killed = tmp_path / "killed"
     pid = os.fork()
@@ -165,6 +175,8 @@ def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path, preset: s
         other = by_update[line["update"]]
         for part in ("environment", "inference", "learner"):
             assert line[part] == other[part], (line["update"], part)
+    assert records(killed) == records(run_dir)
+    assert [row["updates"] for row in records(killed)] == list(range(max(by_update) + 2))
 
 
 @pytest.mark.parametrize(

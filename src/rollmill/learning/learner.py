@@ -121,6 +121,8 @@ class Learner:
         self.sgd_steps = 0
         self.stale_samples = 0
         self.invalid_samples = 0
+        self._reported_at = 0.0
+        self._recorded_at = 0
         self._is_between_updates = True
         self._is_stopped_by_others = False
         self._episodes: list[EpisodeEnd] = []
@@ -174,8 +176,7 @@ class Learner:
         self._leave_for_evaluation()
         loader = BatchLoader(self._store, self._make_assembler(), self._prepare)
         # Says what was chosen, and is where the clock of the speed starts.
-        self._context.send(replace(self._report(), earlier_episodes=tuple(self._recent_episodes)))
-        reported = time.monotonic()
+        self._send(replace(self._first_report(), earlier_episodes=tuple(self._recent_episodes)))
         try:
             while self.agent_steps < self._total_steps:
                 self._ledger.enter(WAITING)
@@ -188,11 +189,7 @@ class Learner:
                     self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
                     self._learn(prepared)
                     self._leave_for_evaluation()
-                now = time.monotonic()
-                if now - reported >= self._report_every_s:
-                    self._ledger.enter(REPORTING)
-                    self._context.send(self._report())
-                    reported = now
+                self._report_if_due()
                 if self._is_save_due():
                     self._save()
         except (NonFiniteGradientError, NonFiniteSampleError):
@@ -203,7 +200,26 @@ class Learner:
             loader.close()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
-        self._context.send(LearnerFinished(self._report(), str(path), self._is_stopped_by_others))
+        last = replace(self._report(), is_record=self.updates > self._recorded_at)
+        self._context.send(LearnerFinished(last, str(path), self._is_stopped_by_others))
+
+    def _first_report(self) -> LearnerReport:
+        return self._report()
+
+    def _report_if_due(self) -> None:
+        """A record every few seconds."""
+        if self._is_time_to_report():
+            self._send(self._report())
+
+    def _is_time_to_report(self) -> bool:
+        return time.monotonic() - self._reported_at >= self._report_every_s
+
+    def _send(self, report: LearnerReport) -> None:
+        self._ledger.enter(REPORTING)
+        self._context.send(report)
+        self._reported_at = time.monotonic()
+        if report.is_record:
+            self._recorded_at = self.updates
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
         """What every rank calls once for each batch, or when it is to stop.
@@ -337,22 +353,31 @@ class Learner:
         self._published = self.version
 
     def _report(self) -> LearnerReport:
-        lag, episodes = self._lag, tuple(self._episodes)
+        """A record; the next one's means begin anew."""
+        report = replace(
+            self._progress(), episodes=tuple(self._episodes), losses=self._updater.take_losses(), is_record=True
+        )
         self._lag, self._episodes = LagStatistics(), []
+        return report
+
+    def _progress(self) -> LearnerReport:
+        """For the display alone."""
+        lag = self._lag
         return LearnerReport(
             agent_steps=self.agent_steps,
             updates=self.updates,
             sgd_steps=self.sgd_steps,
             stale_samples=self.stale_samples,
             invalid_samples=self.invalid_samples,
-            episodes=episodes,
+            episodes=(),
             policy_lag_mean=lag.mean,
             policy_lag_max=lag.maximum,
             policy_lag_histogram=tuple(lag.histogram.tolist()),
             versions_per_trajectory=lag.versions_per_trajectory,
-            losses=self._updater.take_losses(),
+            losses={},
             learning_rate=self._learning_rate.value(self.agent_steps),
             fast_path=self._fast_path.describe(),
+            is_record=False,
         )
 
     def _save(self) -> Path | None:

@@ -20,11 +20,15 @@ from rollmill.learning.fast_path import FastPath
 from rollmill.learning.learner import Learner
 from rollmill.learning.objective import learns_in_time
 from rollmill.learning.phases import LEARNING
+from rollmill.learning.report import LearnerReport
 from rollmill.learning.settled import settled_fast_path
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
 
 __all__ = ["InFlight", "LockstepLearner", "WrongVersionError"]
+
+_RECORDS = 1000
+_MOST_STEPS_BETWEEN_RECORDS = 100_000
 
 
 class WrongVersionError(RuntimeError):
@@ -140,6 +144,24 @@ class LockstepLearner(Learner):
         # Replaced as a whole: the loader's thread reads it meanwhile.
         self._moments_of_version = {v: m for v, _, m in self._versions}
 
+    def _first_report(self) -> LearnerReport:
+        # A run that goes on has this record: there is one before every checkpoint.
+        return self._progress() if self._recorded_at else self._report()
+
+    def _report_if_due(self) -> None:
+        """Records at certain iterations, whatever the time, so that two runs have the same ones."""
+        is_due = self.updates % self._record_every == 0 or self._is_save_due()
+        if is_due and self.updates > self._recorded_at:
+            self._send(self._report())
+        elif self._is_time_to_report():
+            self._send(self._progress())
+
+    @property
+    def _record_every(self) -> int:
+        """Iterations from one record to the next: a thousand records in most runs, and many enough in endless ones."""
+        steps = min(self._total_steps / _RECORDS, _MOST_STEPS_BETWEEN_RECORDS)
+        return max(1, int(steps / self._config.batch_size))
+
     def _is_save_due(self) -> bool:
         return bool(self._save_every) and self.updates % self._save_every == 0 and self.updates > self._saved_at
 
@@ -177,6 +199,7 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
+        self._recorded_at = self.updates
         if (sums := state["advantage_sums"]) is not None:
             self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
         for version, weights, moments in in_flight.versions:

@@ -13,7 +13,7 @@ RECENT_EPISODES = 100
 
 @dataclass(frozen=True)
 class LearnerReport:
-    """Counters since the run's first start, and means since the previous report.
+    """Counters since the run's first start, and means since the previous record.
 
     Attributes:
         agent_steps: Distinct valid samples consumed.
@@ -21,15 +21,17 @@ class LearnerReport:
         sgd_steps: Optimiser steps; also the policy version.
         stale_samples: Valid samples left out because they were older than ``max_policy_lag``.
         invalid_samples: Masked rows: final observations and failed environments.
-        episodes: Episodes that ended within the batches since the previous report.
+        episodes: Episodes that ended within the batches since the previous record.
         policy_lag_mean: Mean over samples of (learner's version - sample's version) at admission, in SGD steps.
-        policy_lag_max: Largest such lag since the previous report.
+        policy_lag_max: Largest such lag since the previous record.
         policy_lag_histogram: Samples by lag; the last entry collects everything above.
         versions_per_trajectory: Mean number of policy versions in one trajectory.
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
         earlier_episodes: The last ones of earlier sessions, in the first report of a resumed run.
+        is_record: Whether this is to be a row of metrics. What is not is for the display: it has no episodes and no
+            losses, and the next record's means do not begin anew.
     """
 
     agent_steps: int
@@ -46,6 +48,7 @@ class LearnerReport:
     learning_rate: float
     fast_path: str
     earlier_episodes: tuple[EpisodeEnd, ...] = ()
+    is_record: bool = True
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ class Monitor:
         status = self._status(report, now, shares)
         if self._on_report is not None:
             self._on_report(report, now)
-        if self._writer is not None:
+        if self._writer is not None and report.is_record:
             self._writer.write(self._record(report, status))
         if self._display is not None:
             self._display.update(status)
