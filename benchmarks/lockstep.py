@@ -2,6 +2,7 @@
 
     python benchmarks/lockstep.py --seconds 20 --rounds 3              # Atari Breakout, Nature CNN, the preset's PPO
     python benchmarks/lockstep.py --waiting --seconds 10 --rounds 3    # simulated: environments that wait, IMPALA
+    python benchmarks/lockstep.py --ranks 1 2 --seconds 20 --rounds 3  # lag 1 on so many ranks of torchrun, here
 
 Speeds are agent steps a second that the learner has consumed, from the fifth second of training on; medians over the
 rounds, and ratios of the same rounds. With ``--waiting`` every environment sleeps in its step, as one does that waits
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -25,6 +28,8 @@ import rollmill
 from rollmill.reporting.metrics import read_metrics
 
 WARM_S = 5.0
+# Not reached; in lockstep there is a record for every thousandth of it.
+TOTAL_STEPS = 2_000_000
 REGIMES: dict[str, dict[str, object]] = {
     "async": {"regime": "async"},
     "lag 1": {"regime": "lockstep", "lag": 1},
@@ -61,15 +66,40 @@ def speed(preset: Any, seconds: float, settings: dict[str, object], algo: str | 
         rollmill.train(
             preset,
             run_dir=Path(folder) / "run",
-            total_steps=1_000_000_000,
+            total_steps=TOTAL_STEPS,
             quiet=True,
             algo=algo,
             max_seconds=WARM_S + seconds,
             report_every_s=0.5,
             **{"learner.schedule": "constant", **settings},
         )
-        # The last record is of the ending.
-        rows = [row for row in read_metrics(Path(folder) / "run") if row["time_s"] > WARM_S][:-1]
+        return speed_of(Path(folder) / "run")
+
+
+def speed_of_ranks(preset: str, seconds: float, ranks: int) -> float:
+    """Agent steps a second of all ranks together, on this machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
+        command = [
+            sys.executable,
+            "-m",
+            *launcher,
+            "rollmill",
+            "train",
+            preset,
+            "--run-dir",
+            f"{folder}/run",
+            "--quiet",
+        ]
+        settings = ["--regime", "lockstep", "--lag", "1", "--total-steps", str(TOTAL_STEPS)]
+        settings += ["--learner.schedule", "constant", "--max-seconds", str(WARM_S + seconds)]
+        subprocess.run([*command, *settings], check=True, stdout=subprocess.DEVNULL)
+        return speed_of(Path(folder) / "run")
+
+
+def speed_of(run_dir: Path) -> float:
+    """Of what a run's records say, but the last, which is of its ending."""
+    rows = [row for row in read_metrics(run_dir) if row["time_s"] > WARM_S][:-1]
     return (rows[-1]["agent_steps"] - rows[0]["agent_steps"]) / (rows[-1]["time_s"] - rows[0]["time_s"])
 
 
@@ -79,6 +109,7 @@ def main() -> None:
     parser.add_argument("--waiting", action="store_true", help="environments that wait, with IMPALA's settings")
     parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement, after five to warm up")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--ranks", type=int, nargs="+", help="numbers of ranks to compare, instead of regimes")
     arguments = parser.parse_args()
     preset: Any = arguments.preset
     algo, settings = None, dict[str, object]()
@@ -86,17 +117,27 @@ def main() -> None:
         preset, algo = Waiting, "impala"
         settings = {"num_envs": 32, "envs_per_group": 8, "model.encoder": "nature", "model.normalise_returns": False}
     names = [name for name in REGIMES if not (arguments.waiting and name == "async")]
+    if arguments.ranks:
+        names = [f"{ranks} ranks" if ranks > 1 else "1 rank" for ranks in arguments.ranks]
     speeds: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(arguments.rounds):
         for name in names if turn % 2 == 0 else reversed(names):
-            speeds[name].append(speed(preset, arguments.seconds, {**settings, **REGIMES[name]}, algo))
+            if arguments.ranks:
+                measured = speed_of_ranks(preset, arguments.seconds, int(name.split()[0]))
+            else:
+                measured = speed(preset, arguments.seconds, {**settings, **REGIMES[name]}, algo)
+            speeds[name].append(measured)
             print(f"round {turn + 1}/{arguments.rounds}  {name:<6} {speeds[name][-1]:9,.0f} steps/s", flush=True)
     medians = {name: statistics.median(found) for name, found in speeds.items()}
 
     def ratio(one: str, other: str) -> float:
         return statistics.median(a / b for a, b in zip(speeds[one], speeds[other], strict=True))
 
-    result: dict[str, object] = {"steps_per_second": medians, "lag_1_over_lag_0": ratio("lag 1", "lag 0")}
+    result: dict[str, object] = {"steps_per_second": medians}
+    for name in names[1:] if arguments.ranks else ():
+        result[f"{name} over {names[0]}"] = ratio(name, names[0])
+    if "lag 0" in speeds:
+        result["lag_1_over_lag_0"] = ratio("lag 1", "lag 0")
     if "async" in speeds:
         result["lag_1_over_async"] = ratio("lag 1", "async")
     print(json.dumps(result))
