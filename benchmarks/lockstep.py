@@ -29,7 +29,7 @@ from rollmill.reporting.metrics import read_metrics
 
 WARM_S = 5.0
 # Not reached; in lockstep there is a record for every thousandth of it.
-TOTAL_STEPS = 2_000_000
+TOTAL_STEPS = 1_000_000
 REGIMES: dict[str, dict[str, object]] = {
     "async": {"regime": "async"},
     "lag 1": {"regime": "lockstep", "lag": 1},
@@ -80,18 +80,8 @@ def speed_of_ranks(preset: str, seconds: float, ranks: int) -> float:
     """Agent steps a second of all ranks together, on this machine."""
     with tempfile.TemporaryDirectory() as folder:
         launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", "-m"]
-        command = [
-            sys.executable,
-            "-m",
-            *launcher,
-            "rollmill",
-            "train",
-            preset,
-            "--run-dir",
-            f"{folder}/run",
-            "--quiet",
-        ]
-        settings = ["--regime", "lockstep", "--lag", "1", "--total-steps", str(TOTAL_STEPS)]
+        command = [sys.executable, "-m", *launcher, "rollmill", "train", preset, "--run-dir", f"{folder}/run"]
+        settings = ["--quiet", "--regime", "lockstep", "--lag", "1", "--total-steps", str(TOTAL_STEPS)]
         settings += ["--learner.schedule", "constant", "--max-seconds", str(WARM_S + seconds)]
         subprocess.run([*command, *settings], check=True, stdout=subprocess.DEVNULL)
         return speed_of(Path(folder) / "run")
@@ -100,6 +90,8 @@ def speed_of_ranks(preset: str, seconds: float, ranks: int) -> float:
 def speed_of(run_dir: Path) -> float:
     """Of what a run's records say, but the last, which is of its ending."""
     rows = [row for row in read_metrics(run_dir) if row["time_s"] > WARM_S][:-1]
+    if len(rows) < 2:
+        raise SystemExit(f"{run_dir} has {len(rows)} records after its first {WARM_S:g} seconds: measure for longer")
     return (rows[-1]["agent_steps"] - rows[0]["agent_steps"]) / (rows[-1]["time_s"] - rows[0]["time_s"])
 
 
