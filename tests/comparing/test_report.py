@@ -99,6 +99,24 @@ def test_an_evaluation_counts_more_than_training_episodes(tmp_path: Path) -> Non
     assert report.figures["aggregates"] == {}
 
 
+def test_returns_are_compared_at_equal_steps_and_at_equal_time(tmp_path: Path) -> None:
+    # Rows at 0, 1000, .. 4000 steps and 0, 1, .. 4 minutes; the first run's are halved in steps and doubled in time.
+    slow = a_run(tmp_path / "slow", "gym/CartPole-v1", 1, 100.0, regime="lockstep", lag=0)
+    rows = [json.loads(line) for line in (slow / "metrics.jsonl").read_text().splitlines()]
+    rows = [{**row, "agent_steps": row["agent_steps"] // 2, "time_s": 2 * row["time_s"]} for row in rows]
+    (slow / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    fast = a_run(tmp_path / "fast", "gym/CartPole-v1", 1, 40.0, regime="async")
+    report = write_report([slow, fast], tmp_path / "page")
+    by_method = {run["method"]: run for run in report.figures["runs"]}
+    assert list(by_method) == ["regime=lockstep", "regime=async"]
+    # All have come 2000 steps and 4 minutes: slow is at its end and half way, fast half way and at its end.
+    assert by_method["regime=lockstep"]["return_at_equal_steps"] == pytest.approx(100.0)
+    assert by_method["regime=lockstep"]["return_at_equal_time"] == pytest.approx(50.0)
+    assert by_method["regime=async"]["return_at_equal_steps"] == pytest.approx(20.0)
+    assert by_method["regime=async"]["return_at_equal_time"] == pytest.approx(40.0)
+    assert "gym/CartPole-v1: 2,000 agent steps, 4.0 minutes" in report.page.read_text()
+
+
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     one = a_run(tmp_path / "one", "gym/CartPole-v1", 1, 100.0)
     two = a_run(tmp_path / "two", "gym/CartPole-v1", 1, 100.0, **{"rollout.num_workers": 1})

@@ -99,6 +99,8 @@ def _figures(
                 "score": run.score,
                 "human_normalised_score": run.human_normalised_score,
                 "is_evaluated": bool(run.evaluations),
+                "return_at_equal_steps": run.return_at("agent_steps", comparison.common(run.env)[0]),
+                "return_at_equal_time": run.return_at("time_s", 60.0 * comparison.common(run.env)[1]),
             }
             for run in comparison.runs
         ],
@@ -135,11 +137,17 @@ def _scores(comparison: Comparison) -> str:
     for env in comparison.envs:
         for label in comparison.labels:
             if runs := comparison.of(label, env):
-                rows.append([env, label, *_summary(runs)])
+                rows.append([env, label, *_summary(runs), *_at_common_places(runs, comparison.common(env))])
     head = ["environment", "method", "seeds", "agent steps", "minutes", "return", "smallest", "largest", "human = 1"]
+    head += ["at equal steps", "at equal time"]
+    ends = "; ".join(
+        f"{html.escape(env)}: {steps:,} agent steps, {minutes:.1f} minutes"
+        for env, (steps, minutes) in ((env, comparison.common(env)) for env in comparison.envs)
+    )
     note = (
         "Return: mean over the seeds of the last evaluation, or of the last 100 training episodes where a run has no "
-        "evaluations; raw, neither scaled nor clipped."
+        "evaluations; raw, neither scaled nor clipped. At equal steps and at equal time: of the last 100 training "
+        f"episodes, where the first of all runs has ended ({ends})."
     )
     return f'{_table(head, rows)}<p class="note">{note}</p>'
 
@@ -156,6 +164,17 @@ def _summary(runs: Sequence[ComparedRun]) -> list[str]:
         *("-" if value is None else f"{value:,.2f}" for value in of_scores),
         f"{np.mean(normalised):.3f}" if normalised else "-",
     ]
+
+
+def _at_common_places(runs: Sequence[ComparedRun], common: tuple[int, float]) -> list[str]:
+    """Mean return over the runs at so many agent steps, and minutes."""
+    steps, minutes = common
+    cells = []
+    for axis, place in (("agent_steps", float(steps)), ("time_s", 60.0 * minutes)):
+        found = [run.return_at(axis, place) for run in runs]
+        known = [value for value in found if value is not None]
+        cells.append(f"{np.mean(known):,.2f}" if len(known) == len(found) else "-")
+    return cells
 
 
 def _aggregate_table(found: Mapping[str, Mapping[str, ScoreInterval]]) -> str:

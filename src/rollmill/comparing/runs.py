@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rollmill.api import load_config
 from rollmill.evaluation.human_scores import human_normalised
 from rollmill.options import flatten
 from rollmill.reporting.metrics import read_metrics
+from rollmill.reporting.plots import curve_of
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]
@@ -60,6 +63,16 @@ class ComparedRun:
         """The score in units of a human's; None where there is no such unit."""
         return None if self.score is None else human_normalised(self.env, self.score)
 
+    def return_at(self, axis: str, place: float) -> float | None:
+        """Mean return of the last 100 training episodes at so many ``agent_steps`` or seconds (``time_s``).
+
+        Between two records linearly, behind the last one as it was there; None before the first episode has ended.
+        """
+        curve = curve_of(self.records, axis, "episode_return")
+        if not len(curve.x) or place < curve.x[0]:
+            return None
+        return float(np.interp(place, curve.x, curve.y))
+
     @property
     def agent_steps(self) -> int:
         """How far it has come."""
@@ -86,6 +99,11 @@ class Comparison:
     def envs(self) -> list[str]:
         """The environments, sorted."""
         return sorted({run.env for run in self.runs})
+
+    def common(self, env: str) -> tuple[int, float]:
+        """So many agent steps, and minutes, have all runs of an environment come."""
+        runs = [run for run in self.runs if run.env == env]
+        return min(run.agent_steps for run in runs), min(run.minutes for run in runs)
 
     def of(self, label: str, env: str) -> list[ComparedRun]:
         """One method's runs on one environment, by seed."""
@@ -145,8 +163,13 @@ def _labels(configs: Sequence[dict[str, object]]) -> list[str]:
         by_env.setdefault(config["env.name"], []).append(config)
     telling = [key for key in keys if any(len({repr(c.get(key)) for c in group}) > 1 for group in by_env.values())]
     telling = telling[: _keys_needed(configs, telling)]
-    labels = [", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in telling) for config in configs]
-    return [label or "rollmill" for label in labels]
+
+    def label(config: dict[str, object]) -> str:
+        # Only lockstep has a lag that is set.
+        named = [key for key in telling if key != "lag" or config.get("regime") == "lockstep"]
+        return ", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in named)
+
+    return [label(config) or "rollmill" for config in configs]
 
 
 def _keys_needed(configs: Sequence[dict[str, object]], keys: Sequence[str]) -> int:
