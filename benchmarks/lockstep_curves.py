@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import statistics
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -85,6 +86,7 @@ def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path,
         if run.ended_by == "signal":
             raise KeyboardInterrupt
     rows = read_metrics(run_dir)
+    lags = [row["policy_lag_mean"] for row in rows if row["policy_lag_histogram"]]
     model = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).load_latest().state["model"]
     digest = hashlib.sha256()
     for name in sorted(model):
@@ -93,7 +95,7 @@ def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path,
         "agent_steps": rows[-1]["agent_steps"],
         "seconds": round(rows[-1]["time_s"], 1),
         "episode_return": next((row["episode_return"] for row in reversed(rows) if row["episode_return"]), None),
-        "policy_lag_mean": rows[-1]["policy_lag_mean"],
+        "policy_lag_mean": statistics.mean(lags) if lags else 0.0,
         "sha256": digest.hexdigest(),
     }
 
