@@ -86,6 +86,7 @@ def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path,
         if run.ended_by == "signal":
             raise KeyboardInterrupt
     rows = read_metrics(run_dir)
+    returns = [row["episode_return"] for row in rows if row["episode_return"] is not None]
     lags = [row["policy_lag_mean"] for row in rows if row["policy_lag_histogram"]]
     model = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).load_latest().state["model"]
     digest = hashlib.sha256()
@@ -94,7 +95,7 @@ def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path,
     return {
         "agent_steps": rows[-1]["agent_steps"],
         "seconds": round(rows[-1]["time_s"], 1),
-        "episode_return": next((row["episode_return"] for row in reversed(rows) if row["episode_return"]), None),
+        "episode_return": returns[-1] if returns else None,
         "policy_lag_mean": statistics.mean(lags) if lags else 0.0,
         "sha256": digest.hexdigest(),
     }

@@ -54,7 +54,8 @@ class Run:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes; None when no episode ended.
         summary: The account of every process's time, as text.
-        ended_by: "total_steps", "max_seconds", "target_return", or "signal" (Ctrl-C, SIGTERM).
+        ended_by: "total_steps", "max_seconds", "target_return", "signal" (Ctrl-C, SIGTERM), or, of all ranks but the
+            first, "caller": another one has ended the run.
     """
 
     dir: Path

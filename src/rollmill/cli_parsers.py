@@ -82,7 +82,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     verify = Command(
         "verify",
         _USAGE["verify"],
-        "Train twice, with other workers and with delays, and compare every update bit for bit.\n\n"
+        "Train twice, with other workers, with delays and resumed half way, and compare every update bit for bit.\n\n"
         "In lockstep the two must be equal; where they are not, the first difference is named. Exit code 1 then.",
     )
     verify.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")

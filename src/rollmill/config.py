@@ -70,8 +70,9 @@ class Config:
             environments of its own: ``evaluations.jsonl``; none does not.
         eval_episodes: Whole episodes of each evaluation.
         seed: Keys every random stream of the run.
-        report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep a run
-            has a thousand rows, each after so many iterations, so that two runs have the same ones.
+        report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep rows do
+            not depend on time, so that two runs have the same ones: there is one for each thousandth of the run, but
+            for each iteration of a short one, and for every 100,000 agent steps of a long one.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).
         debug_delay_s: Every process sleeps now and then, at random, for so many seconds at most: for finding out what
             depends on speed. 0 does not.

@@ -203,6 +203,7 @@ class EnvSpec:
         frameskip: Simulator frames that one agent step stands for; frames = agent steps x frameskip.
         max_episode_steps: Time limit in agent steps, where known.
         native_vector: Whether groups are native vector environments, stepped in one call.
+        repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
     """
 
     name: str
@@ -213,6 +214,7 @@ class EnvSpec:
     frameskip: int = 1
     max_episode_steps: int | None = None
     native_vector: bool = False
+    repeats: bool | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property

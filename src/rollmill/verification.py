@@ -1,4 +1,4 @@
-"""Whether runs come out the same: a configuration twice, with other workers and with delays, compared by update."""
+"""Whether runs come out the same: a configuration twice, with other workers, with delays, and resumed half way."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from rollmill.api import make_config, train
 from rollmill.config import Config
 from rollmill.learning.fingerprints import Difference, first_difference, read_fingerprints
 from rollmill.options import full_keys
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, read_header
 
 __all__ = ["Verification", "verify"]
 
@@ -30,6 +31,8 @@ class Verification:
         difference: Where they part, or None.
         workers_a: Rollout workers and policy workers of the first run, which nothing delays.
         workers_b: Those of the second run, every process of which is delayed at random.
+        resumed_from: The update that the second run went back to, as if it had been interrupted, and was resumed from;
+            0 if it was not.
     """
 
     updates: int
@@ -39,6 +42,7 @@ class Verification:
     difference: Difference | None
     workers_a: tuple[int, int]
     workers_b: tuple[int, int]
+    resumed_from: int
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -51,12 +55,16 @@ class Verification:
             f"{rollout} rollout worker(s), {policy} policy worker(s)"
             for rollout, policy in (self.workers_a, self.workers_b)
         )
-        lines = [f"a: {self.hash_a}  {a}", f"b: {self.hash_b}  {b}, delayed at random"]
+        again = f", resumed from update {self.resumed_from}" if self.resumed_from else ""
+        lines = [f"a: {self.hash_a}  {a}", f"b: {self.hash_b}  {b}, delayed at random{again}"]
         if self.difference is None:
             return "\n".join([*lines, f"equal over {self.updates} updates, bit for bit"])
         update, part, step = self.difference
         where = f"update {update}" if step is None else f"update {update}, step {step} of the rollout"
-        return "\n".join([*lines, f"different, first at {where}: {part} ({_MEANINGS[part]})"])
+        meaning = _MEANINGS[part]
+        if part == "environment" and update == self.resumed_from:
+            meaning += f"; {_AFTER_RESUMING}"
+        return "\n".join([*lines, f"different, first at {where}: {part} ({meaning})"])
 
 
 _MEANINGS = {
@@ -65,6 +73,10 @@ _MEANINGS = {
     "inference": "the same observations led to other actions, values or probabilities",
     "learner": "the same batch led to other weights: an operation on this device is not deterministic",
 }
+_AFTER_RESUMING = (
+    "or, as the run was resumed here, it does not go on as before when it is pickled and unpickled, which "
+    "checkpoint.save_environments=false spares it"
+)
 
 
 def verify(
@@ -76,7 +88,7 @@ def verify(
     say: Callable[[str], None] = lambda text: None,
     **overrides: object,
 ) -> Verification:
-    """Trains twice, and compares.
+    """Trains twice, and compares; in lockstep the second run is also resumed from half way.
 
     Args:
         preset: What to train, as for :func:`rollmill.train`.
@@ -102,20 +114,36 @@ def verify(
         "wandb_project": None,
         "target_return": None,
     }
+    resumed_from = updates // 2 if config.in_lockstep else 0
+    if resumed_from:
+        settings["checkpoint.keep"] = 100  # That one, too, in the end.
+        settings["checkpoint.every_steps"] = resumed_from * config.learner.batch_size
     workers_a, workers_b = _workers(config)
     with tempfile.TemporaryDirectory(prefix="rollmill-verify-") as folder:
-        runs = []
+        found = []
         for name, (rollout, policy), delay in (("a", workers_a, 0.0), ("b", workers_b, delay_s)):
             say(f"run {name}: {rollout} rollout worker(s), {policy} policy worker(s), delays of up to {delay} s")
             spread = {"rollout.num_workers": rollout, "inference.num_workers": policy, "debug_delay_s": delay}
             run_dir = Path(folder) / name
             train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
-            runs.append(read_fingerprints(run_dir))
-    a, b = runs
+            if name == "b" and resumed_from:
+                say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
+                _go_back(run_dir)
+                train(run_dir=run_dir, quiet=True, resume=True)
+            found.append(read_fingerprints(run_dir))
+    a, b = found
     made = min(len(a), len(b))
     difference = first_difference(a, b)
     hash_a, hash_b = a[made - 1]["chain"], b[made - 1]["chain"]
-    return Verification(made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b)
+    return Verification(made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from)
+
+
+def _go_back(run_dir: Path) -> None:
+    """Leaves a run as a kill behind its first checkpoint would have left it."""
+    paths = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).paths()
+    of_training = sorted((header.agent_steps, path) for path in paths if (header := read_header(path)).agent_steps)
+    for _, path in of_training[1:]:
+        path.unlink()
 
 
 def _workers(config: Config) -> tuple[tuple[int, int], tuple[int, int]]:

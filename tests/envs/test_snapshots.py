@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, ClassVar
 
 import gymnasium
@@ -11,9 +14,10 @@ from gymnasium.utils import EzPickle
 
 from rollmill import register_env
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import UnreadableSnapshot
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.trial import Trial, try_out
+from rollmill.envs.repeating import repeats
 from rollmill.envs.views import Array, SavableGroup, own_views
 from rollmill.specs import EnvSpec
 
@@ -86,11 +90,12 @@ class Unpicklable(Walk):
         self.simulator.close()
 
 
-class Forgetful(Walk):
-    """Is pickled as its constructor's arguments alone, as Gymnasium's EzPickle does."""
+class ByArguments(EzPickle, Walk):
+    """Is pickled as its constructor's arguments alone."""
 
-    def __reduce__(self) -> Any:
-        return Forgetful, ()
+    def __init__(self) -> None:
+        EzPickle.__init__(self)
+        Walk.__init__(self)
 
 
 class Faithful(EzPickle, Walk):
@@ -118,15 +123,6 @@ class Unseeded(Walk):
         return float(self.random.standard_normal())
 
 
-class Shared(Walk):
-    """Draws from a generator that all environments of the process share."""
-
-    random = np.random.default_rng(0)
-
-    def draw(self) -> float:
-        return float(self.random.standard_normal())
-
-
 class Failing(Walk):
     """Raises where it is saved."""
 
@@ -135,29 +131,118 @@ class Failing(Walk):
 
 
 @pytest.mark.parametrize(
-    ("made", "found"),
-    [
-        (Walk, Trial(repeats=True, can_be_saved=True)),
-        (Unpicklable, Trial(repeats=True, can_be_saved=False)),
-        (Forgetful, Trial(repeats=True, can_be_saved=False)),
-        (Faithful, Trial(repeats=True, can_be_saved=True)),
-        (Unseeded, Trial(repeats=False, can_be_saved=True)),
-        (Shared, Trial(repeats=False, can_be_saved=False)),
-        (Failing, Trial(repeats=True, can_be_saved=False)),
-    ],
+    ("made", "is_saved"),
+    [(Walk, True), (Unpicklable, False), (ByArguments, False), (Faithful, True), (Failing, False)],
 )
-def test_what_repeats_and_what_can_be_saved_is_found_by_trying(made: type[Walk], found: Trial) -> None:
+def test_what_can_be_pickled_whole_is_saved(made: type[Walk], is_saved: bool) -> None:
     name = f"test/{made.__name__}"
     register_env(name, made)
-    config = EnvConfig(name=name)
-    assert try_out(lambda: make_group(config, 2, [1, 2]), probe(config)) == found
+    group = make_group(EnvConfig(name=name), 2, [1, 2])
+    group.reset(own_views(probe(EnvConfig(name=name)), 2)[0])
+    assert (group.snapshot() is not None) == is_saved
+    group.close()
 
 
 @pytest.mark.parametrize("name", ["mujoco/HalfCheetah-v5", "atari/pong", "envpool/CartPole-v1"])
-def test_simulators_repeat_but_cannot_be_saved(name: str) -> None:
+def test_simulators_cannot_be_saved(name: str) -> None:
     config = EnvConfig(name=name)
-    found = try_out(lambda: make_group(config, 2, [1, 2]), probe(config))
-    assert found == Trial(repeats=True, can_be_saved=False)
+    group = make_group(config, 2, [1, 2])
+    group.reset(own_views(probe(config), 2)[0])
+    assert group.snapshot() is None
+    group.close()
+
+
+class Careless(Walk):
+    """Pickles, but cannot be unpickled."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.position = state["place"]
+
+
+def test_what_cannot_be_unpickled_is_named() -> None:
+    register_env("test/careless", Careless)
+    group = make_group(EnvConfig(name="test/careless"), 2, [1, 2])
+    group.reset(own_views(probe(EnvConfig(name="test/careless")), 2)[0])
+    saved = group.snapshot()
+    assert saved is not None
+    with pytest.raises(UnreadableSnapshot, match=r"KeyError: 'place'.*checkpoint\.save_environments=false"):
+        group.restore(saved)
+
+
+SCRIPT = """
+import sys
+
+import gymnasium
+import numpy as np
+
+from rollmill.envs.snapshots import put_back, take
+
+
+class Counter(gymnasium.Env):
+    count = 0
+
+
+class Group:
+    pass
+
+
+if __name__ == "__main__":
+    group = Group()
+    if sys.argv[1] == "take":
+        group.env = Counter()
+        group.env.count = 7
+        open(sys.argv[2], "wb").write(take(group, ["env"]))
+    else:
+        put_back(group, ["env"], open(sys.argv[2], "rb").read())
+        assert group.env.count == 7
+"""
+
+
+def test_the_classes_of_a_script_are_found_by_whoever_goes_on_with_its_run(tmp_path: Path) -> None:
+    script, saved = tmp_path / "my_script.py", tmp_path / "saved"
+    script.write_text(SCRIPT)
+
+    def python(*words: str) -> None:
+        subprocess.run([sys.executable, *words], check=True, cwd=tmp_path)
+
+    python(str(script), "take", str(saved))
+    python(str(script), "put_back", str(saved))
+    # As the command line does, which imports the script by its path.
+    other = f"from rollmill.envs.user_code import import_user_code as i; i({str(script)!r})\n"
+    other += "from rollmill.envs.snapshots import put_back, take\nimport my_script, sys\n"
+    other += f"group = my_script.Group(); put_back(group, ['env'], open({str(saved)!r}, 'rb').read())\n"
+    other += "assert group.env.count == 7 and type(group.env) is my_script.Counter\n"
+    other += f"open({str(saved)!r}, 'wb').write(take(group, ['env']))\n"
+    python("-c", other)
+    # And back: the script goes on with a run of the command line.
+    python(str(script), "put_back", str(saved))
+
+
+class Global(Walk):
+    """Draws from NumPy's global generator, which nobody seeds."""
+
+    def draw(self) -> float:
+        return float(np.random.standard_normal())  # noqa: NPY002  # what this is about
+
+
+class Masked(Walk):
+    """Refuses what its mask forbids, which random actions do not respect."""
+
+    def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        raise ValueError("not allowed")
+
+
+@pytest.mark.parametrize(("made", "found"), [(Walk, True), (Unseeded, False), (Global, False), (Masked, None)])
+def test_whether_an_environment_repeats_is_found_by_trying(made: type[Walk], found: bool | None) -> None:
+    assert repeats(made()) is found
+
+
+def test_repeating_is_tried_only_where_it_is_asked_for() -> None:
+    config = EnvConfig(name="gym/CartPole-v1")
+    assert probe(config).repeats is None
+    assert probe(config, tries_to_repeat=True).repeats is True
+    assert probe(EnvConfig(name="mujoco/HalfCheetah-v5"), tries_to_repeat=True).repeats is True
 
 
 class Walks(gymnasium.vector.VectorEnv[Any, Any, Any]):
@@ -190,7 +275,6 @@ def test_a_vector_of_ones_own_is_saved_whole() -> None:
     register_env("test/walks", Walks, vector=True)
     config = EnvConfig(name="test/walks")
     spec = probe(config)
-    assert try_out(lambda: make_group(config, 4, [1, 2, 3, 4]), spec) == Trial(repeats=True, can_be_saved=True)
     group, other = (make_group(config, 4, [seed] * 4) for seed in (1, 2))
     group.reset(own_views(spec, 4)[0])
     other.reset(own_views(spec, 4)[0])

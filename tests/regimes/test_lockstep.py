@@ -141,42 +141,44 @@ def test_the_run_is_the_serial_loop(tmp_path: Path, preset: str, changes: dict[s
 
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
-    ("preset", "changes"),
+    ("preset", "changes", "end"),
     [
-        ("gym/CartPole-v1", {"lag": 1, **RECURRENT}),
-        pytest.param("atari/pong", {"lag": 1}, marks=slow),
-        pytest.param("gym/CartPole-v1", {"lag": 0}, marks=slow),
+        ("gym/CartPole-v1", {"lag": 1, **RECURRENT}, signal.SIGKILL),
+        ("gym/CartPole-v1", {"lag": 1}, signal.SIGTERM),
+        pytest.param("atari/pong", {"lag": 1}, signal.SIGKILL, marks=slow),
+        pytest.param("gym/CartPole-v1", {"lag": 0}, signal.SIGKILL, marks=slow),
     ],
 )
-def test_killed_and_resumed_is_as_if_never_interrupted(tmp_path: Path, preset: str, changes: dict[str, Any]) -> None:
+def test_ended_and_resumed_is_as_if_never_interrupted(
+    tmp_path: Path, preset: str, changes: dict[str, Any], end: signal.Signals
+) -> None:
     samples = settings_of(preset)["num_envs"] * settings_of(preset)["rollout_length"]
     changes = {**changes, "updates": 12, "checkpoint.every_steps": 4 * samples}
-    run_dir = train(tmp_path / "whole", preset, **changes)
-    whole = read_fingerprints(run_dir)
+    whole = train(tmp_path / "whole", preset, **changes)
 
-    killed = tmp_path / "killed"
+    ended = tmp_path / "ended"
     pid = os.fork()
     if pid == 0:
         try:
-            train(killed, preset, workers=(2, 1), delay_s=0.5, **changes)
+            train(ended, preset, workers=(2, 1), delay_s=0.5, **changes)
         finally:
             os._exit(0)
-    checkpoints = killed / "checkpoints"
+    checkpoints = ended / "checkpoints"
     deadline = time.monotonic() + 120
     while len(list(checkpoints.glob("checkpoint_*"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pid, end)
     os.waitpid(pid, 0)
-    rollmill.train(run_dir=killed, resume=True, quiet=True, **{"rollout.num_workers": 4, "debug_delay_s": 0.0})
-    resumed = read_fingerprints(killed)
-    assert resumed[0]["update"] >= 4
-    by_update = {line["update"]: line for line in whole}
-    for line in resumed:
-        other = by_update[line["update"]]
-        for part in ("environment", "inference", "learner"):
-            assert line[part] == other[part], (line["update"], part)
-    assert records(killed) == records(run_dir)
-    assert [row["updates"] for row in records(killed)] == list(range(max(by_update) + 2))
+    before = len(read_fingerprints(ended))
+    rollmill.train(run_dir=ended, resume=True, quiet=True, **{"rollout.num_workers": 4, "debug_delay_s": 0.0})
+    assert 4 <= before < len(read_fingerprints(ended))
+    assert first_difference(read_fingerprints(whole), read_fingerprints(ended)) is None
+    expected, found = records(whole), records(ended)
+    assert [row["updates"] for row in expected] == list(range(len(expected)))
+    # A row that is on its way when everything is killed is lost, and no other one is.
+    lost = [row for row in expected if row not in found]
+    assert [row for row in expected if row not in lost] == found
+    assert len(lost) <= (2 if end == signal.SIGKILL else 0), lost
 
 
 @pytest.mark.parametrize(
@@ -247,7 +249,7 @@ def test_the_protocol_of_machado_is_for_atari() -> None:
 
 
 class Drawn(gymnasium.Env[Any, int]):
-    """Neither repeats nor can be saved."""
+    """Does not repeat."""
 
     observation_space = gymnasium.spaces.Box(0.0, 1.0, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -267,7 +269,7 @@ def test_a_run_says_what_it_does_not_control(tmp_path: Path) -> None:
         run = rollmill.train(name, run_dir=tmp_path / name, quiet=True, **settings)
         for file in ("ledger.txt", "run.log"):
             text = (run.dir / file).read_text()
-            assert ("does not repeat" in text) == ("cannot be saved" in text) == is_said, text
+            assert ("does not repeat" in text) == is_said, text
 
 
 @slow

@@ -57,20 +57,22 @@ def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> No
 
 
 def report_of(agent_steps: int, **changes: Any) -> LearnerReport:
-    plain = LearnerReport(agent_steps, 0, 0, 0, 0, (), 0.0, 0, (), 1.0, {}, 1e-3, "")
+    plain = LearnerReport(agent_steps, 0, 0, 0, 0, 0, (), 0.0, 0, (), 1.0, {}, 1e-3, "")
     return replace(plain, **changes)
 
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     writer = MetricsWriter(tmp_path, tensorboard=False)
     config = rollmill.make_config("gym/CartPole-v1", {"target_return": 10.0})
-    with Monitor(config, PROBED, writer=writer, display=None, time_before_s=50.0, episodes_before=300) as monitor:
-        monitor.report(report_of(1000, earlier_episodes=(EpisodeEnd(20.0, 20),) * 100), {})
+    with Monitor(config, PROBED, writer=writer, display=None, time_before_s=50.0) as monitor:
+        old, new = (EpisodeEnd(20.0, 20),) * 100, (EpisodeEnd(30.0, 30),) * 100
+        monitor.report(report_of(1000, episodes=300, recent_episodes=old), {})
         assert monitor.mean_return == 20.0
         assert not monitor.has_reached_target, "which has to be shown once more"
-        monitor.report(report_of(2000, episodes=(EpisodeEnd(30.0, 30),) * 50), {})
+        monitor.report(report_of(2000, episodes=350, recent_episodes=old[50:] + new[50:]), {})
         assert monitor.mean_return == 25.0
-        monitor.report(report_of(3000, episodes=(EpisodeEnd(30.0, 30),) * 50), {})
+        monitor.report(report_of(2500, episodes=399, recent_episodes=old[99:] + new[1:], is_record=False), {})
+        monitor.report(report_of(3000, episodes=400, recent_episodes=new), {})
         assert monitor.has_reached_target
     rows = read_metrics(tmp_path)
     assert [row["episodes"] for row in rows] == [300, 350, 400]

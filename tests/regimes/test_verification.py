@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
 from rollmill.cli import main
@@ -33,6 +35,36 @@ def test_an_environment_that_ignores_its_seed_is_named() -> None:
     assert not result.equal
     assert result.difference == Difference(0, "environment", 1) or result.difference == Difference(0, "environment", 0)
     assert "environment (the same actions led to other observations" in result.describe()
+
+
+class Forgetful(gymnasium.Env[np.ndarray, int]):
+    """Pickles as if it had just been made."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def __reduce__(self) -> Any:
+        return Forgetful, ()
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 1.0, False, self.steps % 50 == 0, {}
+
+
+@pytest.mark.slow
+def test_an_environment_that_is_not_saved_as_it_is_is_named() -> None:
+    result = verify(Forgetful, updates=4, **TINY)
+    assert result.difference is not None
+    assert (result.difference.update, result.difference.part) == (2, "environment")
+    assert "checkpoint.save_environments=false" in result.describe()
+    assert verify(Forgetful, updates=4, **{**TINY, "checkpoint.save_environments": False}).equal
 
 
 def test_the_first_difference_names_the_part() -> None:

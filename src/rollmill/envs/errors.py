@@ -7,7 +7,8 @@ RollmillEnvError
 |-- EnvironmentFailure      an exception inside an environment (its traceback is the cause)
 |-- NonFiniteObservation    NaN or infinity out of an environment
 |-- InvalidActionMask       a mask of the wrong shape, one that allows nothing, or one that is missing
-`-- InvalidReward           a reward that is no number
+|-- InvalidReward           a reward that is no number
+`-- UnreadableSnapshot      saved environments that cannot be unpickled
 """
 
 # ruff: noqa: N818 - the names say what happened, and the base class says that it is an error
@@ -22,6 +23,7 @@ __all__ = [
     "NonFiniteObservation",
     "RollmillEnvError",
     "UnknownEnvironment",
+    "UnreadableSnapshot",
     "UnsupportedSpace",
 ]
 
@@ -60,3 +62,7 @@ class InvalidActionMask(RollmillEnvError):
 
 class InvalidReward(RollmillEnvError):
     """A reward that is not one real number."""
+
+
+class UnreadableSnapshot(RollmillEnvError):
+    """What a checkpoint holds of the environments cannot be unpickled."""

@@ -24,6 +24,7 @@ from rollmill.envs.errors import (
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
+from rollmill.envs.repeating import repeats
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
@@ -205,8 +206,12 @@ def make_group(
     )
 
 
-def probe(config: EnvConfig) -> EnvSpec:
+def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
     """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
+
+    Args:
+        config: Which environment and how.
+        tries_to_repeat: Whether to play a few steps twice, to see whether it follows its seed.
 
     Raises:
         UnknownEnvironment: No such name; suggests the nearest ones.
@@ -238,10 +243,12 @@ def probe(config: EnvConfig) -> EnvSpec:
         except FAILURES as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
         info = _two(config.name, shown)[1]
+        repeats_itself = None
         if not native:
             codec.check(shown[0])
             if not codec.has_mask and ACTION_MASK not in info:
                 _try_step(config.name, env, codec)
+                repeats_itself = repeats(env) if tries_to_repeat else None
         return EnvSpec(
             name=config.name,
             observation=codec.specs,
@@ -250,6 +257,7 @@ def probe(config: EnvConfig) -> EnvSpec:
             frameskip=maker.frameskip,
             max_episode_steps=maker.max_episode_steps,
             native_vector=native,
+            repeats=repeats_itself,
         )
     finally:
         with contextlib.suppress(Exception):  # those who train with it report it

@@ -12,7 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import FAILURES, RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure, report
-from rollmill.envs.snapshots import put_back, take
+from rollmill.envs.snapshots import is_pickled_by_arguments, put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 
@@ -214,7 +214,7 @@ class PythonGroup:
 
     def snapshot(self) -> bytes | None:
         """The environments, pickled, and what is known of their episodes; see ``SavableGroup.snapshot``."""
-        return take(self, _STATE)
+        return None if any(map(is_pickled_by_arguments, self._envs)) else take(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
         """Go on from a snapshot; see ``SavableGroup.restore``."""

@@ -48,15 +48,19 @@ class Fingerprints:
     """Writes one line for each update.
 
     Args:
-        path: The file; begun anew.
+        path: The file.
         observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
+        first_update: The one that comes next; lines of those before it stay.
     """
 
-    def __init__(self, path: Path, observation: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, path: Path, observation: Mapping[str, NDArray[Any]], *, first_update: int = 0) -> None:
         self._path = path
-        path.write_text("")
         self._observation = {name: array.reshape(-1, *array.shape[3:]) for name, array in observation.items()}
         self._chain = hashlib.sha256()
+        lines = read_fingerprints(path.parent)[:first_update] if first_update and path.exists() else []
+        path.write_text("")
+        for line in lines:
+            self._write({key: value for key, value in line.items() if key != "chain"})
 
     def add(self, update: int, batch: Batch, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
         """Takes in a batch, and the network and the optimiser after it.
@@ -68,12 +72,16 @@ class Fingerprints:
             optimiser: Its state.
         """
         steps = range(batch.rollout_length + 1)
-        record = {
-            "update": update,
-            "environment": [_digest(self._of_environment(batch, t)) for t in steps],
-            "inference": [_digest(_of_inference(batch, t)) for t in steps],
-            "learner": _digest(_of_learner(model, optimiser)),
-        }
+        self._write(
+            {
+                "update": update,
+                "environment": [_digest(self._of_environment(batch, t)) for t in steps],
+                "inference": [_digest(_of_inference(batch, t)) for t in steps],
+                "learner": _digest(_of_learner(model, optimiser)),
+            }
+        )
+
+    def _write(self, record: dict[str, Any]) -> None:
         self._chain.update(json.dumps(record).encode())
         with self._path.open("a") as file:
             file.write(json.dumps(record | {"chain": self._chain.hexdigest()}) + "\n")

@@ -121,11 +121,11 @@ class Learner:
         self.sgd_steps = 0
         self.stale_samples = 0
         self.invalid_samples = 0
+        self.episodes = 0
         self._reported_at = 0.0
-        self._recorded_at = 0
+        self._recorded_at = -1
         self._is_between_updates = True
         self._is_stopped_by_others = False
-        self._episodes: list[EpisodeEnd] = []
         self._recent_episodes: list[EpisodeEnd] = []
         self._lag = LagStatistics()
 
@@ -176,7 +176,7 @@ class Learner:
         self._leave_for_evaluation()
         loader = BatchLoader(self._store, self._make_assembler(), self._prepare)
         # Says what was chosen, and is where the clock of the speed starts.
-        self._send(replace(self._first_report(), earlier_episodes=tuple(self._recent_episodes)))
+        self._send(self._first_report())
         try:
             while self.agent_steps < self._total_steps:
                 self._ledger.enter(WAITING)
@@ -185,7 +185,7 @@ class Learner:
                     episodes = self._agree_to_go_on(prepared)
                     if prepared is None or episodes is None:
                         break
-                    self._episodes += episodes
+                    self.episodes += len(episodes)
                     self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
                     self._learn(prepared)
                     self._leave_for_evaluation()
@@ -277,7 +277,7 @@ class Learner:
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
-        time.sleep(self._config.slow_down_s)
+        self._slow_down()
         self._is_between_updates = is_complete
         if not is_complete and not self._context.stop.is_set():
             self._context.stop.set()
@@ -287,7 +287,7 @@ class Learner:
         self.agent_steps += consumed
         if self._fingerprints is not None and is_complete:
             self._fingerprints.add(self.updates, batch, self._model, self._optimiser)
-        self.updates += 1
+        self.updates += is_complete
         self._context.dawdle()
         self._publish_last()
         self._context.dawdle()
@@ -296,6 +296,11 @@ class Learner:
         self._ledger.add(0, consumed)
         if self._config.schedule == "kl" and self.sgd_steps > steps_before:
             self._learning_rate.update(self._updater.last_kl())
+
+    def _slow_down(self) -> None:
+        until = time.monotonic() + self._config.slow_down_s
+        while not self._context.stop.is_set() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
 
     def _admit(self, batch: Batch) -> NDArray[np.bool_]:
         """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
@@ -354,10 +359,8 @@ class Learner:
 
     def _report(self) -> LearnerReport:
         """A record; the next one's means begin anew."""
-        report = replace(
-            self._progress(), episodes=tuple(self._episodes), losses=self._updater.take_losses(), is_record=True
-        )
-        self._lag, self._episodes = LagStatistics(), []
+        report = replace(self._progress(), losses=self._updater.take_losses(), is_record=True)
+        self._lag = LagStatistics()
         return report
 
     def _progress(self) -> LearnerReport:
@@ -369,7 +372,8 @@ class Learner:
             sgd_steps=self.sgd_steps,
             stale_samples=self.stale_samples,
             invalid_samples=self.invalid_samples,
-            episodes=(),
+            episodes=self.episodes,
+            recent_episodes=tuple(self._recent_episodes),
             policy_lag_mean=lag.mean,
             policy_lag_max=lag.maximum,
             policy_lag_histogram=tuple(lag.histogram.tolist()),
@@ -409,6 +413,7 @@ class Learner:
                     "sgd_steps": self.sgd_steps,
                     "stale_samples": self.stale_samples,
                     "invalid_samples": self.invalid_samples,
+                    "episodes": self.episodes,
                 },
                 "recent_episodes": [[e.episode_return, e.episode_length] for e in self._recent_episodes],
                 "random": pack_random_states({"learner": self._random}),
@@ -465,5 +470,6 @@ class Learner:
         self.sgd_steps = counters["sgd_steps"]
         self.stale_samples = counters["stale_samples"]
         self.invalid_samples = counters["invalid_samples"]
+        self.episodes = counters.get("episodes", 0)
         self._recent_episodes = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
         restore_random_states(state["random"], {"learner": self._random})

@@ -146,7 +146,7 @@ class LockstepLearner(Learner):
 
     def _first_report(self) -> LearnerReport:
         # A run that goes on has this record: there is one before every checkpoint.
-        return self._progress() if self._recorded_at else self._report()
+        return self._progress() if self.updates == self._recorded_at else self._report()
 
     def _report_if_due(self) -> None:
         """Records at certain iterations, whatever the time, so that two runs have the same ones."""
@@ -158,7 +158,7 @@ class LockstepLearner(Learner):
 
     @property
     def _record_every(self) -> int:
-        """Iterations from one record to the next: a thousand records in most runs, and many enough in endless ones."""
+        """Iterations from one record to the next: a thousand records in most runs, and enough in endless ones."""
         steps = min(self._total_steps / _RECORDS, _MOST_STEPS_BETWEEN_RECORDS)
         return max(1, int(steps / self._config.batch_size))
 

@@ -21,7 +21,8 @@ class LearnerReport:
         sgd_steps: Optimiser steps; also the policy version.
         stale_samples: Valid samples left out because they were older than ``max_policy_lag``.
         invalid_samples: Masked rows: final observations and failed environments.
-        episodes: Episodes that ended within the batches since the previous record.
+        episodes: How many have ended within the batches.
+        recent_episodes: The last hundred of them.
         policy_lag_mean: Mean over samples of (learner's version - sample's version) at admission, in SGD steps.
         policy_lag_max: Largest such lag since the previous record.
         policy_lag_histogram: Samples by lag; the last entry collects everything above.
@@ -29,9 +30,8 @@ class LearnerReport:
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
-        earlier_episodes: The last ones of earlier sessions, in the first report of a resumed run.
-        is_record: Whether this is to be a row of metrics. What is not is for the display: it has no episodes and no
-            losses, and the next record's means do not begin anew.
+        is_record: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the
+            next record's means do not begin anew.
     """
 
     agent_steps: int
@@ -39,7 +39,8 @@ class LearnerReport:
     sgd_steps: int
     stale_samples: int
     invalid_samples: int
-    episodes: tuple[EpisodeEnd, ...]
+    episodes: int
+    recent_episodes: tuple[EpisodeEnd, ...]
     policy_lag_mean: float
     policy_lag_max: int
     policy_lag_histogram: tuple[int, ...]
@@ -47,7 +48,6 @@ class LearnerReport:
     losses: Mapping[str, float]
     learning_rate: float
     fast_path: str
-    earlier_episodes: tuple[EpisodeEnd, ...] = ()
     is_record: bool = True
 
 

@@ -80,7 +80,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         states=group_states(setup.run_dir),
         first_iteration=setup.probed.first_iteration,
         save_every=config.iterations_per_checkpoint,
-        can_be_saved=setup.probed.trial is not None and setup.probed.trial.can_be_saved,
+        saves_environments=config.checkpoint.save_environments,
     ).run()
 
 

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from rollmill.config import Config
+from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport
 from rollmill.regimes.setup import Probed
@@ -35,7 +36,6 @@ class Monitor:
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
         time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
-        episodes_before: Episodes that ended in them, likewise.
     """
 
     def __init__(
@@ -47,7 +47,6 @@ class Monitor:
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
         time_before_s: float = 0.0,
-        episodes_before: int = 0,
     ) -> None:
         """Starts the clock."""
         self._config = config
@@ -64,8 +63,9 @@ class Monitor:
         self._started = time.monotonic()
         self._ends_at_s: float | None = None
         self._time_before_s = time_before_s
-        self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT_EPISODES)
-        self._episodes = self._episodes_before = episodes_before
+        self._recent: Sequence[EpisodeEnd] = ()
+        self._episodes = 0
+        self._episodes_before: int | None = None
         self._speeds: deque[tuple[float, int]] = deque()
         self._accounts: Mapping[str, ProcessAccount] = {}
         self._fast_path = ""
@@ -96,29 +96,29 @@ class Monitor:
         if report.fast_path and report.fast_path != self._fast_path:
             self._fast_path = report.fast_path
             self.note(f"learner: {report.fast_path}")
-        for episode in (*report.earlier_episodes, *report.episodes):
-            self._recent.append((episode.episode_return, episode.episode_length))
-        self._episodes += len(report.episodes)
-        shares = phase_shares(accounts, self._accounts or None)
-        self._accounts = accounts
-        status = self._status(report, now, shares)
+        self._recent, self._episodes = report.recent_episodes, report.episodes
+        if self._episodes_before is None:
+            self._episodes_before = report.episodes
+        status = self._status(report, now, phase_shares(accounts, self._accounts or None))
         if self._on_report is not None:
             self._on_report(report, now)
-        if self._writer is not None and report.is_record:
-            self._writer.write(self._record(report, status))
+        if report.is_record:
+            self._accounts = accounts  # What is for the display alone leaves the next row's shares whole.
+            if self._writer is not None:
+                self._writer.write(self._record(report, status))
         if self._display is not None:
             self._display.update(status)
 
     @property
     def mean_return(self) -> float | None:
         """Mean raw return of the last 100 episodes, or None before the first one ended."""
-        return sum(r for r, _ in self._recent) / len(self._recent) if self._recent else None
+        return statistics.fmean(e.episode_return for e in self._recent) if self._recent else None
 
     @property
     def has_reached_target(self) -> bool:
         """Whether the last 100 episodes, all of this session, are as good as ``target_return`` asks for."""
         target, mean = self._config.target_return, self.mean_return
-        of_this_session = self._episodes - self._episodes_before
+        of_this_session = self._episodes - (self._episodes_before or 0)
         return target is not None and mean is not None and of_this_session >= RECENT_EPISODES and mean >= target
 
     @property
@@ -136,7 +136,6 @@ class Monitor:
 
     def _status(self, report: LearnerReport, now: float, shares: Mapping[str, Stage]) -> Status:
         speed = self._speed(now, report.agent_steps)
-        count = len(self._recent)
         return Status(
             name=self._config.preset or self._config.env.name,
             agent_steps=report.agent_steps,
@@ -149,7 +148,7 @@ class Monitor:
             policy_version=report.sgd_steps,
             episodes=self._episodes,
             episode_return=self.mean_return,
-            episode_length=sum(n for _, n in self._recent) / count if count else None,
+            episode_length=statistics.fmean(e.episode_length for e in self._recent) if self._recent else None,
             policy_lag_mean=report.policy_lag_mean,
             policy_lag_max=report.policy_lag_max,
             policy_lag_expected=self._expected_lag,
@@ -159,7 +158,7 @@ class Monitor:
         )
 
     def _record(self, report: LearnerReport, status: Status) -> Record:
-        returns = [r for r, _ in self._recent]
+        returns = [episode.episode_return for episode in self._recent]
         record: Record = {
             "time_s": self._time_before_s + status.time_s,
             "agent_steps": status.agent_steps,

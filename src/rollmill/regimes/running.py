@@ -121,7 +121,6 @@ def run(
             display=display,
             on_report=on_report,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
-            episodes_before=int(earlier[-1]["episodes"]) if earlier else 0,
         ) as monitor:
             monitor.note(describe(run_setup))
             caveats = _caveats(config, probed)
@@ -149,6 +148,10 @@ def run(
                 raise
             if launcher.is_gone:
                 monitor.note("torchrun, which started this rank, is gone: so the run ends")
+            if finished.stopped_by_others and not ranks.rank:
+                # Rank 0 decides when a run is done: what another one was told is an interruption.
+                monitor.note("another rank was told to end: so the run ends")
+                ended_by = "signal"
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
             _leave_ledger(run_dir, summary, note=monitor.note)
@@ -195,21 +198,13 @@ def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
 
 def _caveats(config: Config, probed: Probed) -> list[str]:
     """What a lockstep run does not control, in lines for people."""
-    if probed.trial is None:
+    if not config.in_lockstep or probed.spec.repeats is not False:
         return []
-    caveats = []
-    if not probed.trial.repeats:
-        caveats.append(
-            f"{probed.spec.name} does not repeat: two environments with the same seed, given the same actions, showed "
-            "different things. This run will not give the same result again. Make all of its randomness come from "
-            "reset(seed=...), and share none of it between environments."
-        )
-    if config.checkpoint.every_steps is not None and not probed.trial.can_be_saved:
-        caveats.append(
-            f"{probed.spec.name} cannot be saved, or does not go on as before when it is: at every checkpoint "
-            f"({config.checkpoint.every_steps:,} steps) its environments are built anew, in all runs alike."
-        )
-    return caveats
+    return [
+        f"{probed.spec.name} does not repeat: reset twice with the same seed and given the same actions, it showed "
+        "different things. So this run will hardly give the same result again. Let all of its randomness come from "
+        "reset(seed=...), and share none of it between environments."
+    ]
 
 
 def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from rollmill.config import Config
 from rollmill.envs.registry import Registration, install, registrations
-from rollmill.envs.trial import Trial, try_out
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
@@ -41,7 +40,6 @@ class Probed:
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
         first_iteration: In lockstep, where the run begins, or goes on.
-        trial: In lockstep, whether the environments repeat and can be saved.
     """
 
     spec: EnvSpec
@@ -49,7 +47,6 @@ class Probed:
     weight_nbytes: int
     num_parameters: int
     first_iteration: int = 0
-    trial: Trial | None = None
 
 
 @dataclass(frozen=True)
@@ -140,22 +137,13 @@ def probe(
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.models.flat_state import flat_nbytes
 
-    spec = probe_environment(config.env)
+    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
     model = make_network(config, spec)
     first_iteration = 0
-    trial = None
-    if config.in_lockstep:
-        trial = try_out(lambda: _group_for_trial(config), spec)
-        if run_dir is not None:
-            first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
+    if run_dir is not None and config.in_lockstep:
+        first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
     num_parameters = sum(p.numel() for p in model.parameters())
-    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration, trial))
-
-
-def _group_for_trial(config: Config) -> SavableGroup:
-    """The run's first environment alone, which keeps its failures to itself."""
-    alone = replace(config, env=replace(config.env, on_failure="stop"), envs_per_group=1)
-    return build_group(alone, 0)
+    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
 
 
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:
@@ -262,7 +250,9 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
         collective = ProcessGroup(setup.ranks, device, config.distributed.timeout_s)
     fingerprints = None
     if config.debug_fingerprints:
-        fingerprints = Fingerprints(setup.run_dir / FINGERPRINTS_FILE, store.observation)
+        fingerprints = Fingerprints(
+            setup.run_dir / FINGERPRINTS_FILE, store.observation, first_update=setup.probed.first_iteration
+        )
     make(
         dawdling(context, config),
         store,

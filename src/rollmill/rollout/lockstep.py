@@ -39,7 +39,7 @@ class LockstepRolloutWorker(RolloutWorker):
         states: Where groups leave what they need to go on; and find it, if the run goes on.
         first_iteration: Where the run begins, or goes on.
         save_every: Iterations from one checkpoint to the next; 0 for none.
-        can_be_saved: Whether the environments are saved there, or built anew.
+        saves_environments: Whether environments that can be saved are, or all are built anew.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class LockstepRolloutWorker(RolloutWorker):
         states: GroupStates,
         first_iteration: int,
         save_every: int,
-        can_be_saved: bool,
+        saves_environments: bool,
     ) -> None:
         """Builds the environments; in a run that goes on, with the state that they had."""
         self._make_group = make_group
         self._states = states
         self._first_iteration = first_iteration
         self._save_every = save_every
-        self._can_be_saved = can_be_saved
+        self._saves_environments = saves_environments
         self._to_rebuild: set[int] = set()
         super().__init__(
             context,
@@ -103,7 +103,7 @@ class LockstepRolloutWorker(RolloutWorker):
     def _leave_state(self, group: HostedGroup) -> None:
         """Before the slot is completed, so that whoever has all slots of an iteration finds all states, too."""
         arrays, last = self._store.arrays, self._rollout_length
-        environments = group.environments.snapshot() if self._can_be_saved else None
+        environments = group.environments.snapshot() if self._saves_environments else None
         rnn_state = self._store.group_rnn_state
         state = GroupState(
             environments,

@@ -104,7 +104,8 @@ class Ranks:
 class Launcher:
     """The program that has started this one, where that is ``torchrun``, which ranks are not to outlive.
 
-    It ends its ranks with SIGTERM, unless it is killed itself: then nobody would ever end them.
+    It ends its ranks with SIGTERM, unless it is killed itself: then nobody would ever end them. A wrapper between the
+    two (``torchrun --no-python ./wrapper.sh`` that does not ``exec``) is what is looked at then.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:

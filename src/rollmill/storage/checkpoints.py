@@ -62,6 +62,8 @@ class CheckpointConfig:
         keep_best: Whether the one with the largest mean return of recent episodes stays as well, as ``best.pt``.
         keep_initial: Whether the one that is written before anything is learned stays as well, as ``initial.pt``: what
             training is measured against.
+        save_environments: In lockstep, save the environments that can be pickled. False builds all anew at every
+            checkpoint, as is done with the others: for those that do not go on as before when they are unpickled.
     """
 
     every_s: float | None = 120.0
@@ -69,6 +71,7 @@ class CheckpointConfig:
     keep: int = 3
     keep_best: bool = True
     keep_initial: bool = True
+    save_environments: bool = True
 
     def __post_init__(self) -> None:
         """Refuses values that cannot be meant.

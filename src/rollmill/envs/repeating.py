@@ -1,0 +1,54 @@
+"""Whether an environment follows its seed, as far as a few steps can tell."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+from gymnasium import spaces
+from gymnasium.utils.env_checker import data_equivalence
+
+from rollmill.envs.errors import FAILURES
+
+__all__ = ["repeats"]
+
+_STEPS = 20
+_LONGEST_S = 10.0
+
+
+def repeats(env: Any) -> bool | None:
+    """Whether an environment that is reset twice with the same seed, and given the same actions, shows the same twice.
+
+    Args:
+        env: A ``gymnasium.Env`` without action masks.
+
+    Returns:
+        None where that cannot be said: it failed, which those who train with it report, or took too long.
+    """
+    deadline = time.monotonic() + _LONGEST_S
+    try:
+        one, other = _play(env, deadline), _play(env, deadline)
+    except FAILURES:
+        return None
+    length = min(len(one), len(other))
+    if length < 2:
+        return None
+    return all(data_equivalence(a, b, exact=True) for a, b in zip(one[:length], other[:length], strict=True))
+
+
+def _play(env: Any, deadline: float) -> list[Any]:
+    env.action_space.seed(0)
+    seen = [copy.deepcopy(env.reset(seed=0)[0])]
+    for _ in range(_STEPS):
+        if time.monotonic() > deadline:
+            break
+        action = env.action_space.sample()
+        # A choice is a Python integer in training too.
+        observation, reward, terminated, truncated, _ = env.step(
+            int(action) if isinstance(env.action_space, spaces.Discrete) else action
+        )
+        seen.append(copy.deepcopy((observation, reward, terminated, truncated)))
+        if terminated or truncated:
+            seen.append(copy.deepcopy(env.reset()[0]))
+    return seen
