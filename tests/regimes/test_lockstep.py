@@ -182,6 +182,19 @@ def test_ended_and_resumed_is_as_if_never_interrupted(
     assert len(lost) <= (2 if end == signal.SIGKILL else 0), lost
 
 
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_run_told_to_end_within_an_update_ends_well_and_counts_none_of_it(tmp_path: Path) -> None:
+    # An update takes seconds, so that time is up within one; nobody may ask for the version that it does not make.
+    changes = {"lag": 0, "learner.epochs": 1000, "max_seconds": 1.0, "debug_fingerprints": False}
+    settings = settings_of("gym/CartPole-v1", updates=1000, **changes)
+    run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **settings)
+    assert run.ended_by == "max_seconds"
+    rows = read_metrics(run.dir)
+    assert [row["updates"] for row in rows] == list(range(len(rows)))
+    counters = CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).load_latest().state["counters"]
+    assert (rows[-1]["updates"], rows[-1]["agent_steps"]) == (counters["updates"], counters["agent_steps"])
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -291,7 +291,8 @@ class Learner:
         self._context.dawdle()
         self._publish_last()
         self._context.dawdle()
-        for slot in batch.slots:
+        # In lockstep a free slot says that the next version is there, which an update left half way does not make.
+        for slot in batch.slots if is_complete else ():
             self._store.release(slot)
         self._ledger.add(0, consumed)
         if self._config.schedule == "kl" and self.sgd_steps > steps_before:
