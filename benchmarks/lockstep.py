@@ -89,7 +89,8 @@ def speed_of_ranks(preset: str, seconds: float, ranks: int) -> float:
 
 def speed_of(run_dir: Path) -> float:
     """Of what a run's records say, but the last, which is of its ending."""
-    rows = [row for row in read_metrics(run_dir) if row["time_s"] > WARM_S][:-1]
+    rows = [row for row in read_metrics(run_dir) if row["agent_steps"]]
+    rows = [row for row in rows if row["time_s"] > rows[0]["time_s"] + WARM_S][:-1]
     if len(rows) < 2:
         raise SystemExit(f"{run_dir} has {len(rows)} records after its first {WARM_S:g} seconds: measure for longer")
     return (rows[-1]["agent_steps"] - rows[0]["agent_steps"]) / (rows[-1]["time_s"] - rows[0]["time_s"])
