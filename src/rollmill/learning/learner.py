@@ -471,6 +471,6 @@ class Learner:
         self.sgd_steps = counters["sgd_steps"]
         self.stale_samples = counters["stale_samples"]
         self.invalid_samples = counters["invalid_samples"]
-        self.episodes = counters.get("episodes", 0)
+        self.episodes = counters.get("episodes", 0)  # Earlier checkpoints do not count them.
         self._recent_episodes = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
         restore_random_states(state["random"], {"learner": self._random})
