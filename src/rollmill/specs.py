@@ -46,7 +46,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -58,6 +58,7 @@ __all__ = [
     "BoxHead",
     "CategoricalHead",
     "EnvSpec",
+    "FrameStack",
     "Head",
 ]
 
@@ -65,6 +66,19 @@ PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 
 _MAX_CATEGORY = 31  # the largest number on a grid that is still taken for a category
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameStack:
+    """That an array's first axis holds the last frames, the oldest first; so x_t can be made of x_t's newest frames.
+
+    Attributes:
+        depth: How many.
+        padding: What stands for the frames before an episode's first: "zero" (ALE), or "repeat" of it (Gymnasium).
+    """
+
+    depth: int
+    padding: Literal["zero", "repeat"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +91,7 @@ class ArraySpec:
         low: Smallest value, where the space declares a finite one for all elements.
         high: Largest value, likewise.
         one_hot: Whether these are choices that the data plane has made one-hot, and nobody normalises.
+        stack: How its frames are stacked, where it is known to be a stack.
     """
 
     shape: tuple[int, ...]
@@ -84,6 +99,7 @@ class ArraySpec:
     low: float | None = None
     high: float | None = None
     one_hot: bool = False
+    stack: FrameStack | None = None
 
     @property
     def size(self) -> int:
@@ -137,6 +153,11 @@ class BoxHead:
         return len(self.low)
 
     @property
+    def as_unit(self) -> BoxHead:
+        """The same in [-1, 1]."""
+        return replace(self, low=(-1.0,) * self.size, high=(1.0,) * self.size)
+
+    @property
     def is_bounded(self) -> bool:
         """Whether every element has a finite lower and upper bound."""
         return all(math.isfinite(v) for v in (*self.low, *self.high))
@@ -186,6 +207,14 @@ class ActionSpec:
     def mask_size(self) -> int:
         """Columns of ``action_mask``: one for each choice of each categorical head, head after head."""
         return sum(self.categorical_sizes)
+
+    @property
+    def in_unit_box(self) -> ActionSpec:
+        """The same with every real number in [-1, 1]: as it is stored where the data plane scales it to its Box."""
+        heads = [
+            replace(h, low=(-1.0,) * h.size, high=(1.0,) * h.size) if isinstance(h, BoxHead) else h for h in self.heads
+        ]
+        return replace(self, heads=tuple(heads))
 
 
 @dataclass(frozen=True, kw_only=True)

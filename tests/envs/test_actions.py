@@ -26,10 +26,10 @@ def space(request):
     return SPACES[request.param]
 
 
-@pytest.mark.parametrize("squash", [False, True])
-def test_decoded_actions_are_in_the_space(space, squash, harness):
+@pytest.mark.parametrize("box", ["clip", "tanh", "scale"])
+def test_decoded_actions_are_in_the_space(space, box, harness):
     spec = action_spec(space)
-    codec = ActionCodec(spec, squash=squash)
+    codec = ActionCodec(spec, box=box)
     discrete, continuous = harness.random_actions(spec, 50, np.random.default_rng(0))
     if continuous is not None:
         continuous *= 20
@@ -85,7 +85,7 @@ def test_squashing_is_tanh_then_affine():
     u = np.random.default_rng(2).standard_normal((100, 2)).astype(np.float32)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     expected = low + (np.tanh(u.astype(np.float64)) + 1) / 2 * (high - low)
-    np.testing.assert_allclose(ActionCodec(action_spec(space), squash=True).decode_batch(None, u), expected, atol=1e-6)
+    np.testing.assert_allclose(ActionCodec(action_spec(space), box="tanh").decode_batch(None, u), expected, atol=1e-6)
 
 
 def test_the_stored_action_is_not_changed():
@@ -96,14 +96,23 @@ def test_the_stored_action_is_not_changed():
         assert continuous[0, 0] == 5.0
 
 
-def test_squashing_into_an_unbounded_box_is_refused():
+def test_scaling_is_affine():
+    space = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+    stored = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]], np.float32)
+    expected = [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]]
+    np.testing.assert_allclose(ActionCodec(action_spec(space), "scale").decode_batch(None, stored), expected)
+    assert stored[0, 0] == -1.0, "the slot's own numbers stay"
+
+
+@pytest.mark.parametrize("box", ["tanh", "scale"])
+def test_an_unbounded_box_has_no_range_to_squash_or_scale_into(box):
     with pytest.raises(ValueError, match="finite bounds are needed"):
-        ActionCodec(action_spec(spaces.Box(-np.inf, 1.0, (1,), np.float32)), squash=True)
+        ActionCodec(action_spec(spaces.Box(-np.inf, 1.0, (1,), np.float32)), box)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("squash", [False, True])
-def test_actions_stay_within_the_box_in_its_own_dtype(dtype, squash):
-    box = spaces.Box(-0.4, 0.4, (2,), dtype)
-    action = ActionCodec(action_spec(box), squash).decode_batch(None, np.array([[9.0, -9.0]], np.float32))[0]
-    assert box.contains(action)
+@pytest.mark.parametrize("box", ["clip", "tanh", "scale"])
+def test_actions_stay_within_the_box_in_its_own_dtype(dtype, box):
+    space = spaces.Box(-0.4, 0.4, (2,), dtype)
+    action = ActionCodec(action_spec(space), box).decode_batch(None, np.array([[9.0, -9.0]], np.float32))[0]
+    assert space.contains(action)

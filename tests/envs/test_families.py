@@ -17,13 +17,13 @@ from rollmill.envs.vizdoom import scenarios
 ROWS = 3
 
 
-def play(config, harness, steps, rows=ROWS, seeds=None, squash=False):
+def play(config, harness, steps, rows=ROWS, seeds=None, box="clip"):
     spec = probe(config)
-    return spec, replay(spec, config, harness, steps, list(range(rows)) if seeds is None else seeds, squash)
+    return spec, replay(spec, config, harness, steps, list(range(rows)) if seeds is None else seeds, box)
 
 
-def replay(spec, config, harness, steps, seeds, squash=False):
-    group = make_group(config, len(seeds), seeds, squash=squash)
+def replay(spec, config, harness, steps, seeds, box="clip"):
+    group = make_group(config, len(seeds), seeds, box=box)
     try:
         return harness.run(group, spec.observation, spec.action, steps)
     finally:
@@ -254,7 +254,7 @@ def test_minigrid_presentation(harness):
 
 def test_mujoco_is_stored_in_single_precision_and_truncated(harness):
     config = EnvConfig(name="mujoco/HalfCheetah-v5", max_episode_steps=6)
-    spec, data = play(config, harness, steps=8, squash=True)
+    spec, data = play(config, harness, steps=8, box="tanh")
     assert spec.observation["obs"].dtype == "float32"
     assert spec.max_episode_steps == 6
     np.testing.assert_array_equal(np.argwhere(data.truncated), [[5, row] for row in range(ROWS)])

@@ -136,7 +136,7 @@ def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_r
 
     # What has moved in the agent's own view has moved in the film too: ball and paddle are at the same places.
     env = EnvConfig(name="atari/breakout")
-    with open_stage(env, 3, squash=False) as stage:
+    with open_stage(env, 3, box="clip") as stage:
         seen, shown = [], []
         for count, step in enumerate(play(agent, stage, probe(env), deterministic=False), start=1):
             if count in (25, 40):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
 
-__all__ = ["ActionCodec"]
+__all__ = ["ActionCodec", "BoxActions"]
+
+BoxActions = Literal["clip", "tanh", "scale"]
+"""How a stored real number becomes one of a Box: as it is, clipped; squashed by tanh into it; scaled from [-1, 1]."""
 
 
 class _Choices:
@@ -38,21 +41,21 @@ class _Choices:
 class _Numbers:
     """``Box``: columns of ``action_continuous``."""
 
-    def __init__(self, first: int, head: BoxHead, squash: bool) -> None:
+    def __init__(self, first: int, head: BoxHead, box: BoxActions) -> None:
         self.columns = slice(first, first + head.size)
         self.head = head
         # In the environment's dtype: the nearest float32 may lie outside a float64 box, which `contains` would refuse.
         self.low = np.array(head.low, head.dtype)
         self.high = np.array(head.high, head.dtype)
-        self.squash = squash
-        self.half_range = (self.high - self.low) / 2 if squash else None
+        self.squash = box == "tanh"
+        self.half_range = (self.high - self.low) / 2 if box != "clip" else None
         self.clip = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
     def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
         assert continuous is not None
         stored = continuous[:, self.columns].astype(self.head.dtype, copy=False)
         if self.half_range is not None:
-            value = np.tanh(stored)
+            value = np.tanh(stored) if self.squash else stored.copy()
             value += 1.0
             value *= self.half_range
             value += self.low
@@ -72,20 +75,20 @@ class _Numbers:
 class ActionCodec:
     """Turns the stored action arrays of a slot into what an environment expects.
 
-    A choice ``c`` of a categorical head becomes ``start + c``. A plain Gaussian's number is clipped to the box. With
-    ``squash`` the stored number ``u`` is the one before the squashing, and the environment gets
-    ``low + (tanh(u) + 1) / 2 * (high - low)``.
+    A choice ``c`` of a categorical head becomes ``start + c``. A plain Gaussian's number is clipped to the box
+    ("clip"). With "tanh" the stored number ``u`` is the one before the squashing, and the environment gets
+    ``low + (tanh(u) + 1) / 2 * (high - low)``; with "scale" it gets ``low + (u + 1) / 2 * (high - low)``.
     """
 
-    def __init__(self, spec: ActionSpec, squash: bool = False) -> None:
+    def __init__(self, spec: ActionSpec, box: BoxActions = "clip") -> None:
         """Prepare the columns of each component.
 
         Args:
             spec: The action of one row.
-            squash: Whether Box heads are tanh-squashed.
+            box: What becomes of real numbers.
 
         Raises:
-            ValueError: When ``squash`` is asked for a Box without finite bounds.
+            ValueError: A Box without finite bounds has no range to squash or scale into.
         """
         self.spec = spec
         kinds = spec.components or ((spec.structure, len(spec.heads)),)
@@ -97,12 +100,9 @@ class ActionCodec:
             if kind == "box":
                 (head,) = heads
                 assert isinstance(head, BoxHead)
-                if squash and not head.is_bounded:
-                    raise ValueError(
-                        f"squash_actions is on, but the action's Box has bounds low={head.low}, high={head.high}: "
-                        "finite bounds are needed to squash into; switch squash_actions off"
-                    )
-                self._parts.append(_Numbers(numbers, head, squash))
+                if box != "clip" and not head.is_bounded:
+                    raise ValueError(_unbounded(head, box))
+                self._parts.append(_Numbers(numbers, head, box))
                 numbers += head.size
             else:
                 categorical = [h for h in heads if isinstance(h, CategoricalHead)]
@@ -141,3 +141,13 @@ class ActionCodec:
         discrete = None if discrete_row is None else np.asarray(discrete_row)[None]
         continuous = None if continuous_row is None else np.asarray(continuous_row)[None]
         return self.decode_rows(discrete, continuous)[0]
+
+
+def _unbounded(head: BoxHead, box: BoxActions) -> str:
+    found = f"the action's Box has bounds low={head.low}, high={head.high}"
+    if box == "tanh":
+        return f"squash_actions is on, but {found}: finite bounds are needed to squash into; switch squash_actions off"
+    return (
+        f"{found}, and this algorithm's actions are scaled from [-1, 1] to them: finite bounds are needed; wrap the "
+        "environment (gymnasium.wrappers.ClipAction or RescaleAction), or use an on-policy algorithm"
+    )

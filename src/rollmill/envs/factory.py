@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import gymnasium
 from gymnasium import spaces
 
+from rollmill.envs.actions import BoxActions
 from rollmill.envs.checks import as_number
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
@@ -151,7 +152,7 @@ def make_group(
     seeds: Sequence[int],
     first_index: int = 0,
     num_threads: int = 1,
-    squash: bool = False,
+    box: BoxActions = "clip",
     budget: RestartBudget | None = None,
 ) -> SavableGroup:
     """Build the environments of one group.
@@ -162,7 +163,7 @@ def make_group(
         seeds: One seed for each.
         first_index: Index of the first one in the whole run, for messages.
         num_threads: Threads that a native vector environment may use.
-        squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+        box: What becomes of real numbers (see ``ActionCodec``).
         budget: Rebuilds left under ``on_failure="restart"``, shared by the groups of a worker; None gives this group
             ``config.restart_budget`` of its own.
 
@@ -185,7 +186,7 @@ def make_group(
             first_index=first_index,
             name=config.name,
             reset_seed=maker.reset_seed,
-            squash=squash,
+            box=box,
             life_key=maker.life_key,
             on_failure=config.on_failure,
             budget=budget,
@@ -198,7 +199,7 @@ def make_group(
         seeds=seeds,
         first_index=first_index,
         name=config.name,
-        squash=squash,
+        box=box,
         max_episode_steps=maker.time_limit,
         on_failure=config.on_failure,
         budget=budget,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollmill.envs.actions import ActionCodec
+from rollmill.envs.actions import ActionCodec, BoxActions
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import FAILURES, RollmillEnvError
 from rollmill.envs.failures import RestartBudget, failure, report
@@ -49,7 +49,7 @@ class PythonGroup:
         seeds: Sequence[int],
         first_index: int = 0,
         name: str = "environment",
-        squash: bool = False,
+        box: BoxActions = "clip",
         max_episode_steps: int | None = None,
         on_failure: Literal["stop", "restart"] = "stop",
         budget: RestartBudget | None = None,
@@ -63,7 +63,7 @@ class PythonGroup:
             seeds: The seed of each environment's first reset.
             first_index: Index of the first one in the whole run, for messages.
             name: The environment's name, for messages.
-            squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+            box: What becomes of real numbers (see ``ActionCodec``).
             max_episode_steps: Truncate after so many agent steps, in addition to what the environment does itself.
             on_failure: What an exception inside an environment does.
             budget: How many rebuilds are allowed; shared by the groups of a worker.
@@ -101,7 +101,7 @@ class PythonGroup:
         self.action_space = self._envs[0].action_space
         self._codec = ObservationCodec(self.observation_space)
         action = action_spec(self.action_space)
-        self._actions = ActionCodec(action, squash)
+        self._actions = ActionCodec(action, box)
         self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
         self._plain = self._codec.plain and not self._codec.has_mask
         self._returns = np.zeros(num_envs, np.float64)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from rollmill.envs.actions import ActionCodec
+from rollmill.envs.actions import ActionCodec, BoxActions
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import FAILURES, RollmillEnvError, UnsupportedSpace
 from rollmill.envs.failures import RestartBudget, failure, report
@@ -83,7 +83,7 @@ class VectorGroup:
         first_index: int = 0,
         name: str = "environment",
         reset_seed: Callable[[Any, Sequence[int]], Any] = own_seeds,
-        squash: bool = False,
+        box: BoxActions = "clip",
         life_key: str | None = None,
         on_failure: Literal["stop", "restart"] = "stop",
         budget: RestartBudget | None = None,
@@ -97,7 +97,7 @@ class VectorGroup:
             first_index: Index of the first environment in the whole run, for messages.
             name: The environment's name, for messages.
             reset_seed: ``reset_seed(env, seeds)`` is given to ``env.reset(seed=...)``.
-            squash: Whether Box actions are tanh-squashed (see ``ActionCodec``).
+            box: What becomes of real numbers (see ``ActionCodec``).
             life_key: Entry of ``info`` that counts lives (int ``[B]``): losing one is reported as ``terminated`` while
                 the episode goes on.
             on_failure: What an exception inside the vector does; a rebuild replaces it whole and masks every row.
@@ -126,7 +126,7 @@ class VectorGroup:
         self.action_space = self._env.single_action_space
         self._codec = ObservationCodec(self.observation_space)
         action = action_spec(self.action_space)
-        self._actions = ActionCodec(action, squash)
+        self._actions = ActionCodec(action, box)
         self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
         # Rows that show an observation from which their environment will not act: their next step is masked.
         self._masked = np.zeros(self.num_rows, bool)

@@ -65,7 +65,7 @@ class Agent:
         self._observations = ObservationCodec(observation_space)
         self._axes = _axes_of(observation_space)
         self._spec = action_spec(action_space)
-        self._actions = ActionCodec(self._spec, snapshot.model.squash_actions)
+        self._actions = ActionCodec(self._spec, snapshot.box_actions)
         self._device = resolve_device(device)
         self._model = make_model(self._observations.specs, self._spec, snapshot.model).to(self._device)
         try:

@@ -161,7 +161,7 @@ def evaluate_snapshot(
     env = replace(snapshot.env, on_failure="stop")
     spec = probe(env)
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
-    group = make_group(env, len(quota), seeds, squash=snapshot.model.squash_actions)
+    group = make_group(env, len(quota), seeds, box=snapshot.box_actions)
     try:
         assert isinstance(group, PythonGroup | VectorGroup)
         agent = Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)

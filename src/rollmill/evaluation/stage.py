@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
+from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.factory import make_env, make_group, resolve_maker
@@ -140,7 +141,7 @@ class _Twin:
         return self._into.observation["obs"][0, 0]
 
 
-def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
+def open_stage(config: EnvConfig, seed: int, *, box: BoxActions) -> Stage:
     """Build the environment that a policy was trained on so that it can be looked at.
 
     Atari games are played twice with the same seed and actions, once as the agent sees them and once in colour and full
@@ -150,7 +151,7 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     Args:
         config: The environment.
         seed: Of its first reset.
-        squash: Whether Box actions are tanh-squashed.
+        box: What becomes of real actions.
 
     Raises:
         NotRenderableError: It cannot be looked at.
@@ -161,12 +162,12 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     skip = maker.frameskip
     if config.name.startswith("atari/"):
         twin = _Twin(config, seed)
-        return Stage(make_group(config, 1, [seed], squash=squash), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
+        return Stage(make_group(config, 1, [seed], box=box), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
     if not has_display():
         # Gymnasium tries a windowed OpenGL first, which fails late and unhelpfully where there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
     if maker.env is None:
-        return _vector_stage(config, seed, squash=squash, fps=30.0 / skip)
+        return _vector_stage(config, seed, box=box, fps=30.0 / skip)
     rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
     built: list[Any] = []
 
@@ -182,9 +183,7 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
         _prepare_mujoco(built[-1])
         return built[-1]
 
-    group = PythonGroup(
-        build, num_envs=1, seeds=[seed], name=config.name, squash=squash, check_finite=config.check_finite
-    )
+    group = PythonGroup(build, num_envs=1, seeds=[seed], name=config.name, box=box, check_finite=config.check_finite)
     fps = float(built[-1].metadata.get("render_fps") or 30.0)
 
     def picture(view: ObservationView) -> Any:
@@ -199,20 +198,20 @@ def open_stage(config: EnvConfig, seed: int, *, squash: bool) -> Stage:
     return Stage(group, picture, fps)
 
 
-def _vector_stage(config: EnvConfig, seed: int, *, squash: bool, fps: float) -> Stage:
+def _vector_stage(config: EnvConfig, seed: int, *, box: BoxActions, fps: float) -> Stage:
     """A native vector of one row: drawn by itself if it can (EnvPool), else its observation is the picture."""
     maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
     assert maker.vector is not None
     try:
         vector = maker.vector(1, 1, [seed])
     except Exception:
-        return Stage(make_group(config, 1, [seed], squash=squash), _observed_picture, fps)
+        return Stage(make_group(config, 1, [seed], box=box), _observed_picture, fps)
     group = VectorGroup(
         lambda _: vector,
         seeds=[seed],
         name=config.name,
         reset_seed=maker.reset_seed,
-        squash=squash,
+        box=box,
         life_key=maker.life_key,
         check_finite=config.check_finite,
     )

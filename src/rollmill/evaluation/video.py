@@ -76,7 +76,7 @@ def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool
         NotRenderableError: The environment gives no pictures.
     """
     spec = probe(env)
-    with open_stage(env, seed, squash=agent.snapshot.model.squash_actions) as stage:
+    with open_stage(env, seed, box=agent.snapshot.box_actions) as stage:
         steps = play(agent, stage, spec, deterministic=deterministic)
         total = 0.0
         for length, step in enumerate(steps, start=1):

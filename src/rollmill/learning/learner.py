@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader, EpisodeEnd
-from rollmill.learning.collective import Alone, Collective
+from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import Fingerprints
@@ -29,18 +29,15 @@ from rollmill.learning.optimisers import (
     optimiser_state,
     set_learning_rate,
 )
-from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, REPORTING, SAVING, WAITING
-from rollmill.learning.report import RECENT_EPISODES, LearnerFinished, LearnerReport
+from rollmill.learning.phases import LEARNING, MEASURING, SAVING, WAITING
+from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
 from rollmill.learning.update import Updater, Whole
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
-from rollmill.models.flat_state import FlatState
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
-from rollmill.storage.checkpoints import CheckpointStore
-from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
@@ -48,16 +45,14 @@ from rollmill.storage.weights import WeightStore
 # Whose brightness stands for a batch's.
 _PICTURES = 8
 
-_SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
-
 
 class _Prepared(NamedTuple):
     batch: Batch
     targets: Targets
 
 
-class Learner:
-    """Owns a policy: its weights, optimiser, schedules and counters.
+class Learner(LearnerBase):
+    """Owns an on-policy policy: its weights, optimiser, schedules and counters.
 
     Args:
         context: The process's stop flag, ledger and messages.
@@ -66,15 +61,12 @@ class Learner:
         model: The network, freshly initialised.
         spec: The environment.
         config: Everything about learning.
-        checkpoints: Where state is saved and found.
-        total_steps: Agent steps to consume.
-        seed: Keys permutations and this process's torch generator.
-        report_every_s: Seconds between two reports.
-        resume: Whether to go on from the newest checkpoint.
+        plan: The run.
         fingerprints: Where every update leaves its fingerprint; None leaves none.
         collective: The ranks that learn together.
-        evaluations: Where networks are left to be evaluated; None leaves none.
     """
+
+    _SAVED_PARTS = ("model", "optimiser", "learning_rate", "counters", "recent_episodes", "random")
 
     def __init__(
         self,
@@ -85,48 +77,27 @@ class Learner:
         *,
         spec: EnvSpec,
         config: LearnerConfig,
-        checkpoints: CheckpointStore,
-        total_steps: int,
-        seed: int,
-        report_every_s: float,
-        resume: bool,
+        plan: RunPlan,
         fingerprints: Fingerprints | None = None,
         collective: Collective | None = None,
-        evaluations: EvaluationQueue | None = None,
     ) -> None:
         """Restores the newest checkpoint when resuming, measures the fast path, and publishes the first weights."""
-        # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
-        signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
-        self._context = context
-        self._ledger = context.ledger
+        super().__init__(context, weights, plan, collective)
         self._store = store
-        self._weights = weights
         self._config = config
-        self._checkpoints = checkpoints
-        self._total_steps = total_steps
-        self._report_every_s = report_every_s
         self._fingerprints = fingerprints
-        self._collective = collective or Alone()
-        self._evaluations = evaluations
-        self._random = np.random.default_rng(seed)
-        torch.manual_seed(seed)
+        self._random = np.random.default_rng(plan.seed)
+        torch.manual_seed(plan.seed)
         self._device = take_device(config.device)
         self._model = model.to(self._device)
-        self._learning_rate = learning_rate_schedule(config, total_steps)
-        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, total_steps)
-        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, total_steps)
+        self._learning_rate = learning_rate_schedule(config, self._total_steps)
+        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, self._total_steps)
+        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, self._total_steps)
 
-        self.agent_steps = 0
-        self.updates = 0
-        self.sgd_steps = 0
         self.stale_samples = 0
         self.invalid_samples = 0
-        self.episodes = 0
-        self._reported_at = 0.0
-        self._recorded_at = -1
         self._is_between_updates = True
         self._is_stopped_by_others = False
-        self._recent_episodes: list[EpisodeEnd] = []
         self._lag = LagStatistics()
 
         self._ledger.enter(MEASURING)
@@ -142,20 +113,18 @@ class Learner:
             self._random,
             self._collective,
         )
-        if resume:
+        if plan.resume:
             self._restore()
         self._value_moments = self._model.value_moments()
-        self._flat = FlatState(self._model, alias=False)
-        self._publish()
+        self._mirror(self._model)
 
     @property
     def _rollout_length(self) -> int:
         return self._store.topology.rollout_length
 
     @property
-    def version(self) -> int:
-        """What the present weights are published as."""
-        return self.sgd_steps
+    def _networks(self) -> ActorCritic:
+        return self._model
 
     def _choose_fast_path(self, spec: EnvSpec) -> FastPath:
         return choose_fast_path(
@@ -185,8 +154,7 @@ class Learner:
                     episodes = self._agree_to_go_on(prepared)
                     if prepared is None or episodes is None:
                         break
-                    self.episodes += len(episodes)
-                    self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
+                    self._take_episodes(episodes)
                     self._learn(prepared)
                     self._leave_for_evaluation()
                 self._report_if_due()
@@ -210,16 +178,6 @@ class Learner:
         """A record every few seconds."""
         if self._is_time_to_report():
             self._send(self._report())
-
-    def _is_time_to_report(self) -> bool:
-        return time.monotonic() - self._reported_at >= self._report_every_s
-
-    def _send(self, report: LearnerReport) -> None:
-        self._ledger.enter(REPORTING)
-        self._context.send(report)
-        self._reported_at = time.monotonic()
-        if report.is_record:
-            self._recorded_at = self.updates
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
         """What every rank calls once for each batch, or when it is to stop.
@@ -346,18 +304,6 @@ class Learner:
             self._publish()
         self._ledger.enter(LEARNING)
 
-    def _publish_last(self) -> None:
-        """Publishes what the batch's last step left, unless that was done."""
-        if self._published < self.version:
-            self._publish()
-
-    def _publish(self) -> None:
-        """Makes the present weights the newest version."""
-        self._ledger.enter(PUBLISHING)
-        self._flat.pack()
-        self._weights.publish(self.version, self._flat.bytes)
-        self._published = self.version
-
     def _report(self) -> LearnerReport:
         """A record; the next one's means begin anew."""
         report = replace(self._progress(), losses=self._updater.take_losses(), is_record=True)
@@ -391,38 +337,15 @@ class Learner:
         return self._write_checkpoint(self._pack_in_flight())
 
     def _write_checkpoint(self, in_flight: dict[str, Any] | None) -> Path | None:
-        """Writes a checkpoint, on rank 0; its metric is the mean return of the last 100 episodes.
-
-        It has none before there are so many: the first to end are the shortest, in many tasks the best or the worst.
-
-        Args:
-            in_flight: See :meth:`_pack_in_flight`.
-        """
-        if self._collective.rank:
-            return None
-        self._ledger.enter(SAVING)
-        returns = [episode.episode_return for episode in self._recent_episodes]
-        metric = float(np.mean(returns)) if len(returns) == RECENT_EPISODES else None
-        return self._checkpoints.save(
+        """As :meth:`_write_state`; ``in_flight`` is what :meth:`_pack_in_flight` gives."""
+        return self._write_state(
             {
                 "model": self._model.state_dict(),
                 "optimiser": optimiser_state(self._optimiser),
                 "learning_rate": self._learning_rate.state_dict(),
-                "counters": {
-                    "agent_steps": self.agent_steps,
-                    "updates": self.updates,
-                    "sgd_steps": self.sgd_steps,
-                    "stale_samples": self.stale_samples,
-                    "invalid_samples": self.invalid_samples,
-                    "episodes": self.episodes,
-                },
-                "recent_episodes": [[e.episode_return, e.episode_length] for e in self._recent_episodes],
                 "random": pack_random_states({"learner": self._random}),
                 **(in_flight or {}),
             },
-            agent_steps=self.agent_steps,
-            metric=metric,
-            is_initial=self.sgd_steps == 0,
             is_end=in_flight is None,
         )
 
@@ -434,43 +357,16 @@ class Learner:
         """As :meth:`_pack_in_flight`, in the middle of an update, on the rank that failed alone."""
         return {}
 
-    def _leave_for_evaluation(self, *, is_end: bool = False) -> None:
-        queue = self._evaluations
-        if queue is not None and (is_end or queue.is_due(self.agent_steps)):
-            self._ledger.enter(SAVING)
-            queue.leave(self._model.state_dict(), self.agent_steps)
+    def _counters(self) -> dict[str, int]:
+        return super()._counters() | {"stale_samples": self.stale_samples, "invalid_samples": self.invalid_samples}
 
-    def _restore(self) -> None:
-        """Goes on from the newest checkpoint that can be read and is of this network: rank 0's, on every rank."""
-        state = None
-        if not self._collective.rank:
-            state = self._checkpoints.load_latest(use=self._take_over, to_resume=True).state
-        if self._collective.world_size > 1:
-            state = self._collective.broadcast(state)
-            assert state is not None
-            if self._collective.rank:
-                self._take_over(state)
-
-    def _take_over(self, state: Mapping[str, Any]) -> None:
-        """Takes everything over from a checkpoint.
-
-        Raises:
-            ValueError: It is of another network or optimiser; what was taken over until then is the next one's to mend.
-        """
-        if missing := [part for part in _SAVED_PARTS if part not in state]:
-            raise ValueError(f"it lacks {', '.join(missing)}, so no run of this kind wrote it")
-        try:
-            self._model.load_state_dict(state["model"])
-        except RuntimeError as error:
-            raise ValueError(f"it is of another network: {error}") from error
-        load_optimiser_state(self._optimiser, state["optimiser"])
-        self._learning_rate.load_state_dict(state["learning_rate"])
-        counters = state["counters"]
-        self.agent_steps = counters["agent_steps"]
-        self.updates = counters["updates"]
-        self.sgd_steps = counters["sgd_steps"]
+    def _take_over_counters(self, counters: Mapping[str, int]) -> None:
+        super()._take_over_counters(counters)
         self.stale_samples = counters["stale_samples"]
         self.invalid_samples = counters["invalid_samples"]
-        self.episodes = counters.get("episodes", 0)  # Earlier checkpoints do not count them.
-        self._recent_episodes = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        super()._take_over(state)
+        load_optimiser_state(self._optimiser, state["optimiser"])
+        self._learning_rate.load_state_dict(state["learning_rate"])
         restore_random_states(state["random"], {"learner": self._random})

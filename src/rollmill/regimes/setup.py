@@ -204,7 +204,7 @@ def build_group(
         ],
         first,
         num_threads=1 if config.rollout.env_threads == "auto" else config.rollout.env_threads,
-        squash=config.model.squash_actions,
+        box=config.box_actions,
         budget=budget,
     )
 
@@ -229,6 +229,7 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     setup.user_code.install()
     import torch
 
+    from rollmill.learning.base import RunPlan
     from rollmill.learning.collective import Alone, Collective
     from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
     from rollmill.learning.process_group import ProcessGroup
@@ -260,14 +261,16 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
         make_network(config, spec),
         spec=spec,
         config=config.learner,
-        checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
-        total_steps=config.total_steps,
-        seed=int_seed(config.seed, "learner", 0),
-        report_every_s=config.report_every_s,
-        resume=setup.resume,
+        plan=RunPlan(
+            total_steps=config.total_steps,
+            seed=int_seed(config.seed, "learner", 0),
+            report_every_s=config.report_every_s,
+            resume=setup.resume,
+            checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
+            evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
+        ),
         fingerprints=fingerprints,
         collective=collective,
-        evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
     ).run()
     collective.close()
 

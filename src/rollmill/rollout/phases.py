@@ -9,8 +9,15 @@ from rollmill.runtime.ledger import Role
 
 ROLE = Role(
     name="rollout worker",
-    phases=("building environments", "simulating", "bookkeeping", "waiting for actions", "waiting for a slot"),
+    phases=(
+        "building environments",
+        "simulating",
+        "bookkeeping",
+        "waiting for actions",
+        "waiting for a slot",
+        "waiting for the learner",
+    ),
     counters=("agent steps", "failures mended"),
-    waiting=frozenset({"waiting for actions", "waiting for a slot"}),
+    waiting=frozenset({"waiting for actions", "waiting for a slot", "waiting for the learner"}),
 )
-BUILDING, SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT = range(len(ROLE.phases))
+BUILDING, SIMULATING, BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT, WAITING_FOR_LEARNER = range(len(ROLE.phases))

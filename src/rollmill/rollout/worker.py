@@ -93,7 +93,6 @@ class RolloutWorker:
         self._mask = arrays.get("action_mask")
         self._discrete = arrays.get("action_discrete")
         self._continuous = arrays.get("action_continuous")
-        self._outcome_arrays = [arrays[name] for name in OutcomeView._fields]
         self._action = action
         self._random_steps = random_steps
         self._random = random
@@ -169,7 +168,7 @@ class RolloutWorker:
 
     def _begin_episodes(self, group: HostedGroup, slot: int) -> None:
         """Resets a group, and lets it run ahead with random actions; what it shows then is x_0 of the slot."""
-        first, scratch = self._observation_at(slot, 0), self._outcome_at(slot, 0)
+        first, scratch = self._observation_at(group, slot, 0), self._outcome_at(group, slot, 0)
         self._ledger.enter(BUILDING)
         group.environments.reset(first)
         self._ledger.enter(SIMULATING)
@@ -198,7 +197,7 @@ class RolloutWorker:
         """Steps the environments by a_t."""
         slot, step = group.slot, group.step
         actions = self._actions_at(slot, step)
-        into, outcome = self._observation_at(slot, step + 1), self._outcome_at(slot, step)
+        into, outcome = self._observation_at(group, slot, step + 1), self._outcome_at(group, slot, step)
         self._ledger.enter(SIMULATING)
         group.environments.step(*actions, into, outcome)
         self._ledger.enter(BOOKKEEPING)
@@ -245,8 +244,8 @@ class RolloutWorker:
         delivered = store.completed[0].put(self._worker, slot)
         assert delivered, "the completion ring holds a place for every slot"
 
-    def _observation_at(self, slot: int, step: int) -> ObservationView:
-        """The place of x_t, t = ``step``."""
+    def _observation_at(self, group: HostedGroup, slot: int, step: int) -> ObservationView:
+        """The place of a group's x_t, t = ``step``."""
         mask = self._mask
         return ObservationView(
             {name: array[slot, step] for name, array in self._store.observation.items()},
@@ -254,9 +253,10 @@ class RolloutWorker:
             self._store.arrays["reset"][slot, step],
         )
 
-    def _outcome_at(self, slot: int, step: int) -> OutcomeView:
+    def _outcome_at(self, group: HostedGroup, slot: int, step: int) -> OutcomeView:
         """The place of what a_t caused, t = ``step``."""
-        return OutcomeView(*[array[slot, step] for array in self._outcome_arrays])
+        arrays = self._store.arrays
+        return OutcomeView(*[arrays[name][slot, step] for name in OutcomeView._fields])
 
     def _actions_at(self, slot: int, step: int) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
         """The place of a_t, t = ``step``."""

@@ -19,6 +19,7 @@ reply a group, and one completion or release a slot.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.native import LaneRing, atomic_add
-from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.arena import ArenaLayout
 from rollmill.specs import ArraySpec, EnvSpec
 
 ACTIONS = 0
@@ -175,12 +176,23 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
 
 def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
     """Reserves the slot arrays, the group table and the rings in an arena that is being laid out."""
+    add_slots_to_layout(layout, fields, topology)
+    add_tables_to_layout(layout, fields, topology)
+
+
+def add_slots_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
+    """Reserves the slots, and who holds them."""
     slots, rows = topology.num_slots, topology.group_rows
     for slot_field in fields:
         time = (slot_field.time,) if slot_field.time else ()
         layout.add(slot_field.name, (slots, *time, rows, *slot_field.item.shape), slot_field.item.dtype)
     for name in ("slot_generation", "slot_references"):
         layout.add(name, (slots,), "int64")
+
+
+def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
+    """Reserves where each group stands, and the rings."""
+    rows = topology.group_rows
     for name in ("group_slot", "group_step", "group_previous_slot", "group_generation", "group_iteration"):
         layout.add(name, (topology.num_groups,), "int64")
     for slot_field in fields:
@@ -210,9 +222,18 @@ class SlotStore:
         fields: What :func:`slot_fields` gave.
         topology: The same in every process.
         create: True in exactly one process, before the others start: initialises rings, table and free lists.
+        is_kept: With ``create``: the slots hold what is to stay.
     """
 
-    def __init__(self, arena: Arena, fields: list[SlotField], topology: Topology, *, create: bool = False) -> None:
+    def __init__(
+        self,
+        arena: Mapping[str, NDArray[Any]],
+        fields: list[SlotField],
+        topology: Topology,
+        *,
+        create: bool = False,
+        is_kept: bool = False,
+    ) -> None:
         """Builds the views, and in the creating process the contents that others rely on."""
         self.topology = topology
         self.arrays: dict[str, NDArray[Any]] = {f.name: arena[f.name] for f in fields}
@@ -255,7 +276,8 @@ class SlotStore:
             self.group_iteration[:] = 0
             if self.group_rnn_state is not None:
                 self.group_rnn_state[:] = 0.0
-            self.generation[:] = 0
+            if not is_kept:
+                self.generation[:] = 0
             self.references[:] = 0
 
     def retain(self, slot: int) -> None:

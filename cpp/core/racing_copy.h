@@ -1,0 +1,33 @@
+// Copies out of memory that somebody else may be writing to: what arrives may be torn, and the caller finds out by a
+// generation, but it is no data race.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace rollmill {
+
+template <class T>
+T racing_load(const T* at) noexcept {
+    return std::atomic_ref<T>(*const_cast<T*>(at)).load(std::memory_order_relaxed);
+}
+
+// Words where both ends allow it, bytes elsewhere. The compiler cannot make vectors of atomic words, but memory that
+// is read at random is slower than either.
+inline void racing_copy(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+    using Word = std::uint64_t;
+    std::size_t at = 0;
+    while (at < size && reinterpret_cast<std::uintptr_t>(from + at) % sizeof(Word) != 0) {
+        to[at] = racing_load(from + at);
+        ++at;
+    }
+    for (; at + sizeof(Word) <= size; at += sizeof(Word)) {
+        const Word word = racing_load(reinterpret_cast<const Word*>(from + at));
+        std::memcpy(to + at, &word, sizeof(Word));
+    }
+    for (; at < size; ++at) to[at] = racing_load(from + at);
+}
+
+}  // namespace rollmill

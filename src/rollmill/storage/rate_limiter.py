@@ -1,0 +1,170 @@
+"""Holds collecting and learning together: so many agent steps for each SGD step, over the whole run.
+
+With ``u`` the update interval, ``m`` the minimum size and ``e`` the error buffer, all in agent steps, ``i`` agent steps
+inserted and ``s`` batches drawn:
+
+    a batch may be drawn    while i >= m  and  (s + 1) u <= i - m + e
+    a step may be made      while i + rows <= m + s u + e
+
+This is Reverb's rate limiter in PAL's units (Cassirer et al. 2021, arXiv:2102.04736, section 3.4). Steps under way are
+counted as made, so that many rollout workers cannot be ahead by more than one can. Nobody can be made to wait for ever:
+at any i one of the two is allowed if ``2 e >= u + rows``, which is checked (:func:`least_error_buffer`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from rollmill.native import atomic_add, atomic_compare_exchange, atomic_load, atomic_store
+from rollmill.runtime.arena import ArenaLayout
+
+__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "least_error_buffer"]
+
+_RESERVED, _INSERTED, _DRAWN, _LEARNERS_WAITING, _FIELDS = 0, 1, 2, 3, 4
+_WORDS_OF_LINE = 8
+
+
+def least_error_buffer(*, update_interval: float, group_rows: int) -> float:
+    """The smallest error buffer with which neither side can be made to wait for ever."""
+    return (update_interval + group_rows) / 2
+
+
+@dataclass(frozen=True)
+class RateLimits:
+    """The three numbers, and where inserting ends; all in agent steps.
+
+    Attributes:
+        update_interval: For each batch.
+        min_size: Before the first batch.
+        error_buffer: Ahead or behind.
+        total_steps: After so many no more is inserted; the batches that are due are still drawn.
+    """
+
+    update_interval: float
+    min_size: int
+    error_buffer: float
+    total_steps: int
+
+    def drawable(self, inserted: int) -> int:
+        """How many batches may have been drawn after so many steps."""
+        if inserted < self.min_size:
+            return 0
+        return max(0, int((inserted - self.min_size + self.error_buffer) / self.update_interval + 1e-9))
+
+    def batches_due(self, inserted: int) -> int:
+        """How many batches belong to so many steps, with nobody ahead or behind."""
+        return max(0, int((inserted - self.min_size) / self.update_interval + 1e-9))
+
+    def insertable(self, drawn: int) -> float:
+        """How many steps may have been inserted after so many batches."""
+        return min(self.min_size + drawn * self.update_interval + self.error_buffer, self.total_steps)
+
+
+def add_to_layout(layout: ArenaLayout) -> None:
+    """Reserves the counters, each on a cache line of its own."""
+    layout.add("replay/counters", (_FIELDS, _WORDS_OF_LINE), "int64", poisoned=False)
+
+
+class RateLimiter:
+    """The counters that all processes share; any process may call anything.
+
+    Args:
+        arena: Shared memory that was laid out with :func:`add_to_layout`.
+        limits: The same in every process.
+    """
+
+    def __init__(self, arena: Mapping[str, NDArray[Any]], limits: RateLimits) -> None:
+        self._words = arena["replay/counters"].reshape(-1)
+        self.limits = limits
+
+    def set(self, *, inserted: int, drawn: int) -> None:
+        """Goes on from these counts; before the processes start."""
+        self._put(_RESERVED, inserted)
+        self._put(_INSERTED, inserted)
+        self._put(_DRAWN, drawn)
+
+    @property
+    def inserted(self) -> int:
+        """Agent steps inserted."""
+        return self._get(_INSERTED)
+
+    @property
+    def drawn(self) -> int:
+        """Batches drawn."""
+        return self._get(_DRAWN)
+
+    def try_reserve(self, rows: int) -> bool:
+        """Whether ``rows`` steps may be made now; if so, they are counted as under way."""
+        place = _RESERVED * _WORDS_OF_LINE
+        while True:
+            reserved = atomic_load(self._words, place)
+            if reserved + rows > self.limits.insertable(self.drawn) and not self._completes_the_run(reserved):
+                return False
+            if atomic_compare_exchange(self._words, place, reserved, reserved + rows):
+                return True
+
+    def _completes_the_run(self, reserved: int) -> bool:
+        """Whether the last steps of the run are missing, fewer than a group's rows: then the group makes all of its."""
+        limits = self.limits
+        reached = limits.min_size + self.drawn * limits.update_interval + limits.error_buffer
+        return reserved < limits.total_steps <= reached
+
+    def insert(self, rows: int, *, reserved: int) -> None:
+        """``rows`` of the ``reserved`` steps were made and committed; the others showed no transition."""
+        if rows != reserved:
+            atomic_add(self._words, _RESERVED * _WORDS_OF_LINE, rows - reserved)
+        atomic_add(self._words, _INSERTED * _WORDS_OF_LINE, rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all steps of the run have been inserted."""
+        return self.inserted >= self.limits.total_steps
+
+    @property
+    def may_draw(self) -> bool:
+        """Whether a batch may be drawn now."""
+        return self.drawn < self._drawable()
+
+    def try_draw(self) -> bool:
+        """As :attr:`may_draw`; if so, the batch is counted."""
+        place = _DRAWN * _WORDS_OF_LINE
+        while True:
+            drawn = atomic_load(self._words, place)
+            if drawn >= self._drawable():
+                return False
+            if atomic_compare_exchange(self._words, place, drawn, drawn + 1):
+                return True
+
+    def take_back(self) -> None:
+        """A counted batch was not drawn after all."""
+        atomic_add(self._words, _DRAWN * _WORDS_OF_LINE, -1)
+
+    def _drawable(self) -> int:
+        inserted = self.inserted
+        # At the end nobody is ahead: what was collected is learned from as often as everything before it.
+        of = self.limits.batches_due if inserted >= self.limits.total_steps else self.limits.drawable
+        return of(inserted)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are inserted and all batches that belong to them drawn."""
+        return self.is_full and not self.may_draw
+
+    @property
+    def learners_waiting(self) -> int:
+        """How many learners wait for steps: they want to be woken."""
+        return self._get(_LEARNERS_WAITING)
+
+    def wait_as_learner(self, by: int) -> None:
+        """A learner begins (1) or ends (-1) to wait."""
+        atomic_add(self._words, _LEARNERS_WAITING * _WORDS_OF_LINE, by)
+
+    def _get(self, field: int) -> int:
+        return atomic_load(self._words, field * _WORDS_OF_LINE)
+
+    def _put(self, field: int, value: int) -> None:
+        atomic_store(self._words, field * _WORDS_OF_LINE, value)

@@ -1,0 +1,230 @@
+"""The slots as a replay: a ring of slots, a sum tree over their steps, and a rate limiter.
+
+Nothing is inserted: what the environments write into a slot is the replay. A step's leaf in the tree is 0 while it is
+written, gets the largest priority when the last step that it needs is committed, and is 0 again before anything of it
+is written over; a slot's generation tells who holds on to something older. ``cpp/core/replay_slots.h`` has the life of
+a leaf, and docs/replay.md why nobody ever learns from what is torn or dead.
+
+Of stacks of frames only the newest frame is kept (:class:`rollmill.specs.FrameStack`); the whole stack, as the
+environments show it, stands beside the slots for the policy worker, one for each group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import ReplaySlots, SumTree, atomic_load, atomic_store
+from rollmill.runtime.arena import ArenaLayout
+from rollmill.specs import ArraySpec, EnvSpec, FrameStack
+from rollmill.storage import rate_limiter
+from rollmill.storage.rate_limiter import RateLimiter, RateLimits
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.slots import (
+    SlotField,
+    SlotStore,
+    Topology,
+    add_slots_to_layout,
+    add_tables_to_layout,
+    slot_fields,
+)
+
+__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "replay_fields", "shown_fields"]
+
+# What only on-policy learners look at.
+_NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
+
+
+def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0) -> list[SlotField]:
+    """The arrays of a slot of the replay: of stacks one frame, and nothing that only on-policy learners need."""
+    return [
+        field._replace(item=_kept(field.item))
+        for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
+        if field.name not in _NOT_KEPT
+    ]
+
+
+def shown_fields(spec: EnvSpec) -> dict[str, ArraySpec]:
+    """Name -> spec of the observation's entries that are stacks, as the environments show them."""
+    return {name: item for name, item in spec.observation.items() if item.stack is not None}
+
+
+def _kept(item: ArraySpec) -> ArraySpec:
+    return item if item.stack is None else replace(item, shape=item.shape[1:], stack=None)
+
+
+def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology, config: ReplayConfig) -> None:
+    """Reserves what a replay is: its slots, their links and generations, the tree, and the counters."""
+    add_slots_to_layout(layout, fields, topology)
+    for name in ("replay/next", "replay/previous", "replay/begun"):
+        layout.add(name, (topology.num_slots,), "int64")
+    layout.add("replay/tree", (_tree_nbytes(topology, config),), "uint8", page_aligned=True, poisoned=False)
+    rate_limiter.add_to_layout(layout)
+
+
+def add_beside_to_layout(layout: ArenaLayout, spec: EnvSpec, fields: list[SlotField], topology: Topology) -> None:
+    """Reserves what stands beside the slots and does not outlive the processes."""
+    add_tables_to_layout(layout, fields, topology)
+    for name, item in shown_fields(spec).items():
+        layout.add(f"shown/{name}", (topology.num_groups, topology.group_rows, *item.shape), item.dtype)
+    layout.add("replay/worker_is_held", (topology.num_workers,), "int64", poisoned=False)
+
+
+def _leaves(topology: Topology) -> int:
+    return topology.num_slots * topology.rollout_length * topology.group_rows
+
+
+def _tree_nbytes(topology: Topology, config: ReplayConfig) -> int:
+    return SumTree.nbytes(_leaves(topology), config.fanout, minimum=config.weights == "global")
+
+
+class ReplayStore(SlotStore):
+    """A process's view of the replay. Build one in each process from the same arrays, specs and numbers.
+
+    Args:
+        arrays: The shared memory, by name.
+        spec: The environment.
+        topology: The same in every process.
+        config: The same in every process.
+        limits: Of the rate limiter.
+        create: True in exactly one process, before the others start.
+        is_kept: With ``create``: the slots hold what an earlier run left, which stays.
+
+    Attributes:
+        limiter: Holds collecting and learning together.
+        tree: The sum tree over all steps of all slots: leaf = (slot * T + t) * B + row.
+        stacks: Name -> how the entries are stacked of which one frame is kept.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, NDArray[Any]],
+        spec: EnvSpec,
+        topology: Topology,
+        config: ReplayConfig,
+        limits: RateLimits,
+        *,
+        create: bool = False,
+        is_kept: bool = False,
+    ) -> None:
+        """Builds the views, and in the creating process the contents that others rely on."""
+        fields = replay_fields(spec, rollout_length=topology.rollout_length)
+        super().__init__(arrays, fields, topology, create=create, is_kept=is_kept)
+        self._next, self._previous = arrays["replay/next"], arrays["replay/previous"]
+        self._begun = arrays["replay/begun"]
+        self._worker_is_held = arrays["replay/worker_is_held"]
+        self.stacks: dict[str, FrameStack] = {
+            name: item.stack for name, item in spec.observation.items() if item.stack is not None
+        }
+        self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
+        self.limiter = RateLimiter(arrays, limits)
+        self.tree = SumTree(
+            arrays["replay/tree"],
+            _leaves(topology),
+            fanout=config.fanout,
+            minimum=config.weights == "global",
+            create=create and not is_kept,
+        )
+        if create:
+            self._worker_is_held[:] = 0
+        if create and not is_kept:
+            self._next[:] = self._previous[:] = -1
+            self._begun[:] = 0
+            self.limiter.set(inserted=0, drawn=0)
+        if create and is_kept:
+            # Whoever held the tree's lock may have died with it.
+            self.tree.rebuild()
+        self.slots = ReplaySlots(
+            self.tree,
+            rollout_length=topology.rollout_length,
+            rows=topology.group_rows,
+            n_step=config.n_step,
+            history=max((stack.depth for stack in self.stacks.values()), default=1) - 1,
+            reward=self.arrays["reward"],
+            terminated=self.arrays["terminated"],
+            truncated=self.arrays["truncated"],
+            valid=self.arrays["valid"],
+            reset=self.arrays["reset"],
+            generation=self.generation,
+            next=self._next,
+            previous=self._previous,
+        )
+
+    # --- The rollout worker that owns the slot.
+
+    def begin(self, slot: int, previous: int) -> None:
+        """A free slot begins as the successor of ``previous`` (``NO_SLOT``: of none)."""
+        self._begun[slot] = self.limiter.inserted
+        self.slots.begin(slot, previous)
+
+    def commit(self, slot: int, step: int, pending: NDArray[np.int64]) -> int:
+        """Step ``step`` and the observation after it stand in the slot: what misses nothing now becomes live.
+
+        Args:
+            slot: The slot.
+            step: Which of its steps.
+            pending: int64 ``[B]``, the group's own: how many steps of each row wait for later ones; 0 at first.
+
+        Returns:
+            How many rows' steps are transitions.
+        """
+        return self.slots.commit(slot, step, pending)
+
+    def evict(self, slot: int) -> None:
+        """Takes a slot out of the replay, so that it may be written over."""
+        self.slots.evict(slot)
+
+    def shown(self, group: int, slot: int, step: int) -> dict[str, NDArray[Any]]:
+        """Where the environments of a group show x_t: in the slot, but for stacks of frames."""
+        return {
+            name: self._shown[name][group] if name in self._shown else array[slot, step]
+            for name, array in self.observation.items()
+        }
+
+    def keep_newest_frames(self, group: int, slot: int, step: int) -> None:
+        """Takes over into the slot, as x_t, the newest frame of each stack that is shown."""
+        for name, shown in self._shown.items():
+            self.observation[name][slot, step] = shown[group][:, -1]
+
+    def holds(self, slot: int) -> bool:
+        """Whether any step of the slot is live."""
+        return self.limiter.inserted > 0 and self.priority_of(slot) > 0.0
+
+    def by_age(self, slots: Iterable[int]) -> list[int]:
+        """The slots, the one that was begun first at the front."""
+        return sorted(slots, key=lambda slot: (int(self._begun[slot]), slot))
+
+    def priority_of(self, slot: int) -> float:
+        """Sum of the priorities of a slot's steps."""
+        per_slot = self.topology.rollout_length * self.topology.group_rows
+        return float(self.tree.priorities(slot * per_slot, per_slot).sum(dtype=np.float64))
+
+    # --- Waiting for each other.
+
+    def set_held(self, worker: int, is_held: bool) -> None:
+        """Says whether the rate limiter holds any group of this rollout worker."""
+        atomic_store(self._worker_is_held, worker, int(is_held))
+
+    def wake_held(self) -> None:
+        """Wakes the rollout workers that are held, so that they look at the rate limiter again."""
+        for worker in range(self.topology.num_workers):
+            if atomic_load(self._worker_is_held, worker):
+                self.inboxes[worker].wake()
+
+    def wake_learners(self) -> None:
+        """Wakes the learners, so that they look at the rate limiter again."""
+        for ring in self.completed:
+            ring.wake()
+
+    # --- The policy worker.
+
+    def shown_to(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Any]:
+        """x_t of some groups, name -> ``[n, B, ...]``, whole stacks; copies."""
+        return {
+            name: self._shown[name][groups] if name in self._shown else array[slots, steps]
+            for name, array in self.observation.items()
+        }

@@ -1,0 +1,115 @@
+"""The configuration of a replay. Imports nothing: every process reads it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+__all__ = ["Remover", "ReplayConfig", "WeightNormalisation"]
+
+Remover = Literal["fifo", "uniform", "lowest_priority"]
+WeightNormalisation = Literal["batch", "global", "none"]
+
+_FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """What is kept, what is drawn of it, and how collecting and learning are held together.
+
+    Attributes:
+        capacity: Transitions that can be drawn at once, at least. Slots that are being written come on top.
+        min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``).
+        update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
+            ``batch_size / update_interval`` is Reverb's samples per insert. It holds over the whole run, however fast
+            the processes are: whoever is ahead waits.
+        error_buffer: How many agent steps collecting may be ahead of or behind that, so that neither waits for each
+            single step of the other. "auto": one step of every environment, and one update interval.
+        n_step: Rewards that are added up before the bootstrap (Sutton 1988; 3 in Rainbow). At most ``rollout_length``.
+        priorities: "uniform": every transition is as likely; "proportional": by its last temporal-difference error
+            (Schaul et al. 2016, arXiv:1511.05952, section 3.3).
+        alpha: Exponent of the priorities. 0.6 is the paper's.
+        beta: Exponent of the importance weights in the beginning. 0.4 is the paper's.
+        beta_end: The same at the end of the run; in between it is linear in agent steps. 1 is the paper's.
+        epsilon: Added to each error, so that no transition is never drawn again.
+        max_priority_decay: Factor on the largest priority so far at each update; new transitions get that priority. 1
+            keeps it (the paper's); a little less forgets an outlier.
+        weights: What importance weights are divided by: the largest in their batch, the largest possible in the whole
+            replay ("global", the paper's), or nothing.
+        stratified: Draw one transition out of each of ``batch_size`` equal parts of the priorities' sum (the paper's
+            appendix B.2.1), instead of each out of the whole.
+        fanout: K of the sum tree.
+        remover: Which completed slot of a rollout worker is written over when none is free: the oldest, any, or the one
+            with the smallest sum of priorities.
+        storage: "memory", or "file": the replay is a file in the run's directory, and a run that is resumed has it.
+    """
+
+    capacity: int = 1_000_000
+    min_size: int = 10_000
+    update_interval: float = 1.0
+    error_buffer: float | Literal["auto"] = "auto"
+    n_step: int = 1
+    priorities: Literal["uniform", "proportional"] = "uniform"
+    alpha: float = 0.6
+    beta: float = 0.4
+    beta_end: float = 1.0
+    epsilon: float = 1e-6
+    max_priority_decay: float = 1.0
+    weights: WeightNormalisation = "batch"
+    stratified: bool = False
+    fanout: int = 16
+    remover: Remover = "fifo"
+    storage: Literal["memory", "file"] = "memory"
+
+    @property
+    def is_prioritised(self) -> bool:
+        """Whether priorities follow what is learned."""
+        return self.priorities == "proportional"
+
+    def beta_at(self, progress: float) -> float:
+        """Beta after this share of the run, 0 to 1."""
+        return self.beta + (self.beta_end - self.beta) * min(max(progress, 0.0), 1.0)
+
+    def __post_init__(self) -> None:
+        """Refuses values that cannot be meant.
+
+        Raises:
+            ValueError: Naming the field, the value, and what is allowed.
+        """
+        for name in ("capacity", "min_size", "n_step"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"replay.{name}={value!r}: give an integer of at least 1")
+        self._check("update_interval", self.update_interval, 0.0, math.inf, "above 0 (agent steps for each SGD step)")
+        if self.error_buffer != "auto":
+            self._check("error_buffer", self.error_buffer, 0.0, math.inf, "above 0 (agent steps), or 'auto'")
+        self._check("alpha", self.alpha, -1e-300, 1.0, "in [0, 1]")
+        self._check("beta", self.beta, -1e-300, 1.0, "in [0, 1]")
+        self._check("beta_end", self.beta_end, -1e-300, 1.0, "in [0, 1]")
+        self._check(
+            "epsilon", self.epsilon, 0.0, math.inf, "above 0: with 0, what is learned well is never drawn again"
+        )
+        self._check("max_priority_decay", self.max_priority_decay, 0.0, 1.0, "above 0 and at most 1")
+        if self.fanout not in _FANOUTS:
+            raise ValueError(f"replay.fanout={self.fanout!r}: choose one of {', '.join(map(str, _FANOUTS))}")
+        choices: dict[str, tuple[Any, ...]] = {
+            "priorities": ("uniform", "proportional"),
+            "weights": get_args(WeightNormalisation),
+            "remover": get_args(Remover),
+            "storage": ("memory", "file"),
+        }
+        for name, allowed in choices.items():
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"replay.{name}={getattr(self, name)!r}: choose {' or '.join(map(repr, allowed))}")
+        if self.min_size > self.capacity:
+            raise ValueError(
+                f"replay.min_size={self.min_size} is more than replay.capacity={self.capacity}: learning would never "
+                "begin; use a smaller min_size or a larger capacity"
+            )
+
+    @staticmethod
+    def _check(name: str, value: Any, above: float, most: float, allowed: str) -> None:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not is_number or not math.isfinite(value) or not above < value <= most:
+            raise ValueError(f"replay.{name}={value!r}: give a finite number {allowed}")
