@@ -14,6 +14,7 @@ from rollmill.models.distributions import ActionDistribution
 from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
+from rollmill.models.memory_format import set_channels_last
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
 from rollmill.models.precision import wide
@@ -209,12 +210,7 @@ class ActorCritic(nn.Module):
 
     def set_channels_last(self, enabled: bool) -> None:
         """Whether images and the convolutions' weights are in channels_last memory (the default) or channels-first."""
-        for module in self.modules():
-            if isinstance(module, ImageInput):
-                module.channels_last = enabled
-            if isinstance(module, nn.Conv2d):
-                layout = torch.channels_last if enabled else torch.contiguous_format
-                module.weight.data = module.weight.data.contiguous(memory_format=layout)
+        set_channels_last(self, enabled)
 
     def _encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
         """Features ``[N, F]`` of the actor, and of the critic where that has an encoder of its own."""

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from rollmill.models.device import has_bf16_units
 
-__all__ = ["settled_precision", "wide"]
+__all__ = ["in_full_precision", "settled_precision", "wide"]
+
+T = TypeVar("T")
 
 
 def wide(x: Tensor) -> Tensor:
     """``x`` in float32; in float64 where it is that already, in networks of double precision."""
     return x if x.dtype == torch.float64 else x.float()
+
+
+def in_full_precision(head: Callable[..., T], *features: Tensor) -> T:
+    """``head(*features)`` in float32 (or float64), autocast or not: a value in bfloat16 has three digits."""
+    # Entering a context costs as much as a small layer, so only where autocast is on.
+    device = features[0].device.type
+    if torch.is_autocast_enabled(device):
+        with torch.autocast(device, enabled=False):
+            return head(*map(wide, features))
+    return head(*map(wide, features))
 
 
 def settled_precision(device: torch.device, *, has_images: bool) -> Literal["fp32", "bf16"]:

@@ -1,0 +1,222 @@
+"""What an off-policy algorithm is: networks, a way to act, and losses, each for an optimiser of its own."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.models.config import ModelConfig
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["Action", "Explore", "Loss", "Objective", "OffPolicyAlgorithm", "TransitionBatch"]
+
+_HARD_UPDATE_EVERY = 2500  # SGD steps: SB3's DQN copies every 10,000 agent steps, with one SGD step for each 4
+
+
+class TransitionBatch(NamedTuple):
+    """N transitions (x_t, a_t, R_t, x_{t+k}), on the learner's device.
+
+    Attributes:
+        observation: Name -> ``[N, ...]``, x_t.
+        discrete: int32 ``[N, K]``, the choices of a_t; None without categorical heads.
+        continuous: float32 ``[N, C]``, the real numbers of a_t in [-1, 1], which stand for the Box's bounds; None
+            without real heads.
+        reward: float32 ``[N]``, ``sum_{j<k} gamma^j r_{t+j}``.
+        discount: float32 ``[N]``, gamma^k: what x_{t+k}'s value counts; 0 where the episode terminated before.
+        next_observation: Name -> ``[N, ...]``, x_{t+k}; the true final observation of a truncated episode.
+        action_mask: bool ``[N, mask_size]`` at x_t; None where the environment has none.
+        next_action_mask: Likewise at x_{t+k}.
+        weight: float32 ``[N]``, importance weights of prioritised replay; ones where it is uniform.
+    """
+
+    observation: Mapping[str, Tensor]
+    discrete: Tensor | None
+    continuous: Tensor | None
+    reward: Tensor
+    discount: Tensor
+    next_observation: Mapping[str, Tensor]
+    action_mask: Tensor | None
+    next_action_mask: Tensor | None
+    weight: Tensor
+
+
+class Explore(NamedTuple):
+    """Who asks for an exploring action, and when.
+
+    Attributes:
+        agent_steps: Of the run so far, all rows together.
+        total_steps: Agent steps that the run is to have.
+        rows: int64 ``[N]``: which of the run's rows these are.
+        num_rows: Rows of the run.
+        reset: bool ``[N]``: rows whose observation is the first one of an episode.
+        generator: Randomness, of the observation's device.
+    """
+
+    agent_steps: int
+    total_steps: int
+    rows: Tensor
+    num_rows: int
+    reset: Tensor
+    generator: torch.Generator
+
+
+class Action(NamedTuple):
+    """Actions: ``discrete`` int32 ``[N, K]`` and ``continuous`` float32 ``[N, C]`` in [-1, 1]; None without columns."""
+
+    discrete: Tensor | None
+    continuous: Tensor | None
+
+
+class Loss(NamedTuple):
+    """What an objective gives for a batch.
+
+    Attributes:
+        value: Scalar, to be minimised.
+        td_error: ``[N]``, absolute temporal differences, detached: the transitions' new priorities; None where the
+            objective has none.
+        statistics: Name -> detached scalar, on the device.
+    """
+
+    value: Tensor
+    td_error: Tensor | None
+    statistics: Mapping[str, Tensor]
+
+
+class Objective(NamedTuple):
+    """What one optimiser does.
+
+    Attributes:
+        name: ``"critic"``, for statistics and checkpoints.
+        parameters: What it changes; what else the loss depends on gets no gradient.
+        loss: Of a batch; the generator (of the batch's device, None is torch's global one) is for noise.
+        learning_rate: None is the learner's.
+        every: Takes part in every so-manieth SGD step.
+    """
+
+    name: str
+    parameters: Sequence[nn.Parameter]
+    loss: Callable[[TransitionBatch, torch.Generator | None], Loss]
+    learning_rate: float | None
+    every: int = 1
+
+
+class OffPolicyAlgorithm(nn.Module, ABC):
+    """An off-policy algorithm; learners and policy workers build the same one.
+
+    A subclass sets ``acting`` and writes :meth:`act`, :meth:`objectives` and :meth:`target_pairs`; see
+    :mod:`rollmill.algorithms.registry` for an example.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row.
+        model: What networks.
+        config: What is learned.
+
+    Attributes:
+        acting: The submodule whose weights a policy worker needs; :meth:`act` uses no other weights.
+        state_size: Width of the recurrent state; 0, since there is none yet.
+        published_tau: What ``tau=None`` stands for.
+        published_policy_delay: What ``policy_delay=None`` stands for.
+    """
+
+    acting: nn.Module
+    state_size: int = 0
+    published_tau: float = 0.005
+    published_policy_delay: int = 1
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        config: OffPolicyConfig,
+    ) -> None:
+        super().__init__()
+        self.observation_spec = observation
+        self.action_spec = action
+        self.model_config = model
+        self.config = config
+        self._targets: _Targets | None = None
+
+    @property
+    def tau(self) -> float:
+        """Share of the online weights in an update of the target ones."""
+        return self.published_tau if self.config.tau is None else self.config.tau
+
+    @property
+    def policy_delay(self) -> int:
+        """SGD steps for each one of the actor."""
+        return self.published_policy_delay if self.config.policy_delay is None else self.config.policy_delay
+
+    @property
+    def target_update_every(self) -> int:
+        """SGD steps from one update of the targets to the next."""
+        if self.config.target_update_every is not None:
+            return self.config.target_update_every
+        return _HARD_UPDATE_EVERY if self.tau == 1.0 else self.policy_delay
+
+    @abstractmethod
+    def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
+        """Choose actions, without gradient.
+
+        Args:
+            observation: Name -> ``[N, ...]``.
+            action_mask: bool ``[N, mask_size]`` or None.
+            explore: None asks for the best actions known, deterministically.
+        """
+
+    @abstractmethod
+    def objectives(self) -> Sequence[Objective]:
+        """What an SGD step consists of, in order; asked for once, when the parameters are on their device."""
+
+    @abstractmethod
+    def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
+        """(online, target) networks of the same structure."""
+
+    @torch.no_grad()
+    def update_targets(self, sgd_step: int) -> None:
+        """Move the target networks towards the online ones, if their turn has come; buffers are copied.
+
+        Args:
+            sgd_step: SGD steps done, the one before this call included.
+        """
+        if sgd_step % self.target_update_every:
+            return
+        if self._targets is None:
+            self._targets = _Targets.of(self.target_pairs())
+        online, targets, online_buffers, target_buffers = self._targets
+        if self.tau == 1.0:
+            torch._foreach_copy_(targets, online)
+        else:
+            torch._foreach_lerp_(targets, online, self.tau)
+        if online_buffers:
+            torch._foreach_copy_(target_buffers, online_buffers)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OffPolicyAlgorithm:
+        # On another device the tensors may be other ones.
+        self._targets = None
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return self
+
+
+class _Targets(NamedTuple):
+    """Tensors of the pairs, each target once: networks may share an encoder."""
+
+    online: list[Tensor]
+    targets: list[Tensor]
+    online_buffers: list[Tensor]
+    target_buffers: list[Tensor]
+
+    @classmethod
+    def of(cls, pairs: Sequence[tuple[nn.Module, nn.Module]]) -> _Targets:
+        parameters: dict[Tensor, Tensor] = {}
+        buffers: dict[Tensor, Tensor] = {}
+        for online, target in pairs:
+            parameters |= zip(target.parameters(), online.parameters(), strict=True)
+            buffers |= zip(target.buffers(), online.buffers(), strict=True)
+        return cls(list(parameters.values()), list(parameters), list(buffers.values()), list(buffers))

@@ -1,0 +1,117 @@
+"""Exploring actions: epsilon-greedy choices, noise on real numbers, and uniformly random ones to begin with."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.algorithms.base import Explore
+from rollmill.algorithms.config import OffPolicyConfig
+
+__all__ = ["ActionNoise", "epsilon_greedy", "epsilon_of", "ladder", "random_choices", "scheduled_epsilon"]
+
+
+def scheduled_epsilon(config: OffPolicyConfig, agent_steps: int, total_steps: int) -> float:
+    """Linear from ``epsilon_start`` to ``epsilon_end``, and constant from there (Mnih et al. 2015, Methods)."""
+    decay = config.epsilon_steps or config.epsilon_fraction * total_steps
+    progress = min(1.0, agent_steps / decay) if decay else 1.0
+    return config.epsilon_start + progress * (config.epsilon_end - config.epsilon_start)
+
+
+def ladder(rows: Tensor, num_rows: int, epsilon: float, alpha: float) -> Tensor:
+    """Ape-X' epsilons, float32 ``[N]``: ``epsilon ** (1 + alpha * i / (num_rows - 1))`` for row i.
+
+    Horgan et al. 2018, https://arxiv.org/abs/1803.00933, section 4.1. A single row gets ``epsilon``.
+
+    Args:
+        rows: int64 ``[N]``, i.
+        num_rows: Rows of the run.
+        epsilon: Of row 0, the most curious one.
+        alpha: The last row's is ``epsilon ** (1 + alpha)``.
+    """
+    return torch.exp(math.log(epsilon) * (1.0 + rows * (alpha / max(1, num_rows - 1))))
+
+
+def epsilon_of(config: OffPolicyConfig, explore: Explore) -> Tensor | float:
+    """Probability of a random choice: one for all rows, or ``[N]``."""
+    if explore.agent_steps < config.random_steps:
+        return 1.0
+    if config.epsilon_kind == "ladder":
+        return ladder(explore.rows, explore.num_rows, config.ladder_epsilon, config.ladder_alpha)
+    return scheduled_epsilon(config, explore.agent_steps, explore.total_steps)
+
+
+def random_choices(allowed: Tensor, generator: torch.Generator | None) -> Tensor:
+    """One of the allowed choices, all equally probable.
+
+    Args:
+        allowed: bool ``[..., n]``, at least one of n.
+        generator: Of its device.
+
+    Returns:
+        int64 ``[...]``.
+    """
+    score = torch.rand(allowed.shape, generator=generator, device=allowed.device)
+    return torch.where(allowed, score, -1.0).argmax(-1)
+
+
+def epsilon_greedy(
+    greedy: Tensor, allowed: Tensor, epsilon: Tensor | float, generator: torch.Generator | None
+) -> Tensor:
+    """With probability epsilon a row's whole action is random, else it is the greedy one.
+
+    Args:
+        greedy: int64 ``[N, K]``.
+        allowed: bool ``[N, K, n]``.
+        epsilon: ``[N]`` or one for all.
+        generator: Of their device.
+
+    Returns:
+        int64 ``[N, K]``.
+    """
+    is_random = torch.rand(len(greedy), generator=generator, device=greedy.device) < epsilon
+    return torch.where(is_random.unsqueeze(-1), random_choices(allowed, generator), greedy)
+
+
+class ActionNoise(nn.Module):
+    """Noise on deterministic actions, and uniformly random ones to begin with.
+
+    The Ornstein-Uhlenbeck process of each row lives here, in a buffer that is no weight: a policy worker has its own.
+    It starts at 0 in every episode and then is, in steps of dt (Euler-Maruyama; Lillicrap et al. 2016, section 7)::
+
+        x <- x - theta x dt + sigma sqrt(dt) N(0, 1)
+
+    Args:
+        size: C, real numbers of an action.
+        config: Which noise.
+    """
+
+    state: Tensor
+
+    def __init__(self, size: int, config: OffPolicyConfig) -> None:
+        super().__init__()
+        self.size = size
+        self.config = config
+        self.register_buffer("state", torch.zeros(0, size), persistent=False)
+
+    def forward(self, action: Tensor, explore: Explore) -> Tensor:
+        """Float32 ``[N, C]`` in [-1, 1] to as many exploring ones."""
+        config = self.config
+        if explore.agent_steps < config.random_steps:
+            uniform = torch.rand(action.shape, generator=explore.generator, device=action.device)
+            return uniform * 2.0 - 1.0
+        normal = torch.randn(action.shape, generator=explore.generator, device=action.device)
+        if config.noise_kind == "gaussian":
+            return (action + config.noise_std * normal).clamp_(-1.0, 1.0)
+        return (action + self._process(normal, explore)).clamp_(-1.0, 1.0)
+
+    def _process(self, normal: Tensor, explore: Explore) -> Tensor:
+        if len(self.state) != explore.num_rows:
+            self.state = normal.new_zeros(explore.num_rows, self.size)
+        config = self.config
+        x = torch.where(explore.reset.unsqueeze(-1), 0.0, self.state[explore.rows])
+        x = x * (1.0 - config.ou_theta * config.ou_dt) + (config.noise_std * math.sqrt(config.ou_dt)) * normal
+        self.state.index_copy_(0, explore.rows, x)
+        return x

@@ -1,0 +1,102 @@
+'''Off-policy algorithms by name, and the door for a user's own.
+
+An algorithm of one's own is a class with a way to act and a loss; most change the loss of a built-in one. Munchausen
+DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole::
+
+    class MunchausenDQN(DQN):
+        """DQN whose target adds the scaled log-probability of the action that was taken."""
+
+        ALPHA, TAU, LOWEST = 0.9, 0.03, -1.0
+
+        def target(self, batch: TransitionBatch) -> Tensor:
+            with torch.no_grad():
+                q = self.values(self.target_network, batch.observation, batch.action_mask)
+                next_q = self.values(self.target_network, batch.next_observation, batch.next_action_mask)
+                log_policy = (q / self.TAU).log_softmax(-1)
+                taken = log_policy.gather(-1, batch.discrete.long().unsqueeze(-1)).squeeze(-1)
+                next_policy = (next_q / self.TAU).log_softmax(-1)
+                soft = (next_policy.exp() * (next_q - self.TAU * next_policy)).sum(-1)
+                bonus = self.ALPHA * (self.TAU * taken).clamp(self.LOWEST, 0.0)
+                return batch.reward + bonus.mean(-1) + batch.discount * soft.mean(-1)
+
+
+    register_algorithm("munchausen_dqn", MunchausenDQN)
+
+and then ``OffPolicyConfig(algorithm="munchausen_dqn")``.
+'''
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.sac import SAC
+from rollmill.models.config import ModelConfig
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["AlgorithmFactory", "UnknownAlgorithmError", "make_algorithm", "register_algorithm"]
+
+AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, OffPolicyConfig], OffPolicyAlgorithm]
+
+
+class UnknownAlgorithmError(ValueError):
+    """An algorithm's name that nobody registered."""
+
+
+_algorithms: dict[str, AlgorithmFactory] = {"dqn": DQN, "sac": SAC}
+_BUILT_IN = frozenset(_algorithms)
+
+
+def register_algorithm(name: str, factory: AlgorithmFactory) -> None:
+    """Make ``OffPolicyConfig(algorithm=name)`` build ``factory(observation, action, model_config, config)``.
+
+    Every process that builds algorithms must register it, so do it in a module that is imported everywhere
+    (``--import``).
+
+    Args:
+        name: A new name.
+        factory: A subclass of :class:`rollmill.algorithms.base.OffPolicyAlgorithm`, or a function that gives an
+            instance of one.
+
+    Raises:
+        ValueError: The name is taken by another factory.
+    """
+    if _algorithms.get(name, factory) is not factory:
+        raise ValueError(f"algorithm {name!r} exists already; choose a name other than {', '.join(_algorithms)}")
+    _algorithms[name] = factory
+
+
+def is_registered_algorithm(name: str) -> bool:
+    """Whether :func:`register_algorithm` was given this name."""
+    return name in _algorithms.keys() - _BUILT_IN
+
+
+def make_algorithm(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
+) -> OffPolicyAlgorithm:
+    """The algorithm that ``config`` names.
+
+    Raises:
+        UnknownAlgorithmError: Nobody registered ``config.algorithm``.
+        TypeError: The registered factory gave something else than an ``OffPolicyAlgorithm``.
+        ValueError: The configuration or the algorithm does not fit the specs.
+    """
+    name = config.algorithm
+    if name not in _algorithms:
+        near = difflib.get_close_matches(name, _algorithms)
+        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+        raise UnknownAlgorithmError(
+            f"algorithm {name!r} is not known; {hint}known: {', '.join(sorted(_algorithms))}. Your own: "
+            f"rollmill.algorithms.registry.register_algorithm({name!r}, factory) in a module that every process "
+            "imports (--import)"
+        )
+    algorithm = _algorithms[name](observation, action, model, config)
+    if not isinstance(algorithm, OffPolicyAlgorithm):
+        raise TypeError(
+            f"algorithm {name!r} gave a {type(algorithm).__name__}; it must give an instance of a subclass of "
+            "rollmill.algorithms.base.OffPolicyAlgorithm"
+        )
+    return algorithm

@@ -1,0 +1,44 @@
+"""What algorithms ask of an environment's actions, and what they say where it is not so."""
+
+from __future__ import annotations
+
+from rollmill.specs import ActionSpec, BoxHead
+
+__all__ = ["require_bounded_box", "require_categorical"]
+
+
+def require_categorical(algorithm: str, action: ActionSpec) -> None:
+    """Checks that an action consists of choices.
+
+    Raises:
+        ValueError: It has real numbers.
+    """
+    if action.num_continuous or not action.num_discrete:
+        raise ValueError(
+            f"{algorithm} rates every choice, but the action space is {_describe(action)}; allowed: Discrete, "
+            "MultiDiscrete. Use algorithm='sac', 'td3' or 'ddpg' for a Box, or an on-policy algorithm"
+        )
+
+
+def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
+    """Checks that an action consists of real numbers with finite bounds.
+
+    Raises:
+        ValueError: It has choices, or no bounds.
+    """
+    if action.num_discrete or not action.num_continuous:
+        raise ValueError(
+            f"{algorithm} acts in real numbers, but the action space is {_describe(action)}; allowed: a bounded Box. "
+            "Use algorithm='dqn' or 'sac' for choices, or an on-policy algorithm"
+        )
+    for head in action.heads:
+        if isinstance(head, BoxHead) and not head.is_bounded:
+            raise ValueError(
+                f"{algorithm} needs finite bounds, but the action space is a Box with low={head.low}, "
+                f"high={head.high}; rescale the environment's action space (gymnasium.wrappers.RescaleAction)"
+            )
+
+
+def _describe(action: ActionSpec) -> str:
+    heads = [f"Box{head.shape}" if isinstance(head, BoxHead) else f"{head.n} choices" for head in action.heads]
+    return f"{action.structure} of {', '.join(heads) or 'nothing'}"

@@ -1,0 +1,168 @@
+"""One SGD step of an off-policy algorithm: its objectives in order, then its target networks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.optimisers import (
+    NonFiniteGuard,
+    clip_grad_norm_,
+    load_optimiser_state,
+    make_optimiser,
+    optimiser_state,
+    set_learning_rate,
+)
+from rollmill.models.memory_format import set_channels_last
+
+__all__ = ["OffPolicyUpdater"]
+
+
+class OffPolicyUpdater:
+    """Learns from batches of transitions: owns the optimisers, not the weights' publication.
+
+    Args:
+        algorithm: On its device, in its precision.
+        config: Optimiser, learning rate and ``max_grad_norm``, which bounds each objective's gradient.
+        generator: Noise of the losses, of the algorithm's device; None is torch's global one.
+        precision: ``"bf16"`` runs the losses under autocast; ``"fp64"`` makes the parameters double.
+        channels_last: Memory format of convolutions.
+
+    Attributes:
+        sgd_steps: SGD steps done.
+        learning_rates: Objective -> its learning rate, as configured; a schedule scales them.
+    """
+
+    def __init__(
+        self,
+        algorithm: OffPolicyAlgorithm,
+        config: LearnerConfig,
+        *,
+        generator: torch.Generator | None = None,
+        precision: Literal["fp32", "bf16", "fp64"] = "fp32",
+        channels_last: bool = True,
+    ) -> None:
+        """Makes the optimisers."""
+        if precision == "fp64":
+            algorithm.double()
+        set_channels_last(algorithm, channels_last)
+        self._algorithm = algorithm
+        self._generator = generator
+        self._precision = precision
+        self._max_grad_norm = config.max_grad_norm
+        self._objectives = list(algorithm.objectives())
+        self._device = self._objectives[0].parameters[0].device
+        self._optimisers = [
+            make_optimiser(
+                o.parameters,
+                config if o.learning_rate is None else replace(config, learning_rate=o.learning_rate),
+                self._device,
+            )
+            for o in self._objectives
+        ]
+        self.learning_rates = {o.name: o.learning_rate or config.learning_rate for o in self._objectives}
+        self._guard = NonFiniteGuard(self._device)
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self.sgd_steps = 0
+
+    def step(self, batch: TransitionBatch) -> Tensor | None:
+        """One SGD step; nothing waits for the device.
+
+        Args:
+            batch: On the algorithm's device.
+
+        Returns:
+            float32 ``[N]``: absolute temporal differences, or None if no objective has them.
+        """
+        self.sgd_steps += 1
+        td_error = None
+        for objective, optimiser in zip(self._objectives, self._optimisers, strict=True):
+            if self.sgd_steps % objective.every:
+                continue
+            with self._autocast():
+                loss = objective.loss(batch, self._generator)
+            optimiser.zero_grad(set_to_none=True)
+            # What is not this objective's gets no gradient, and none is computed for it.
+            loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]
+            norm = clip_grad_norm_(objective.parameters, self._max_grad_norm, self._guard)
+            optimiser.step()
+            self._note(objective, loss.statistics, norm)
+            if td_error is None:
+                td_error = loss.td_error
+        self._algorithm.update_targets(self.sgd_steps)
+        return td_error
+
+    def check(self) -> None:
+        """Whether all gradients since the last check were finite; the one other place that waits for the device.
+
+        Raises:
+            NonFiniteGradientError: One was not; it has been replaced by zeros.
+        """
+        self._guard.check(self._what_was_not_finite)
+
+    def take_statistics(self) -> dict[str, float]:
+        """Means over the SGD steps since the last call; waits for the device."""
+        if not self._sums:
+            return {}
+        values = torch.stack(list(self._sums.values())).tolist()
+        means = {name: value / self._counts[name] for name, value in zip(self._sums, values, strict=True)}
+        self._sums.clear()
+        self._counts.clear()
+        return means
+
+    def scale_learning_rates(self, factor: float) -> None:
+        """Sets every objective's learning rate to ``factor`` times its configured one."""
+        for optimiser, rate in zip(self._optimisers, self.learning_rates.values(), strict=True):
+            set_learning_rate(optimiser, factor * rate)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the algorithm's own state: moments and the count of steps."""
+        optimisers = {
+            o.name: optimiser_state(optimiser) for o, optimiser in zip(self._objectives, self._optimisers, strict=True)
+        }
+        return {"sgd_steps": self.sgd_steps, "optimisers": optimisers}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave.
+
+        Raises:
+            ValueError: It is of another algorithm, optimiser or network.
+        """
+        names = [o.name for o in self._objectives]
+        if list(state["optimisers"]) != names:
+            raise ValueError(
+                f"the checkpoint has optimisers of {', '.join(state['optimisers'])}, this algorithm of "
+                f"{', '.join(names)}: resume with the saved off_policy configuration, or start a new run"
+            )
+        for name, optimiser in zip(names, self._optimisers, strict=True):
+            load_optimiser_state(optimiser, state["optimisers"][name])
+        self.sgd_steps = state["sgd_steps"]
+
+    def _note(self, objective: Objective, statistics: Mapping[str, Tensor], norm: Tensor) -> None:
+        for name, value in (*statistics.items(), (f"{objective.name}_gradient_norm", norm)):
+            if name in self._sums:
+                self._sums[name] += value
+                self._counts[name] += 1
+            else:
+                self._sums[name] = value.detach().clone()
+                self._counts[name] = 1
+
+    @contextmanager
+    def _autocast(self) -> Iterator[None]:
+        if self._precision != "bf16":
+            yield
+            return
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+            yield
+
+    def _what_was_not_finite(self) -> str:
+        names = [name for name, value in self._sums.items() if not value.isfinite()]
+        return f"SGD step {self.sgd_steps} or one before; not finite since: {', '.join(names) or 'nothing else'}"

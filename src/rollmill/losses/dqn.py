@@ -1,0 +1,53 @@
+"""Deep Q-learning, of one categorical head or several (branches).
+
+Values are ``[N, K, n]``: N samples, K heads, n choices of each. What is not allowed has a value below all others.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+__all__ = ["double_q_value", "max_q_value", "taken_values"]
+
+
+def taken_values(q: Tensor, action: Tensor) -> Tensor:
+    """Q_d(x, a_d) of each head.
+
+    Args:
+        q: ``[N, K, n]``.
+        action: int ``[N, K]``.
+
+    Returns:
+        ``[N, K]``.
+    """
+    return q.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
+
+
+def max_q_value(target_q: Tensor) -> Tensor:
+    """``max_a Q'(x, a)`` (Mnih et al. 2015, https://doi.org/10.1038/nature14236, equation 1's target).
+
+    With several heads it is the mean of their maxima (Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, equation
+    6 has the same of double Q-learning).
+
+    Args:
+        target_q: ``[N, K, n]``, the target network's.
+
+    Returns:
+        ``[N]``.
+    """
+    return target_q.amax(-1).mean(-1)
+
+
+def double_q_value(online_q: Tensor, target_q: Tensor) -> Tensor:
+    """``Q'(x, argmax_a Q(x, a))`` (van Hasselt et al. 2016, https://arxiv.org/abs/1509.06461, equation 4).
+
+    With several heads it is their mean (Tavakoli et al. 2018, equation 6).
+
+    Args:
+        online_q: ``[N, K, n]``, which chooses.
+        target_q: ``[N, K, n]``, which rates.
+
+    Returns:
+        ``[N]``.
+    """
+    return taken_values(target_q, online_q.argmax(-1)).mean(-1)

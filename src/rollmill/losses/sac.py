@@ -1,0 +1,48 @@
+"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+__all__ = ["sac_actor_loss", "soft_value", "temperature_loss"]
+
+
+def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
+    """``V(x) = min_i Q_i(x, a) - alpha log pi(a | x)`` of an action a ~ pi (equation 3).
+
+    The minimum is clipped double Q-learning's (Fujimoto et al. 2018, equation 10), as section 6 of SAC's paper has it.
+
+    Args:
+        q: ``[E, N]``, of E critics.
+        log_prob: ``[N]``.
+        temperature: alpha, scalar.
+
+    Returns:
+        ``[N]``.
+    """
+    return q.amin(0) - temperature * log_prob
+
+
+def sac_actor_loss(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
+    """Mean of ``alpha log pi(a | x) - min_i Q_i(x, a)`` (equation 9), scalar.
+
+    Args:
+        q: ``[E, N]``, of reparametrised actions.
+        log_prob: ``[N]``.
+        temperature: alpha, scalar, without gradient.
+    """
+    return -soft_value(q, log_prob, temperature).mean()
+
+
+def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+    """``log alpha (H - target)``, scalar: alpha grows while the policy's entropy is below its target.
+
+    Equation 18 has alpha in place of its logarithm; with the logarithm, as in the authors' code and in SB3, the step
+    does not become smaller with alpha.
+
+    Args:
+        log_temperature: Scalar, with gradient.
+        entropy: ``[N]``, of the policy, or an estimate of it as ``-log pi(a | x)``.
+        target_entropy: Nats.
+    """
+    return log_temperature * (entropy.detach().mean() - target_entropy)

@@ -1,0 +1,63 @@
+"""Bootstrapped targets and the losses of temporal differences.
+
+Transitions are those of :class:`rollmill.algorithms.base.TransitionBatch`: ``reward`` is a discounted sum over k steps
+and ``discount`` is gamma^k, or 0 where the episode terminated, so a target is the same expression for every k.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from torch import Tensor
+from torch.nn import functional
+
+__all__ = ["TemporalDifferenceLoss", "bootstrap_target", "temporal_difference_loss"]
+
+
+class TemporalDifferenceLoss(NamedTuple):
+    """``loss``, a scalar to be minimised, and ``error``, the mean ``|delta|`` of each sample, ``[N]``, detached."""
+
+    loss: Tensor
+    error: Tensor
+
+
+def bootstrap_target(reward: Tensor, discount: Tensor, next_value: Tensor) -> Tensor:
+    """``y = sum_{j<k} gamma^j r_{t+j} + gamma^k v(x_{t+k})`` (Sutton & Barto 2018, equation 7.1).
+
+    Args:
+        reward: ``[N]``, the sum.
+        discount: ``[N]``, gamma^k, 0 where the episode terminated.
+        next_value: ``[N]``, finite.
+
+    Returns:
+        ``[N]``.
+    """
+    return reward + discount * next_value
+
+
+def temporal_difference_loss(
+    prediction: Tensor, target: Tensor, weight: Tensor, kind: Literal["mse", "huber"]
+) -> TemporalDifferenceLoss:
+    """Weighted mean of ``l(delta)``, ``delta = prediction - target``.
+
+    ``l`` is ``delta^2 / 2`` (``"mse"``), or that where ``|delta| <= 1`` and ``|delta| - 1/2`` elsewhere (``"huber"``:
+    Mnih et al. 2015, Methods, clip the error's gradient so). The weights are those of prioritised replay (Schaul et al.
+    2016, https://arxiv.org/abs/1511.05952, section 3.4).
+
+    Args:
+        prediction: ``[..., N]``, of several critics or branches, with gradient.
+        target: ``[..., N]`` or ``[N]``.
+        weight: ``[N]``.
+        kind: Which loss.
+
+    Returns:
+        The loss is the sum over what comes before N (each critic has its own) and the mean over N.
+    """
+    delta = prediction - target
+    error = delta.detach().abs()
+    if kind == "huber":
+        each = functional.huber_loss(prediction, target.expand_as(prediction), reduction="none")
+    else:
+        each = 0.5 * delta.square()
+    loss = (weight * each).sum() / prediction.shape[-1]
+    return TemporalDifferenceLoss(loss, error if error.dim() == 1 else error.flatten(0, -2).mean(0))

@@ -1,0 +1,42 @@
+"""Networks that rate one given action of real numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.ensemble import EnsembleMLP
+from rollmill.models.memory_format import set_channels_last
+
+__all__ = ["Critics"]
+
+
+class Critics(nn.Module):
+    """Q_1(x, a), ..., Q_E(x, a): the encoder's features and the action through E perceptrons ``mlp_sizes``.
+
+    Autocast is respected by the encoder and the hidden layers; the last layer computes in float32.
+
+    Args:
+        encoder: Of the observation, for all critics together.
+        width: Of its features.
+        action_size: C.
+        members: E.
+        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+    """
+
+    def __init__(self, encoder: nn.Module, width: int, action_size: int, members: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.layers = EnsembleMLP(
+            members, width + action_size, config.mlp_sizes, 1, activation=config.activation, init=config.init
+        )
+        set_channels_last(self, True)
+
+    def forward(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
+        """Name -> ``[N, ...]`` and float32 ``[N, C]`` to float32 ``[E, N]``."""
+        features = self.encoder(observation)
+        values: Tensor = self.layers(torch.cat([features, action.to(features.dtype)], -1))
+        return values.squeeze(-1)

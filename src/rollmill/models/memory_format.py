@@ -1,0 +1,20 @@
+"""The memory format of images and convolutions."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from rollmill.models.encoders import ImageInput
+
+__all__ = ["set_channels_last"]
+
+
+def set_channels_last(network: nn.Module, enabled: bool) -> None:
+    """Whether images and the convolutions' weights are in channels_last memory, or channels-first."""
+    for module in network.modules():
+        if isinstance(module, ImageInput):
+            module.channels_last = enabled
+        if isinstance(module, nn.Conv2d):
+            layout = torch.channels_last if enabled else torch.contiguous_format
+            module.weight.data = module.weight.data.contiguous(memory_format=layout)

@@ -1,0 +1,76 @@
+"""What all networks of off-policy algorithms have in common."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+from typing import TypeVar
+
+from torch import nn
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.initialisation import activation_module, initialise_dense
+from rollmill.models.linear import Dense
+from rollmill.models.observation import BUILT_IN_ENCODERS, make_encoder
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["dense_layers", "frozen_copy", "make_input_encoder", "off_policy_model"]
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def off_policy_model(config: ModelConfig) -> ModelConfig:
+    """``config`` with what ``"auto"`` stands for in these networks, where it differs from on-policy ones.
+
+    Activations are ReLU and initial weights PyTorch's own, as in the papers of DQN, TD3 and SAC and in SB3 and CleanRL
+    (Sample Factory's encoders keep their ELU).
+
+    Raises:
+        ValueError: It asks for what these networks do not have.
+    """
+    if config.core != "none":
+        raise ValueError(
+            f"model.core is {config.core!r}, but off-policy algorithms learn from single transitions, which hold no "
+            "recurrent state: set model.core='none', or use an on-policy algorithm"
+        )
+    for name in ("normalise_observations", "normalise_images", "normalise_returns", "centre_pixels"):
+        if getattr(config, name):
+            raise ValueError(
+                f"model.{name} is True, but off-policy algorithms have no running statistics yet: set it to False, or "
+                "use an on-policy algorithm"
+            )
+    if config.model != "actor_critic":
+        raise ValueError(
+            f"model.model is {config.model!r}, but a model given to register_model is for on-policy algorithms: leave "
+            "model.model alone and register an encoder, or an algorithm (rollmill.algorithms.registry)"
+        )
+    if config.activation == "auto" and not config.encoder.startswith("sf_"):
+        config = replace(config, activation="relu")
+    return replace(config, init="torch") if config.init == "auto" else config
+
+
+def make_input_encoder(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig
+) -> tuple[nn.Module, int]:
+    """Images through their encoders, everything else as it is (choices one-hot), concatenated; and the width of that.
+
+    For networks that have ``mlp_sizes`` behind it, where actions join. A user's own encoder is used as it is.
+    """
+    if config.encoder in BUILT_IN_ENCODERS:
+        config = replace(config, mlp_sizes=())
+    return make_encoder(observation, action, config)
+
+
+def dense_layers(width: int, sizes: tuple[int, ...], config: ModelConfig) -> tuple[nn.Sequential, int]:
+    """Hidden layers with an activation behind each, and the width of the last one."""
+    layers: list[nn.Module] = []
+    for before, size in pairwise((width, *sizes)):
+        layers += [initialise_dense(Dense(before, size), config.init), activation_module(config.activation, "relu")]
+    return nn.Sequential(*layers), (width, *sizes)[-1]
+
+
+def frozen_copy(network: M) -> M:
+    """A target network: the same values, and nothing asks for its gradient."""
+    return copy.deepcopy(network).requires_grad_(False)

@@ -1,0 +1,128 @@
+"""Networks that rate every choice of every categorical head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.initialisation import initialise_dense
+from rollmill.models.memory_format import set_channels_last
+from rollmill.models.observation import make_encoder
+from rollmill.models.off_policy import dense_layers
+from rollmill.models.precision import in_full_precision
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["FORBIDDEN", "Branches", "QNetwork", "dueling_values"]
+
+FORBIDDEN = -1.0e9
+"""What stands for a choice that is not allowed: below every value, and finite, so that 0 times it is 0."""
+
+
+def dueling_values(value: Tensor, advantage: Tensor, mean_advantage: Tensor) -> Tensor:
+    """``Q(x, a) = V(x) + A(x, a) - mean_a' A(x, a')`` (Wang et al. 2016, arXiv:1511.06581, equation 9).
+
+    Args:
+        value: ``[N, 1, 1]``.
+        advantage: ``[N, K, n]``.
+        mean_advantage: ``[N, K, 1]``, over the choices that exist.
+
+    Returns:
+        ``[N, K, n]``.
+    """
+    return advantage + (value - mean_advantage)
+
+
+class Branches(nn.Module):
+    """The choices of K categorical heads as ``[N, K, n]``, n being the most choices of any head.
+
+    Heads with fewer choices are filled up with ones that do not exist and are never allowed.
+
+    Args:
+        sizes: Choices of each head.
+    """
+
+    index: Tensor
+    exists: Tensor
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.heads, self.most = len(sizes), max(sizes)
+        self.is_regular = len(set(sizes)) == 1
+        offsets = torch.tensor((0, *sizes[:-1])).cumsum(0).unsqueeze(1)
+        choice = torch.arange(self.most)
+        exists = choice < torch.tensor(sizes).unsqueeze(1)
+        self.register_buffer("exists", exists, persistent=False)
+        self.register_buffer("index", torch.where(exists, offsets + choice, offsets).flatten(), persistent=False)
+
+    def split(self, flat: Tensor) -> Tensor:
+        """``[N, sum(sizes)]``, head after head, to ``[N, K, n]``; where there is no choice, its first."""
+        if not self.is_regular:
+            flat = flat.index_select(-1, self.index)
+        return flat.view(len(flat), self.heads, self.most)
+
+    def allowed(self, mask: Tensor | None, rows: int) -> Tensor:
+        """Bool ``[N, K, n]`` of a mask ``[N, sum(sizes)]``; a head whose mask forbids everything is unconstrained."""
+        if mask is None:
+            return self.exists.expand(rows, -1, -1)
+        allowed = self.split(mask.to(torch.bool))
+        if not self.is_regular:
+            allowed = allowed & self.exists
+        return allowed | (self.exists & ~allowed.any(-1, keepdim=True))
+
+    def restrict(self, scores: Tensor, mask: Tensor | None, forbidden: float = FORBIDDEN) -> Tensor:
+        """``[N, K, n]`` with ``forbidden`` where a choice is not allowed, or does not exist."""
+        if mask is None and self.is_regular:
+            return scores
+        return torch.where(self.allowed(mask, len(scores)), scores, forbidden)
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Mean over each head's choices, ``[N, K, n]`` to ``[N, K, 1]``."""
+        if self.is_regular:
+            return x.mean(-1, keepdim=True)
+        return torch.where(self.exists, x, 0.0).sum(-1, keepdim=True) / self.exists.sum(-1, keepdim=True)
+
+
+class QNetwork(nn.Module):
+    """Q(x, a) of every choice: encoder, hidden layers ``head_sizes``, one linear head for all choices.
+
+    With several categorical heads (``MultiDiscrete``) each one's choices are rated by themselves (Tavakoli et al. 2018,
+    https://arxiv.org/abs/1711.08946). A dueling network has two streams of hidden layers, for the state's value and
+    for the advantages (Wang et al. 2016); all heads share the value.
+
+    Autocast is respected by the encoder; what comes behind computes in float32.
+
+    Args:
+        observation: Name -> spec.
+        action: Categorical heads only.
+        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+        dueling: Whether there are two streams.
+    """
+
+    def __init__(
+        self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig, *, dueling: bool = False
+    ) -> None:
+        super().__init__()
+        self.branches = Branches(action.categorical_sizes)
+        self.encoder, width = make_encoder(observation, action, config)
+        self.hidden, hidden_width = dense_layers(width, config.head_sizes, config)
+        self.advantage = initialise_dense(nn.Linear(hidden_width, action.mask_size), config.init, gain=1.0)
+        self.value_hidden = self.value = None
+        if dueling:
+            self.value_hidden = dense_layers(width, config.head_sizes, config)[0]
+            self.value = initialise_dense(nn.Linear(hidden_width, 1), config.init, gain=1.0)
+        set_channels_last(self, True)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`."""
+        return in_full_precision(self._heads, self.encoder(observation))
+
+    def _heads(self, features: Tensor) -> Tensor:
+        advantage = self.branches.split(self.advantage(self.hidden(features)))
+        if self.value is None or self.value_hidden is None:
+            return advantage
+        value = self.value(self.value_hidden(features))
+        return dueling_values(value.unsqueeze(-1), advantage, self.branches.mean(advantage))
