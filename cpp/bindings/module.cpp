@@ -9,6 +9,7 @@ NB_MODULE(_core, m) {
     rollmill::bind_message_lanes(m);
     rollmill::bind_arrays(m);
     rollmill::bind_atomics(m);
+    rollmill::bind_sum_tree(m);
     m.def(
         "set_pdeathsig",
         [](int signal) {

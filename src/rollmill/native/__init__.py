@@ -1,10 +1,11 @@
-"""The typed door to the C++ core: shared-memory rings, row copies, weight snapshots and atomic words.
+"""The typed door to the C++ core: shared-memory rings and sum trees, row copies, weight snapshots and atomic words.
 
 Everything here works on memory that the caller owns (NumPy arrays, mmaps), holds no global state, knows no torch and is
 documented in ``_core.pyi``. Whatever waits or copies much does so without the GIL.
 
 * :class:`LaneRing` passes integers from many producers to one consumer, between processes.
 * :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
+* :class:`SumTree` holds a replay's priorities and draws in proportion to them, between processes.
 * :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
 * :func:`push_frames` shrinks frames and stacks them.
 * :func:`activate` and :func:`activation_gradient` compute activation functions in place, in float32 and bfloat16.
@@ -17,6 +18,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 from rollmill.native._core import (
     LaneRing,
     MessageLanes,
+    SumTree,
     activate,
     activation_gradient,
     atomic_add,
@@ -36,6 +38,7 @@ from rollmill.native._core import (
 __all__ = [
     "LaneRing",
     "MessageLanes",
+    "SumTree",
     "activate",
     "activation_gradient",
     "atomic_add",

@@ -6,6 +6,9 @@ import numpy.typing as npt
 from typing_extensions import Buffer
 
 _Int64: TypeAlias = npt.NDArray[np.int64]
+_UInt64: TypeAlias = npt.NDArray[np.uint64]
+_Float32: TypeAlias = npt.NDArray[np.float32]
+_Float64: TypeAlias = npt.NDArray[np.float64]
 _Array: TypeAlias = npt.NDArray[Any]
 
 class LaneRing:
@@ -169,6 +172,192 @@ class MessageLanes:
 
     def close(self) -> None:
         """Give this producer's lane back; further use in this process raises ValueError."""
+
+class SumTree:
+    """The priorities of a replay, drawn from in proportion, in memory shared between processes.
+
+    A tree of sums with ``fanout`` children a node over ``capacity`` leaves. A leaf of priority 0 is never drawn. One lock
+    makes each method one step for all threads and processes; when a process dies with it, the next one recomputes the
+    sums. Methods that take it release the GIL, and raise ``RuntimeError`` when it is not to be had within a minute,
+    because its holder is stopped. An object is a view of the memory and survives a fork. The same arguments give the same
+    bits on every machine.
+
+    Args:
+        memory: Writable memory shared by the processes, such as an ``mmap``, of at least ``nbytes`` bytes; its start must
+            be a multiple of 64 bytes. It is kept alive.
+        capacity: Leaves, 1 or more; need be no power of anything.
+        fanout: Children of a node: 2, 4, 8, ... 256. 16 fills a cache line.
+        minimum: Whether to keep the least positive priority too, for ``normalise="global"``.
+        create: Whether to write a fresh tree of zeros (one process, before the others attach) or to attach to the one
+            there.
+
+    Raises:
+        ValueError: The memory is too small or misaligned, or holds no tree, another version's, or one of another
+            geometry.
+    """
+
+    def __init__(
+        self, memory: Buffer | _Array, capacity: int, fanout: int = 16, *, minimum: bool = False, create: bool
+    ) -> None: ...
+    @staticmethod
+    def nbytes(capacity: int, fanout: int = 16, minimum: bool = False) -> int:
+        """Bytes of memory for a tree: 4.3 a leaf with fanout 16.
+
+        Raises:
+            ValueError: ``capacity`` or ``fanout`` is out of range.
+        """
+
+    @property
+    def capacity(self) -> int:
+        """Leaves."""
+
+    @property
+    def fanout(self) -> int:
+        """Children of a node."""
+
+    @property
+    def repairs(self) -> int:
+        """How often the tree of a process that died with the lock was repaired."""
+
+    @property
+    def max_priority(self) -> float:
+        """The largest priority ever stored, which new items get; 1 at first.
+
+        Set it to change that. Raises ValueError for what is no priority.
+        """
+
+    @max_priority.setter
+    def max_priority(self, value: float) -> None: ...
+    def assign(self, leaves: _Int64, priorities: _Float32) -> None:
+        """Set ``priorities [n]`` of ``leaves [n]``; of equal leaves the last stays. Raises ``max_priority`` if exceeded.
+
+        Raises:
+            TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
+            ValueError: The lengths differ, or a priority is NaN, negative or above 2^64; nothing has been changed.
+            IndexError: There is no such leaf; nothing has been changed.
+        """
+
+    def fill(self, first: int, count: int, priority: float | None = None) -> None:
+        """Set leaves ``first`` to ``first + count - 1`` to one priority, by default ``max_priority``.
+
+        Raises:
+            ValueError: ``priority`` is NaN, negative or above 2^64.
+            IndexError: There are no such leaves.
+        """
+
+    def update(
+        self,
+        leaves: _Int64,
+        td_errors: _Float32,
+        *,
+        alpha: float,
+        epsilon: float,
+        decay: float = 1.0,
+        generations: _Int64 | None = None,
+        current_generations: _Int64 | None = None,
+        rows_per_generation: int = 1,
+    ) -> int:
+        """Set the priorities that TD errors give, ``(|td_error| + epsilon) ** alpha`` (Schaul et al. 2016, section 3.3).
+
+        Args:
+            leaves: ``[n]``, as drawn.
+            td_errors: ``[n]``.
+            alpha: 0 (uniform) or more.
+            epsilon: 0 or more.
+            decay: What ``max_priority`` is multiplied by before.
+            generations: ``[n]``: what ``current_generations`` said of the leaves when they were drawn. Leaves of which it
+                says something else now are left as they are, and so are those of priority 0.
+            current_generations: Shared memory with one entry for every ``rows_per_generation`` leaves.
+            rows_per_generation: See ``current_generations``.
+
+        Returns:
+            How many leaves were left as they were.
+
+        Raises:
+            TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
+            ValueError: The lengths differ, a number is out of range, or an error gives no priority (NaN, infinite, above
+                2^64); nothing has been changed.
+            IndexError: There is no such leaf; nothing has been changed.
+        """
+
+    def sample(
+        self,
+        random: _UInt64,
+        leaves: _Int64,
+        priorities: _Float32,
+        weights: _Float32 | None = None,
+        *,
+        beta: float = 0.0,
+        normalise: Literal["batch", "global", "none"] = "batch",
+        num_items: int | None = None,
+        stratified: bool = False,
+    ) -> float:
+        """Draw leaves with probability ``priority / total``, and their importance weights, from one state of the tree.
+
+        The weights are ``(num_items * priority / total) ** -beta`` (Schaul et al. 2016, section 3.4), divided by their
+        greatest: of this batch, or of all leaves.
+
+        Args:
+            random: ``[2]``: a seed and a counter, which advances by one for each leaf drawn. One thread's own.
+            leaves: ``[n]``, filled.
+            priorities: ``[n]``, filled with the priorities of ``leaves``.
+            weights: ``[n]``, filled.
+            beta: 0 (weights of 1) or more.
+            normalise: What the weights are divided by. ``"global"`` needs a tree with ``minimum``.
+            num_items: N of the weights; only ``normalise="none"`` needs it.
+            stratified: Whether to draw leaf i from the i-th of n equal parts of the total (appendix B.2.1) instead of
+                independently.
+
+        Returns:
+            The total of all priorities; 0 if there is nothing to draw, and then nothing has been filled.
+
+        Raises:
+            TypeError: An array is not one-dimensional, C-contiguous, writable and of its dtype.
+            ValueError: The lengths differ, a number is out of range, or ``normalise`` lacks what it needs.
+        """
+
+    def find(self, masses: _Float64, leaves: _Int64) -> bool:
+        """Find the first leaf where the sum of the priorities up to it, itself included, exceeds each mass.
+
+        A mass of the total or more ends at the last leaf with a priority.
+
+        Args:
+            masses: ``[n]``, 0 or more.
+            leaves: ``[n]``, filled.
+
+        Returns:
+            False if all priorities are 0; nothing has been filled then.
+
+        Raises:
+            TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
+            ValueError: The lengths differ, or a mass is negative or NaN.
+        """
+
+    def total(self) -> float:
+        """The sum of all priorities."""
+
+    def minimum(self) -> float:
+        """The least positive priority; 0 if there is none. Raises ValueError without ``minimum=True``."""
+
+    def priority(self, leaf: int) -> float:
+        """One priority; takes no lock. Raises IndexError if there is no such leaf."""
+
+    def priorities(self, out: _Float32, first: int = 0) -> None:
+        """Copy the priorities of leaves ``first`` to ``first + len(out) - 1``, all of one moment.
+
+        Raises:
+            TypeError: ``out`` is no writable one-dimensional float32 array.
+            IndexError: There are no such leaves.
+        """
+
+    def rebuild(self) -> None:
+        """Recompute every sum from the leaves."""
+
+    def verify(self) -> bool:
+        """Whether every sum is, to the bit, what ``rebuild`` would make it."""
+
+    def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
+        """Let this object use no instructions beyond these; the results are the same. Raises ValueError for others."""
 
 def gather(dst: _Array, src: _Array, index: _Int64) -> None:
     """Copy rows: ``dst[m] = src[index[m]]``.

@@ -1,0 +1,303 @@
+// SumTree for Python: arguments are checked, then the GIL is released, then the tree's lock is taken.
+#include "core/sum_tree.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <vector>
+
+#include "bindings/buffers.h"
+#include "core/powers.h"
+
+namespace rollmill {
+namespace {
+
+struct PySumTree {
+    Buffer memory;
+    SumTree tree;
+};
+
+std::string text(double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); }
+
+Buffer float32_array(nb::handle object, const char* name, bool writable) {
+    Buffer buffer(object, name, writable);
+    if (buffer.format() != 'f' || buffer.ndim() != 1)
+        raise_type_error(std::string(name) + " must be a one-dimensional float32 array");
+    return buffer;
+}
+
+void check_length(const Buffer& buffer, const char* name, std::int64_t expected, const char* other) {
+    if (buffer.shape(0) != expected)
+        raise_value_error(std::string(name) + " has " + std::to_string(buffer.shape(0)) + " entries and " + other + " " +
+                          std::to_string(expected) + "; they must be the same");
+}
+
+std::string range(const SumTree& tree) {
+    return "; this tree has leaves 0 to " + std::to_string(tree.capacity() - 1);
+}
+
+void check_leaves(const SumTree& tree, const Buffer& leaves) {
+    const auto* leaf = leaves.data<std::int64_t>();
+    for (std::int64_t i = 0; i < leaves.shape(0); ++i)
+        if (leaf[i] < 0 || leaf[i] >= tree.capacity())
+            raise_index_error("leaves[" + std::to_string(i) + "] is " + std::to_string(leaf[i]) + range(tree));
+}
+
+void check_span(const SumTree& tree, std::int64_t first, std::int64_t count) {
+    // subtracted, not added: the sum of two large numbers could wrap
+    if (first < 0 || count < 0 || count > tree.capacity() || first > tree.capacity() - count)
+        raise_index_error("first is " + std::to_string(first) + " and count " + std::to_string(count) + range(tree));
+}
+
+void check_priority(const std::string& name, float priority) {
+    if (first_invalid_priority(&priority, 1) >= 0)
+        raise_value_error(name + " is " + text(static_cast<double>(priority)) + "; a priority must be 0 to 2^64");
+}
+
+void check_priorities(const Buffer& priorities) {
+    const std::int64_t at = first_invalid_priority(priorities.data<float>(), priorities.shape(0));
+    if (at >= 0) check_priority("priorities[" + std::to_string(at) + "]", priorities.data<float>()[at]);
+}
+
+void check_finite(double value, double least, const char* name) {
+    if (!(value >= least && std::isfinite(value)))
+        raise_value_error(std::string(name) + " is " + text(value) + "; it must be finite and at least " + text(least));
+}
+
+// Calls `work(held)` with the tree's lock and without the GIL.
+template <class Work>
+auto with_lock(PySumTree& self, Work&& work) {
+    const nb::gil_scoped_release released;
+    auto held = self.tree.hold();
+    return work(held);
+}
+
+void assign(PySumTree& self, nb::handle leaves_array, nb::handle priorities_array) {
+    const Buffer leaves = int64_array(leaves_array, "leaves", false);
+    const Buffer priorities = float32_array(priorities_array, "priorities", false);
+    check_length(priorities, "priorities", leaves.shape(0), "leaves");
+    check_leaves(self.tree, leaves);
+    check_priorities(priorities);
+    with_lock(self, [&](auto& held) {
+        held.assign(leaves.data<std::int64_t>(), priorities.data<float>(), leaves.shape(0));
+    });
+}
+
+void fill(PySumTree& self, std::int64_t first, std::int64_t count, std::optional<float> priority) {
+    check_span(self.tree, first, count);
+    if (priority) check_priority("priority", *priority);
+    with_lock(self, [&](auto& held) { held.fill(first, count, priority ? *priority : held.maximum()); });
+}
+
+std::vector<float> priorities_of_errors(const Buffer& errors, double alpha, double epsilon) {
+    check_finite(alpha, 0.0, "alpha");
+    check_finite(epsilon, 0.0, "epsilon");
+    const auto* error = errors.data<float>();
+    std::vector<float> priorities(static_cast<std::size_t>(errors.shape(0)));
+    powers(error, errors.shape(0), {.offset = epsilon, .exponent = alpha}, priorities.data());
+    const std::int64_t at = first_invalid_priority(priorities.data(), errors.shape(0));
+    if (at >= 0)
+        raise_value_error("td_errors[" + std::to_string(at) + "] is " + text(static_cast<double>(error[at])) +
+                          " and gives the priority " + text(static_cast<double>(priorities[static_cast<std::size_t>(at)])) +
+                          "; it must be 0 to 2^64. Nothing was updated; look for a loss that diverges");
+    return priorities;
+}
+
+std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_errors_array, double alpha, double epsilon,
+                    double decay, nb::handle generations_array, nb::handle current_array,
+                    std::int64_t rows_per_generation) {
+    const Buffer leaves = int64_array(leaves_array, "leaves", false);
+    const Buffer td_errors = float32_array(td_errors_array, "td_errors", false);
+    const std::int64_t n = leaves.shape(0);
+    check_length(td_errors, "td_errors", n, "leaves");
+    check_leaves(self.tree, leaves);
+    if (!(decay > 0.0 && decay <= 1.0))
+        raise_value_error("decay is " + text(decay) + "; it must be above 0 and at most 1 (no decay)");
+    if (generations_array.is_none() != current_array.is_none())
+        raise_value_error("generations and current_generations go together; give both or neither");
+    const std::vector<float> priorities = priorities_of_errors(td_errors, alpha, epsilon);
+    const auto run = [&](auto&& write) {
+        return with_lock(self, [&](auto& held) {
+            if (decay < 1.0) held.set_maximum(static_cast<float>(held.maximum() * decay));
+            return write(held);
+        });
+    };
+    if (generations_array.is_none())
+        return run([&](auto& held) {
+            held.assign(leaves.data<std::int64_t>(), priorities.data(), n);
+            return std::int64_t{0};
+        });
+    const Buffer generations = int64_array(generations_array, "generations", false);
+    const Buffer current = int64_array(current_array, "current_generations", false);
+    check_length(generations, "generations", n, "leaves");
+    if (rows_per_generation < 1 || (self.tree.capacity() - 1) / rows_per_generation >= current.shape(0))
+        raise_value_error("rows_per_generation is " + std::to_string(rows_per_generation) +
+                          " and current_generations has " + std::to_string(current.shape(0)) +
+                          " entries; their product must cover the " + std::to_string(self.tree.capacity()) + " leaves");
+    return run([&](auto& held) {
+        return held.assign_if_alive(leaves.data<std::int64_t>(), priorities.data(), n, generations.data<std::int64_t>(),
+                                    current.data<std::int64_t>(), rows_per_generation);
+    });
+}
+
+enum class Normalise { batch, everything, none };
+
+Normalise normalise_named(const std::string& name) {
+    if (name == "batch") return Normalise::batch;
+    if (name == "global") return Normalise::everything;
+    if (name == "none") return Normalise::none;
+    raise_value_error("normalise is '" + name + "'; allowed: 'batch', 'global', 'none'");
+}
+
+// What the weights (scale * P)^-beta are scaled by. Dividing them by their greatest is dividing P by the least.
+double weight_scale(Normalise normalise, const Buffer& priorities, double least, double total, std::int64_t num_items) {
+    if (normalise == Normalise::none) return static_cast<double>(num_items) / total;
+    if (normalise == Normalise::everything) return 1.0 / least;
+    const auto* p = priorities.data<float>();
+    return 1.0 / static_cast<double>(*std::min_element(p, p + priorities.shape(0)));
+}
+
+double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array, nb::handle priorities_array,
+              nb::handle weights_array, double beta, const std::string& normalise_name,
+              std::optional<std::int64_t> num_items, bool stratified) {
+    const Buffer random_buffer(random_array, "random", true);
+    if (random_buffer.nbytes() != sizeof(Random) || random_buffer.itemsize() != 8 ||
+        (random_buffer.format() != 'L' && random_buffer.format() != 'Q'))
+        raise_type_error("random must be a uint64 array of 2: seed and counter");
+    const Buffer leaves = int64_array(leaves_array, "leaves", true);
+    const Buffer priorities = float32_array(priorities_array, "priorities", true);
+    const std::int64_t n = leaves.shape(0);
+    check_length(priorities, "priorities", n, "leaves");
+    std::optional<Buffer> weights;
+    const Normalise normalise = normalise_named(normalise_name);
+    if (!weights_array.is_none()) {
+        weights.emplace(float32_array(weights_array, "weights", true));
+        check_length(*weights, "weights", n, "leaves");
+        check_finite(beta, 0.0, "beta");
+        if (normalise == Normalise::everything && !self.tree.has_minimum())
+            raise_value_error("normalise is 'global'; that needs a tree created with minimum=True");
+        if (normalise == Normalise::none && num_items.value_or(0) < 1)
+            raise_value_error("num_items is " + (num_items ? std::to_string(*num_items) : "None") +
+                              "; normalise='none' needs the number of items N >= 1 of the weights (N P / total)^-beta");
+    }
+    auto& random = *random_buffer.data<Random>();
+    const nb::gil_scoped_release released;
+    double total = 0.0;
+    double least = 0.0;
+    {
+        auto held = self.tree.hold();
+        if (!held.draw(random, n, stratified, leaves.data<std::int64_t>(), priorities.data<float>())) return 0.0;
+        total = static_cast<double>(held.total());
+        if (self.tree.has_minimum()) least = static_cast<double>(held.minimum());
+    }
+    if (weights && n > 0)
+        powers(priorities.data<float>(), n,
+               {.scale = weight_scale(normalise, priorities, least, total, num_items.value_or(0)), .exponent = -beta},
+               weights->data<float>());
+    return total;
+}
+
+bool find(PySumTree& self, nb::handle masses_array, nb::handle leaves_array) {
+    const Buffer masses(masses_array, "masses", false);
+    const Buffer leaves = int64_array(leaves_array, "leaves", true);
+    if (masses.format() != 'd' || masses.ndim() != 1) raise_type_error("masses must be a one-dimensional float64 array");
+    check_length(masses, "masses", leaves.shape(0), "leaves");
+    std::vector<double> residuals(masses.data<double>(), masses.data<double>() + masses.shape(0));
+    for (std::size_t i = 0; i < residuals.size(); ++i)
+        if (!(residuals[i] >= 0.0))
+            raise_value_error("masses[" + std::to_string(i) + "] is " + text(residuals[i]) + "; it must be at least 0");
+    return with_lock(self, [&](auto& held) {
+        if (!(held.total() > 0.0f)) return false;
+        held.find(residuals.data(), leaves.shape(0), leaves.data<std::int64_t>());
+        return true;
+    });
+}
+
+void copy_priorities(PySumTree& self, nb::handle out_array, std::int64_t first) {
+    const Buffer out = float32_array(out_array, "out", true);
+    check_span(self.tree, first, out.shape(0));
+    with_lock(self, [&](auto&) {
+        for (std::int64_t i = 0; i < out.shape(0); ++i) out.data<float>()[i] = self.tree.priority(first + i);
+    });
+}
+
+double priority(const PySumTree& self, std::int64_t leaf) {
+    if (leaf < 0 || leaf >= self.tree.capacity())
+        raise_index_error("leaf is " + std::to_string(leaf) + range(self.tree));
+    return static_cast<double>(self.tree.priority(leaf));
+}
+
+void use_instructions(PySumTree& self, const std::string& most) {
+    if (most == "scalar") return self.tree.use_instructions(Instructions::scalar);
+    if (most == "avx2") return self.tree.use_instructions(Instructions::avx2);
+    if (most == "avx512") return self.tree.use_instructions(Instructions::avx512);
+    raise_value_error("instructions are '" + most + "'; allowed: 'scalar', 'avx2', 'avx512'");
+}
+
+void construct(PySumTree* self, nb::handle memory, std::int64_t capacity, int fanout, bool minimum, bool create) {
+    Buffer buffer(memory, "memory", true);
+    const SumTree::Options options{.fanout = fanout, .minimum = minimum};
+    const auto size = static_cast<std::size_t>(buffer.nbytes());
+    const SumTree tree = create ? SumTree::initialise(buffer.data<void>(), size, capacity, options)
+                                : SumTree::attach(buffer.data<void>(), size);
+    if (tree.capacity() != capacity || tree.fanout() != fanout || tree.has_minimum() != minimum)
+        raise_value_error("the sum tree was created with capacity " + std::to_string(tree.capacity()) + ", fanout " +
+                          std::to_string(tree.fanout()) + (tree.has_minimum() ? ", with" : ", without") +
+                          " minimum, not with " + std::to_string(capacity) + ", " + std::to_string(fanout) +
+                          (minimum ? ", with" : ", without") + "; attach with what it was created with");
+    new (self) PySumTree{std::move(buffer), tree};
+}
+
+}  // namespace
+
+void bind_sum_tree(nb::module_& m) {
+    constexpr int fanout = SumTree::default_fanout;
+    nb::class_<PySumTree>(m, "SumTree")
+        .def("__init__", &construct, nb::arg("memory"), nb::arg("capacity"), nb::arg("fanout") = fanout, nb::kw_only(),
+             nb::arg("minimum") = false, nb::arg("create"))
+        .def_static(
+            "nbytes",
+            [](std::int64_t capacity, int fanout, bool minimum) {
+                return SumTree::nbytes(capacity, {.fanout = fanout, .minimum = minimum});
+            },
+            nb::arg("capacity"), nb::arg("fanout") = fanout, nb::arg("minimum") = false)
+        .def_prop_ro("capacity", [](const PySumTree& self) { return self.tree.capacity(); })
+        .def_prop_ro("fanout", [](const PySumTree& self) { return self.tree.fanout(); })
+        .def_prop_ro("repairs", [](const PySumTree& self) { return self.tree.repairs(); })
+        .def_prop_rw(
+            "max_priority",
+            [](PySumTree& self) {
+                return static_cast<double>(with_lock(self, [](auto& held) { return held.maximum(); }));
+            },
+            [](PySumTree& self, float priority) {
+                check_priority("max_priority", priority);
+                with_lock(self, [&](auto& held) { held.set_maximum(priority); });
+            })
+        .def("assign", &assign, nb::arg("leaves"), nb::arg("priorities"))
+        .def("fill", &fill, nb::arg("first"), nb::arg("count"), nb::arg("priority") = nb::none())
+        .def("update", &update, nb::arg("leaves"), nb::arg("td_errors"), nb::kw_only(), nb::arg("alpha"),
+             nb::arg("epsilon"), nb::arg("decay") = 1.0, nb::arg("generations") = nb::none(),
+             nb::arg("current_generations") = nb::none(), nb::arg("rows_per_generation") = 1)
+        .def("sample", &sample, nb::arg("random"), nb::arg("leaves"), nb::arg("priorities"),
+             nb::arg("weights") = nb::none(), nb::kw_only(), nb::arg("beta") = 0.0, nb::arg("normalise") = "batch",
+             nb::arg("num_items") = nb::none(), nb::arg("stratified") = false)
+        .def("find", &find, nb::arg("masses"), nb::arg("leaves"))
+        .def("total",
+             [](PySumTree& self) { return static_cast<double>(with_lock(self, [](auto& held) { return held.total(); })); })
+        .def("minimum",
+             [](PySumTree& self) {
+                 if (!self.tree.has_minimum()) raise_value_error("this tree was created without minimum=True");
+                 return static_cast<double>(with_lock(self, [](auto& held) { return held.minimum(); }));
+             })
+        .def("priority", &priority, nb::arg("leaf"))
+        .def("priorities", &copy_priorities, nb::arg("out"), nb::arg("first") = 0)
+        .def("rebuild", [](PySumTree& self) { with_lock(self, [](auto& held) { held.rebuild(); }); })
+        .def("verify", [](PySumTree& self) { return with_lock(self, [](auto& held) { return held.verify(); }); })
+        .def("use_instructions", &use_instructions, nb::arg("most"));
+}
+
+}  // namespace rollmill

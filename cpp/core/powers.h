@@ -1,0 +1,20 @@
+// Powers of many float32 at once: the priorities and the importance weights of prioritised replay.
+#pragma once
+
+#include <cstdint>
+
+namespace rollmill {
+
+// y = ((|x| + offset) * scale)^exponent; computed in float64 and rounded once, so that the result is off by little more
+// than half a unit in the last place. Priorities (Schaul et al. 2016, section 3.3) are x = TD error, offset = epsilon,
+// exponent = alpha; weights (section 3.4) are x = priority, scale = N / total, exponent = -beta.
+struct Power {
+    double offset = 0.0;
+    double scale = 1.0;
+    double exponent = 1.0;
+};
+
+// y[i] for i < n; y may be x. NaN gives NaN; 0^0 = 1; what float32 cannot hold becomes infinity or 0. Any thread. O(n).
+void powers(const float* x, std::int64_t n, Power power, float* y) noexcept;
+
+}  // namespace rollmill

@@ -1,0 +1,174 @@
+// SumTree: the priorities of a replay, drawn from in proportion, in memory shared between processes.
+//
+// A K-ary tree in an implicit array (PAL, section IV-C): the leaves are the priorities, every inner node is the sum of its
+// K children, and the root is the total. Sibling groups lie on cache lines of their own. Unlike the paper's, no level is
+// rounded up to a power of K: level i + 1 has ceil(n_i / K) nodes, padded with zeros to whole groups, and a million leaves
+// take 4.27 MB. Leaves are the truth; whoever changes some recomputes their ancestors level by level, so that nothing
+// drifts, and a tree whose writer died is repaired from them.
+//
+// All state lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a SumTree object is
+// only a view that can be copied and survives a fork. One robust lock makes a sequence of operations one step for all
+// others:
+//
+//     auto held = tree.hold();
+//     if (held.draw(random, n, false, leaves, priorities)) total = held.total();   // of one snapshot
+//
+// The paper takes two nested locks so that a priority can be read while the inner levels change. Reading one here takes
+// none: a leaf is one atomic float.
+//
+// Priorities are finite, 0 <= p <= largest_priority; 0 says "not here", and is never drawn. `first_invalid_priority` is
+// asked before the lock is taken; nothing is checked under it.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "core/random.h"
+#include "core/robust_lock.h"
+#include "core/sum_tree_kernels.h"
+
+namespace rollmill {
+
+class SumTree {
+   public:
+    class Held;
+
+    static constexpr std::size_t alignment = 64;
+    static constexpr int default_fanout = 16;
+    static constexpr int max_fanout = 256;
+    static constexpr std::int64_t max_capacity = std::int64_t{1} << 40;
+    // So large a sum of so many stays below float32's largest.
+    static constexpr float largest_priority = 0x1p64f;
+    // Holders need microseconds (a whole level of 10M leaves: milliseconds). One that has not let go after this long is
+    // stopped, not slow.
+    static constexpr double max_wait_seconds = 60.0;
+
+    struct Options {
+        int fanout = default_fanout;  // 2, 4, 8, ... 256
+        // Whether to keep the least positive priority too (over inner levels of its own: 1 / (K - 1) more memory), for
+        // importance weights that are normalised by the whole replay.
+        bool minimum = false;
+    };
+
+    // Bytes of memory. Throws std::invalid_argument.
+    static std::size_t nbytes(std::int64_t capacity, Options options);
+
+    // Writes a tree of zeros, with a maximum priority of 1; one process, before others attach. O(capacity). Throws
+    // std::invalid_argument when the memory is too small or misaligned.
+    static SumTree initialise(void* memory, std::size_t size, std::int64_t capacity, Options options);
+
+    // A view of the tree that is there. O(1). Throws std::invalid_argument when there is none, or another version's.
+    static SumTree attach(void* memory, std::size_t size);
+
+    std::int64_t capacity() const noexcept { return capacity_; }
+    int fanout() const noexcept { return 1 << fanout_bits_; }
+    bool has_minimum() const noexcept { return minimums_[0] != nullptr; }
+
+    // The lock, for the life of what is returned; a tree left by a dead holder is repaired first (O(capacity)). Any thread
+    // of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
+    [[nodiscard]] Held hold(double seconds = max_wait_seconds);
+
+    // One priority, without the lock, 0 <= leaf < capacity. O(1). Any thread of any process.
+    float priority(std::int64_t leaf) const noexcept {
+        return std::atomic_ref<float>(levels_[0][leaf]).load(std::memory_order_relaxed);
+    }
+
+    // How often a dead holder's tree was repaired. Any thread of any process.
+    std::uint64_t repairs() const noexcept;
+
+    // The most that this view may use; not for others, not while one is held. All compute the same bits.
+    void use_instructions(Instructions most) noexcept { kernels_ = &sum_tree_kernels(most, fanout()); }
+
+   private:
+    static constexpr int max_levels = 42;  // 2^40 leaves in pairs
+
+    struct alignas(alignment) Header {
+        std::uint64_t magic;
+        std::uint32_t version;
+        std::uint32_t fanout;
+        std::int64_t capacity;
+        std::uint32_t minimum;
+        // What changes, on a line of its own.
+        alignas(alignment) RobustLock lock;
+        std::atomic<float> maximum;
+        std::atomic<std::uint64_t> repairs;
+        // Nothing of the tree on the line that the adjacent-line prefetcher fetches with the lock's.
+        alignas(alignment) std::byte spacer[alignment];
+    };
+
+    SumTree(void* memory, std::int64_t capacity, Options options) noexcept;
+
+    Header* header_ = nullptr;
+    const SumTreeKernels* kernels_ = nullptr;
+    std::int64_t capacity_ = 0;
+    int fanout_bits_ = 0;
+    int num_levels_ = 0;  // with the leaves (level 0) and the root
+    std::int64_t nodes_[max_levels] = {};
+    float* levels_[max_levels] = {};
+    float* minimums_[max_levels] = {};  // null unless kept; level 0 is the leaves' own
+};
+
+// The tree while its lock is held, by one thread. Ends the hold when it is destroyed.
+class SumTree::Held {
+   public:
+    ~Held();
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    // Sets the priorities of `leaves` (0 <= leaf < capacity; of equal ones the last stays), and raises the maximum to the
+    // largest. O(n K log_K capacity).
+    void assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept;
+
+    // As `assign`, but leaves out what must not come back to life: leaves whose entry in `generations` is not
+    // current_generations[leaf / rows_per_generation] (their place was given to something else since), and those whose
+    // priority is 0 (something else is being written there). Returns how many were left out.
+    std::int64_t assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
+                                 const std::int64_t* generations, const std::int64_t* current_generations,
+                                 std::int64_t rows_per_generation) noexcept;
+
+    // Sets leaves first .. first + n - 1, and raises the maximum. O(n + K log_K capacity).
+    void fill(std::int64_t first, std::int64_t n, float priority) noexcept;
+
+    // Draws n leaves, each with probability p / total, and gives their priorities. Independently; or `stratified`: leaf i
+    // from the i-th of n equal parts of the total (Schaul et al. 2016, appendix B.2.1), which are then sorted. Returns
+    // false, and draws nothing, when the total is 0. O(n K log_K capacity).
+    bool draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves, float* priorities) noexcept;
+
+    // Where the prefix masses residuals[i] >= 0 end; overwrites them. Only if total() > 0. What `draw` does with its
+    // random numbers.
+    void find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept;
+
+    // The sum of all priorities, rounded to float32 at each level: within a few 1e-7 of it. O(1).
+    float total() const noexcept;
+
+    // The least priority > 0; 0 if there is none. Only with Options::minimum. O(1).
+    float minimum() const noexcept;
+
+    // The largest priority ever stored (at least 1 unless set), which new items get. O(1).
+    float maximum() const noexcept;
+
+    // For example maximum() * decay, before each update, so that one outlier does not rule for ever.
+    void set_maximum(float priority) noexcept;
+
+    // Recomputes every inner node. O(capacity).
+    void rebuild() noexcept;
+
+    // Whether every inner node is, to the bit, what rebuild() would make it. O(capacity).
+    bool verify() const noexcept;
+
+   private:
+    friend class SumTree;
+    Held(SumTree& tree, bool abandoned) noexcept;
+
+    void write(std::int64_t leaf, float priority) noexcept;
+    void recompute(const std::int64_t* leaves, std::int64_t n) noexcept;
+    void recompute_range(std::int64_t first, std::int64_t n) noexcept;
+
+    SumTree& tree_;
+};
+
+// The index of the first priority that is no number, negative, or above SumTree::largest_priority; -1 if there is none.
+std::int64_t first_invalid_priority(const float* priorities, std::int64_t n) noexcept;
+
+}  // namespace rollmill

@@ -1,0 +1,159 @@
+// What is done to a sum tree under its lock.
+#include <algorithm>
+#include <cstring>
+
+#include "core/sum_tree.h"
+
+namespace rollmill {
+namespace {
+
+// Leaves ahead whose lines are asked for.
+constexpr std::int64_t prefetched = 16;
+
+template <class T>
+T load(const T& word) noexcept {
+    return std::atomic_ref<T>(const_cast<T&>(word)).load(std::memory_order_relaxed);
+}
+
+}  // namespace
+
+SumTree::Held::Held(SumTree& tree, bool abandoned) noexcept : tree_(tree) {
+    if (!abandoned) return;
+    rebuild();
+    tree_.header_->repairs.fetch_add(1, std::memory_order_relaxed);
+    tree_.header_->lock.mark_consistent();  // last: to die before this leaves it abandoned
+}
+
+SumTree::Held::~Held() { tree_.header_->lock.release(); }
+
+void SumTree::Held::write(std::int64_t leaf, float priority) noexcept {
+    if (priority > maximum()) set_maximum(priority);
+    // -0 becomes 0: sums of both would depend on the order. Atomic because priority() reads without the lock.
+    std::atomic_ref<float>(tree_.levels_[0][leaf]).store(priority + 0.0f, std::memory_order_relaxed);
+}
+
+void SumTree::Held::assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept {
+    for (std::int64_t i = 0; i < n; ++i) {
+        if (i + prefetched < n) __builtin_prefetch(&tree_.levels_[0][leaves[i + prefetched]], 1);
+        write(leaves[i], priorities[i]);
+    }
+    recompute(leaves, n);
+}
+
+std::int64_t SumTree::Held::assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
+                                            const std::int64_t* generations, const std::int64_t* current_generations,
+                                            std::int64_t rows_per_generation) noexcept {
+    std::int64_t left_out = 0;
+    for (std::int64_t i = 0; i < n; ++i) {
+        if (i + prefetched < n) __builtin_prefetch(&tree_.levels_[0][leaves[i + prefetched]], 1);
+        const std::int64_t leaf = leaves[i];
+        const bool alive = generations[i] == load(current_generations[leaf / rows_per_generation]) &&
+                           tree_.levels_[0][leaf] > 0.0f;
+        if (alive)
+            write(leaf, priorities[i]);
+        else
+            ++left_out;
+    }
+    recompute(leaves, n);
+    return left_out;
+}
+
+void SumTree::Held::fill(std::int64_t first, std::int64_t n, float priority) noexcept {
+    if (n <= 0) return;
+    for (std::int64_t i = 0; i < n; ++i) write(first + i, priority);
+    recompute_range(first, n);
+}
+
+void SumTree::Held::rebuild() noexcept { recompute_range(0, tree_.capacity_); }
+
+void SumTree::Held::recompute_range(std::int64_t first, std::int64_t n) noexcept {
+    const SumTreeKernels& kernels = *tree_.kernels_;
+    for (int level = 1; level < tree_.num_levels_; ++level) {
+        const int shift = level * tree_.fanout_bits_;
+        const std::int64_t begin = first >> shift;
+        const std::int64_t end = ((first + n - 1) >> shift) + 1;
+        kernels.sum_range(tree_.levels_[level - 1], tree_.levels_[level], begin, end, tree_.fanout());
+        if (tree_.has_minimum())
+            kernels.minimum_range(tree_.minimums_[level - 1], tree_.minimums_[level], begin, end, tree_.fanout());
+    }
+}
+
+void SumTree::Held::recompute(const std::int64_t* leaves, std::int64_t n) noexcept {
+    const SumTreeKernels& kernels = *tree_.kernels_;
+    for (int level = 1; level < tree_.num_levels_; ++level) {
+        const int shift = level * tree_.fanout_bits_;
+        const std::int64_t nodes = tree_.nodes_[level];
+        const auto run = [&](auto scattered, auto range, const float* children, float* parents) {
+            // A level with no more nodes than there are leaves is cheaper whole, and in order, than node by node.
+            if (nodes <= n)
+                range(children, parents, 0, nodes, tree_.fanout());
+            else
+                scattered(children, parents, leaves, n, shift, tree_.fanout());
+        };
+        run(kernels.sum_scattered, kernels.sum_range, tree_.levels_[level - 1], tree_.levels_[level]);
+        if (tree_.has_minimum())
+            run(kernels.minimum_scattered, kernels.minimum_range, tree_.minimums_[level - 1], tree_.minimums_[level]);
+    }
+}
+
+bool SumTree::Held::draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves,
+                         float* priorities) noexcept {
+    const double mass = static_cast<double>(total());
+    if (!(mass > 0.0)) return false;
+    constexpr std::int64_t block = 256;
+    double residuals[block];
+    for (std::int64_t start = 0; start < n; start += block) {
+        const std::int64_t count = std::min(block, n - start);
+        for (std::int64_t i = 0; i < count; ++i) {
+            const double u = random.uniform();
+            residuals[i] = mass * (stratified ? (static_cast<double>(start + i) + u) / static_cast<double>(n) : u);
+        }
+        find(residuals, count, leaves + start);
+        for (std::int64_t i = start; i < start + count; ++i) priorities[i] = tree_.levels_[0][leaves[i]];
+    }
+    return true;
+}
+
+void SumTree::Held::find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept {
+    tree_.kernels_->find(tree_.levels_, tree_.num_levels_ - 1, residuals, n, leaves, tree_.fanout());
+}
+
+float SumTree::Held::total() const noexcept { return tree_.levels_[tree_.num_levels_ - 1][0]; }
+
+float SumTree::Held::minimum() const noexcept { return tree_.minimums_[tree_.num_levels_ - 1][0]; }
+
+float SumTree::Held::maximum() const noexcept { return tree_.header_->maximum.load(std::memory_order_relaxed); }
+
+void SumTree::Held::set_maximum(float priority) noexcept {
+    tree_.header_->maximum.store(priority, std::memory_order_relaxed);
+}
+
+bool SumTree::Held::verify() const noexcept {
+    constexpr std::int64_t block = 256;
+    float expected[block];
+    const auto same = [&](auto recompute, const float* children, const float* parents, std::int64_t nodes) {
+        for (std::int64_t start = 0; start < nodes; start += block) {
+            const std::int64_t count = std::min(block, nodes - start);
+            recompute(children + start * tree_.fanout(), expected, 0, count, tree_.fanout());
+            if (std::memcmp(expected, parents + start, static_cast<std::size_t>(count) * sizeof(float)) != 0) return false;
+        }
+        return true;
+    };
+    const SumTreeKernels& kernels = *tree_.kernels_;
+    for (int level = 1; level < tree_.num_levels_; ++level) {
+        const std::int64_t nodes = tree_.nodes_[level];
+        if (!same(kernels.sum_range, tree_.levels_[level - 1], tree_.levels_[level], nodes)) return false;
+        if (tree_.has_minimum() &&
+            !same(kernels.minimum_range, tree_.minimums_[level - 1], tree_.minimums_[level], nodes))
+            return false;
+    }
+    return true;
+}
+
+std::int64_t first_invalid_priority(const float* priorities, std::int64_t n) noexcept {
+    for (std::int64_t i = 0; i < n; ++i)
+        if (!(priorities[i] >= 0.0f && priorities[i] <= SumTree::largest_priority)) return i;
+    return -1;
+}
+
+}  // namespace rollmill
