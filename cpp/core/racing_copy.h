@@ -19,6 +19,11 @@ T racing_load(const T* at) noexcept {
 inline void racing_copy(std::byte* to, const std::byte* from, std::size_t size) noexcept {
     using Word = std::uint64_t;
     std::size_t at = 0;
+    if (size == sizeof(std::uint32_t) && reinterpret_cast<std::uintptr_t>(from) % sizeof(std::uint32_t) == 0) {
+        const std::uint32_t word = racing_load(reinterpret_cast<const std::uint32_t*>(from));
+        std::memcpy(to, &word, sizeof(word));
+        return;
+    }
     while (at < size && reinterpret_cast<std::uintptr_t>(from + at) % sizeof(Word) != 0) {
         to[at] = racing_load(from + at);
         ++at;

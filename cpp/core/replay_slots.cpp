@@ -95,7 +95,7 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
         }
     }
     if (live.empty()) return valid;
-    auto held = tree_->hold();
+    auto held = tree_.hold();
     const std::vector<float> priorities(live.size(), held.maximum());
     held.assign(live.data(), priorities.data(), static_cast<std::int64_t>(live.size()));
     return valid;
@@ -121,7 +121,7 @@ void ReplaySlots::evict(std::int64_t slot) {
     }
     const std::vector<float> zeros(dying.size(), 0.0f);
     {
-        auto held = tree_->hold();
+        auto held = tree_.hold();
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         if (!dying.empty()) held.assign(dying.data(), zeros.data(), static_cast<std::int64_t>(dying.size()));
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
@@ -131,12 +131,13 @@ void ReplaySlots::evict(std::int64_t slot) {
 }
 
 bool ReplaySlots::draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out,
-                       double* total) {
+                       Look* look) {
     {
         // One look at the tree: the sum, the priorities and the generations belong together.
-        auto held = tree_->hold();
+        auto held = tree_.hold();
         if (!held.draw(random, count, stratified, out.leaf, out.priority)) return false;
-        *total = held.total();
+        look->total = static_cast<double>(held.total());
+        look->minimum = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
         for (std::int64_t i = 0; i < count; ++i)
             out.generation[i] = load(arrays_.generation + out.leaf[i] / (shape_.steps * shape_.rows));
     }

@@ -65,8 +65,8 @@ class ReplaySlots {
    public:
     static constexpr std::int64_t no_link = -1;
 
-    ReplaySlots(SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays) noexcept
-        : tree_(&tree), shape_(shape), arrays_(arrays) {}
+    ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays) noexcept
+        : tree_(tree), shape_(shape), arrays_(arrays) {}
 
     const ReplayShape& shape() const noexcept { return shape_; }
 
@@ -85,10 +85,14 @@ class ReplaySlots {
 
     // --- Anybody.
 
-    // Draws `count` leaves by priority; false, with nothing written, if none is live. `total` gets the sum that they
-    // were drawn from.
-    bool draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out,
-              double* total);
+    // What the tree was when it was drawn from.
+    struct Look {
+        double total;
+        double minimum;  // 0 where the tree keeps none
+    };
+
+    // Draws `count` leaves by priority; false, with nothing written, if none is live.
+    bool draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out, Look* look);
 
     // After the copy: torn[i] = 1 where a slot that sample i was read from has been evicted meanwhile. Returns how many.
     std::int64_t find_torn(const std::int64_t* witness, std::int64_t count, std::uint8_t* torn) const noexcept;
@@ -116,7 +120,7 @@ class ReplaySlots {
     bool ends_within(std::int64_t slot, std::int64_t first, std::int64_t row) const noexcept;
     void walk(std::int64_t index, const ReturnRule& rule, const Drawn& out) const noexcept;
 
-    SumTree* tree_;
+    SumTree tree_;
     ReplayShape shape_;
     ReplayArrays arrays_;
 };

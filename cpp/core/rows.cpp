@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/racing_copy.h"
+
 namespace rollmill {
 namespace {
 
@@ -40,6 +42,16 @@ void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index
             copy_row(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes);
         }
     });
+}
+
+void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
+                        std::size_t row_bytes) noexcept {
+    for (std::int64_t m = 0; m < count; ++m) {
+        if (m + rows_ahead < count)
+            prefetch<0>(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
+        racing_copy(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes,
+                    row_bytes);
+    }
 }
 
 void scatter_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,

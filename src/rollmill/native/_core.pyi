@@ -359,13 +359,133 @@ class SumTree:
     def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
         """Let this object use no instructions beyond these; the results are the same. Raises ValueError for others."""
 
-def gather(dst: _Array, src: _Array, index: _Int64) -> None:
+class ReplaySlots:
+    """Replay over slots: which of their steps can be drawn now, and what a drawn step is a transition to.
+
+    Leaf ``(slot * T + t) * B + row`` of the tree stands for a step. It is 0 while it is written and when it was evicted,
+    and gets the largest priority when the last step that it needs is committed. ``begin``, ``commit`` and ``evict`` are for
+    the process that writes the slot, the rest is for anybody; methods that take the tree's lock release the GIL. See
+    ``cpp/core/replay_slots.h``.
+
+    Args:
+        tree: The memory of a :class:`SumTree` with ``num_slots * rollout_length * rows`` leaves. Kept alive, as all arrays.
+        rollout_length: T.
+        rows: B.
+        n_step: Rewards that are added up, 1 to T.
+        history: How many observations before x_t are shown with it, 0 to T.
+        reward: float32 ``[num_slots, T, B]``.
+        terminated: bool, likewise.
+        truncated: bool, likewise.
+        valid: bool, likewise.
+        reset: bool ``[num_slots, T + 1, B]``.
+        generation: ``[num_slots]``: of each slot; grows with each eviction.
+        next: ``[num_slots]``: links, -1 for none.
+        previous: ``[num_slots]``: likewise.
+
+    Raises:
+        ValueError: A shape or a number does not fit the others.
+    """
+
+    def __init__(
+        self,
+        tree: Buffer | _Array,
+        *,
+        rollout_length: int,
+        rows: int,
+        n_step: int,
+        history: int,
+        reward: _Float32,
+        terminated: _Array,
+        truncated: _Array,
+        valid: _Array,
+        reset: _Array,
+        generation: _Int64,
+        next: _Int64,
+        previous: _Int64,
+    ) -> None: ...
+    def begin(self, slot: int, previous: int) -> None:
+        """A free slot begins as the successor of ``previous`` (-1: of none). Raises IndexError for what is no slot."""
+
+    def commit(self, slot: int, step: int, pending: _Int64) -> int:
+        """Step ``step`` and the observation after it stand in the slot: what misses nothing now becomes live.
+
+        Args:
+            slot: The slot.
+            step: 0 to T - 1.
+            pending: ``[B]``, the group's own: steps of each row that wait for later ones; 0 at first.
+
+        Returns:
+            How many rows' steps were valid.
+        """
+
+    def evict(self, slot: int) -> None:
+        """Take a slot, and the neighbours' steps that need it, out of the replay; it may be written over afterwards."""
+
+    def draw(
+        self,
+        random: _UInt64,
+        leaf: _Int64,
+        generation: _Int64,
+        weight: _Float32,
+        reward: _Float32,
+        discount: _Float32,
+        now: _Int64,
+        then: _Int64,
+        witness: _Int64,
+        *,
+        gamma: float,
+        reward_scale: float = 1.0,
+        reward_clip: float = ...,
+        beta: float = 0.0,
+        weights: Literal["ones", "batch", "global", "none"] = "ones",
+        num_items: int = 1,
+        stratified: bool = False,
+    ) -> bool:
+        """Draw transitions by priority, from one state of the tree.
+
+        Args:
+            random: ``[2]``: see :meth:`SumTree.sample`.
+            leaf: ``[n]``, filled.
+            generation: ``[n]``, filled: of the leaves' slots.
+            weight: ``[n]``, filled: importance weights.
+            reward: ``[n]``, filled: sums of up to ``n_step`` discounted rewards.
+            discount: ``[n]``, filled: what the bootstrap's value counts, 0 where the episode terminated.
+            now: ``[n]``, filled: cell ``(slot * (T + 1) + t) * B + row`` of x_t.
+            then: ``[n]``, filled: cell of what is bootstrapped from.
+            witness: ``[n, 3]``, filled: for :meth:`find_torn`.
+            gamma: Discount of each step.
+            reward_scale: Factor on each reward.
+            reward_clip: Largest magnitude of a scaled reward.
+            beta: Exponent of the weights.
+            weights: What they are divided by; see :meth:`SumTree.sample`. ``"ones"``: there are none.
+            num_items: N of the weights; only ``"none"`` needs it.
+            stratified: See :meth:`SumTree.sample`.
+
+        Returns:
+            False if nothing is live; nothing has been filled then.
+        """
+
+    def find_torn(self, witness: _Int64, torn: _Array) -> int:
+        """After a batch was copied: set ``torn [n]`` (uint8) where a slot was evicted meanwhile; returns how many."""
+
+    def gather_stacks(self, dst: _Array, frames: _Array, cells: _Int64, *, repeat: bool) -> None:
+        """Fill ``dst [n, depth, ...]`` with the frames that end at each cell, the oldest first.
+
+        Args:
+            dst: C-contiguous.
+            frames: ``[num_slots * (T + 1) * B, ...]``.
+            cells: ``[n]``.
+            repeat: What stands for frames before an episode's first: that one again, or zeros.
+        """
+
+def gather(dst: _Array, src: _Array, index: _Int64, *, racing: bool = False) -> None:
     """Copy rows: ``dst[m] = src[index[m]]``.
 
     Args:
         dst: ``[M, ...]``, C-contiguous, any dtype; must not overlap ``src``.
         src: ``[R, ...]``, C-contiguous, any dtype with as many bytes a row.
         index: ``[M]`` int64, 0 to R - 1.
+        racing: Whether somebody may be writing to ``src``: rows may then arrive torn, but it is no data race.
 
     Raises:
         TypeError: An array is not C-contiguous or has the wrong dtype.

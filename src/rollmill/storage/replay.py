@@ -79,7 +79,11 @@ def _leaves(topology: Topology) -> int:
 
 
 def _tree_nbytes(topology: Topology, config: ReplayConfig) -> int:
-    return SumTree.nbytes(_leaves(topology), config.fanout, minimum=config.weights == "global")
+    return SumTree.nbytes(_leaves(topology), config.fanout, minimum=_keeps_minimum(config))
+
+
+def _keeps_minimum(config: ReplayConfig) -> bool:
+    return config.is_prioritised and config.weights == "global"
 
 
 class ReplayStore(SlotStore):
@@ -126,7 +130,7 @@ class ReplayStore(SlotStore):
             arrays["replay/tree"],
             _leaves(topology),
             fanout=config.fanout,
-            minimum=config.weights == "global",
+            minimum=_keeps_minimum(config),
             create=create and not is_kept,
         )
         if create:
@@ -139,7 +143,7 @@ class ReplayStore(SlotStore):
             # Whoever held the tree's lock may have died with it.
             self.tree.rebuild()
         self.slots = ReplaySlots(
-            self.tree,
+            arrays["replay/tree"],
             rollout_length=topology.rollout_length,
             rows=topology.group_rows,
             n_step=config.n_step,
@@ -201,7 +205,9 @@ class ReplayStore(SlotStore):
     def priority_of(self, slot: int) -> float:
         """Sum of the priorities of a slot's steps."""
         per_slot = self.topology.rollout_length * self.topology.group_rows
-        return float(self.tree.priorities(slot * per_slot, per_slot).sum(dtype=np.float64))
+        priorities = np.empty(per_slot, np.float32)
+        self.tree.priorities(priorities, slot * per_slot)
+        return float(priorities.sum(dtype=np.float64))
 
     # --- Waiting for each other.
 

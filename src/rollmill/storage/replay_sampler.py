@@ -1,0 +1,220 @@
+"""Draws batches of transitions out of the replay: by priority, gathered into arrays of their own, never torn.
+
+A draw looks at the tree once: leaves, priorities and generations are of one moment. Then observations and actions are
+copied, while rollout workers go on writing elsewhere; and then the generations are looked at again. What was evicted
+meanwhile, and may have been written over, is drawn anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import gather
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.slots import OBSERVATION_PREFIX
+
+__all__ = ["ReplayBatch", "ReplaySampler", "ReturnRule"]
+
+
+@dataclass(frozen=True)
+class ReturnRule:
+    """How rewards add up.
+
+    Attributes:
+        discount: Gamma, for each agent step.
+        scale: Factor on each reward.
+        clip: Largest magnitude of a scaled reward; infinite for no such bound.
+    """
+
+    discount: float
+    scale: float = 1.0
+    clip: float = float("inf")
+
+
+@dataclass(frozen=True)
+class ReplayBatch:
+    """N transitions (x_t, a_t, R_t, x_{t+k}), k being n or as many steps as the episode had left.
+
+    Attributes:
+        leaf: int64 ``[N]``: which, for their new priorities.
+        generation: int64 ``[N]``: of their slots, likewise.
+        weight: float32 ``[N]``, importance weights.
+        reward: float32 ``[N]``, the discounted sum of k rewards.
+        discount: float32 ``[N]``: gamma^k, 0 where the episode terminated.
+        now: int64 ``[N]``: cell (slot * (T + 1) + t) * B + row of x_t.
+        then: int64 ``[N]``: cell of x_{t+k}.
+        witness: int64 ``[N, 3]``: links to the slots that were read.
+        observation: Name -> ``[N, ...]``, x_t, whole stacks.
+        next_observation: Name -> ``[N, ...]``, x_{t+k}.
+        at_step: Name -> ``[N, ...]``: actions, ``policy_version``.
+        action_mask: bool ``[N, mask_size]`` at x_t, or None.
+        next_action_mask: Likewise at x_{t+k}.
+    """
+
+    leaf: NDArray[np.int64]
+    generation: NDArray[np.int64]
+    weight: NDArray[np.float32]
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    now: NDArray[np.int64]
+    then: NDArray[np.int64]
+    witness: NDArray[np.int64]
+    observation: Mapping[str, NDArray[Any]]
+    next_observation: Mapping[str, NDArray[Any]]
+    at_step: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    action_mask: NDArray[np.bool_] | None = None
+    next_action_mask: NDArray[np.bool_] | None = None
+
+    def __len__(self) -> int:
+        return len(self.leaf)
+
+
+class ReplaySampler:
+    """One learner's way into the replay; one thread at a time.
+
+    Args:
+        store: The replay.
+        config: Priorities and weights.
+        rule: How rewards add up.
+        random: uint64 ``[2]``, a seed and a counter: the stream to draw from.
+        empty: Makes the arrays that batches are gathered into, as ``np.empty`` does; page-locked ones, say.
+    """
+
+    def __init__(
+        self, store: ReplayStore, config: ReplayConfig, rule: ReturnRule, random: NDArray[np.uint64], *, empty: Any = np.empty
+    ) -> None:
+        self._store = store
+        self._config = config
+        self._rule = rule
+        self._random = random
+        self._empty = empty
+        self._frames = {name: a.reshape(-1, *a.shape[3:]) for name, a in store.observation.items()}
+        names = [name for name in ("action_discrete", "action_continuous", "policy_version") if name in store.arrays]
+        self._at_step = {name: store.arrays[name].reshape(-1, *store.arrays[name].shape[3:]) for name in names}
+        mask = store.arrays.get("action_mask")
+        self._mask = None if mask is None else mask.reshape(-1, *mask.shape[3:])
+        self._torn = np.empty(0, np.uint8)
+
+    def make_batch(self, size: int) -> ReplayBatch:
+        """Arrays for ``size`` transitions; :meth:`draw` fills them, again and again."""
+
+        def like(arrays: Mapping[str, NDArray[Any]], stacked: bool = False) -> dict[str, NDArray[Any]]:
+            stacks = self._store.stacks if stacked else {}
+            return {
+                name: self._empty(
+                    (size, *((stacks[name].depth,) if name in stacks else ()), *array.shape[1:]), array.dtype
+                )
+                for name, array in arrays.items()
+            }
+
+        masks = [None if self._mask is None else self._empty((size, *self._mask.shape[1:]), np.bool_) for _ in range(2)]
+        return ReplayBatch(
+            *(self._empty(size, dtype) for dtype in (np.int64, np.int64, np.float32, np.float32, np.float32)),
+            *(self._empty(size, np.int64) for _ in range(2)),
+            self._empty((size, 3), np.int64),
+            like(self._frames, stacked=True),
+            like(self._frames, stacked=True),
+            like(self._at_step),
+            *masks,
+        )
+
+    def draw(self, batch: ReplayBatch, beta: float) -> bool:
+        """Fills a batch.
+
+        Args:
+            batch: Of :meth:`make_batch`.
+            beta: Exponent of the importance weights.
+
+        Returns:
+            Whether there was anything to draw.
+        """
+        if not self._draw(batch, beta):
+            return False
+        self._gather(batch)
+        while len(again := self._find_torn(batch)):
+            # A part of this size, from the tree as it is now; its weights are relative to the same reference only if
+            # that did not change, which a few evictions between two looks make no difference to.
+            part = self.make_batch(len(again))
+            if not self._draw(part, beta):
+                return False
+            self._gather(part)
+            _put(batch, again, part)
+        return True
+
+    def update(self, batch: ReplayBatch, td_error: NDArray[np.float32]) -> None:
+        """Gives the batch's transitions, but for those evicted since, the priorities ``(|error| + epsilon)^alpha``."""
+        config = self._config
+        per_slot = self._store.topology.rollout_length * self._store.topology.group_rows
+        self._store.tree.update(
+            batch.leaf,
+            td_error,
+            alpha=config.alpha,
+            epsilon=config.epsilon,
+            generations=batch.generation,
+            current_generations=self._store.generation,
+            rows_per_generation=per_slot,
+            decay=config.max_priority_decay,
+        )
+
+    def _draw(self, batch: ReplayBatch, beta: float) -> bool:
+        config, rule = self._config, self._rule
+        return self._store.slots.draw(
+            self._random,
+            batch.leaf,
+            batch.generation,
+            batch.weight,
+            batch.reward,
+            batch.discount,
+            batch.now,
+            batch.then,
+            batch.witness,
+            gamma=rule.discount,
+            reward_scale=rule.scale,
+            reward_clip=rule.clip,
+            beta=beta,
+            weights=config.weights if config.is_prioritised else "ones",
+            num_items=min(self._store.limiter.inserted, self._store.tree.capacity),
+            stratified=config.stratified,
+        )
+
+    def _gather(self, batch: ReplayBatch) -> None:
+        for into, cells in ((batch.observation, batch.now), (batch.next_observation, batch.then)):
+            for name, frames in self._frames.items():
+                stack = self._store.stacks.get(name)
+                if stack is None:
+                    gather(into[name], frames, cells, racing=True)
+                else:
+                    self._store.slots.gather_stacks(into[name], frames, cells, repeat=stack.padding == "repeat")
+        for name, array in self._at_step.items():
+            gather(batch.at_step[name], array, batch.leaf, racing=True)
+        if self._mask is not None:
+            gather(batch.action_mask, self._mask, batch.now, racing=True)
+            gather(batch.next_action_mask, self._mask, batch.then, racing=True)
+
+    def _find_torn(self, batch: ReplayBatch) -> NDArray[np.int64]:
+        if len(self._torn) != len(batch):
+            self._torn = np.empty(len(batch), np.uint8)
+        if not self._store.slots.find_torn(batch.witness, self._torn):
+            return _NONE
+        return np.flatnonzero(self._torn)
+
+
+_NONE = np.empty(0, np.int64)
+
+
+def _put(batch: ReplayBatch, places: NDArray[np.int64], part: ReplayBatch) -> None:
+    """Writes a part over these places of a batch."""
+    for name in ("leaf", "generation", "weight", "reward", "discount", "now", "then", "witness"):
+        getattr(batch, name)[places] = getattr(part, name)
+    for name in ("observation", "next_observation", "at_step"):
+        for entry, array in getattr(batch, name).items():
+            array[places] = getattr(part, name)[entry]
+    for name in ("action_mask", "next_action_mask"):
+        if (mask := getattr(batch, name)) is not None:
+            mask[places] = getattr(part, name)
