@@ -13,7 +13,7 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.requirements import require_bounded_box
 from rollmill.losses.sac import sac_actor_loss, soft_value, temperature_loss
 from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
-from rollmill.models.actors import ActorNetwork, SampledAction, squash_sample
+from rollmill.models.actors import ActorNetwork, SampledAction, squashed_gaussian
 from rollmill.models.config import ModelConfig
 from rollmill.models.critics import Critics
 from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
@@ -65,14 +65,14 @@ class SAC(OffPolicyAlgorithm):
     @torch.no_grad()
     def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
         """See :meth:`rollmill.algorithms.base.OffPolicyAlgorithm.act`."""
-        mean, log_std = self._parameters_of(observation)
+        params = self.acting(observation)
+        mean = params.chunk(2, -1)[0]
         if explore is None:
             return Action(None, mean.tanh())
         if explore.agent_steps < self.config.random_steps:
             uniform = torch.rand(mean.shape, generator=explore.generator, device=mean.device)
             return Action(None, uniform * 2.0 - 1.0)
-        normal = torch.randn(mean.shape, generator=explore.generator, device=mean.device)
-        return Action(None, squash_sample(mean, log_std, normal).action)
+        return Action(None, self._sample(params, explore.generator).action)
 
     def objectives(self) -> Sequence[Objective]:
         """Critics, then the actor against the new critics, then the temperature."""
@@ -80,7 +80,7 @@ class SAC(OffPolicyAlgorithm):
         every = self.policy_delay
         objectives = [
             Objective("critic", list(self.critics.parameters()), self.critic_loss, None),
-            Objective("actor", self._actor_parameters(), self.actor_loss, config.actor_learning_rate, every),
+            Objective("actor", self.acting.own_parameters(), self.actor_loss, config.actor_learning_rate, every),
         ]
         if self.temperature.is_learned:
             parameters = list(self.temperature.parameters())
@@ -95,7 +95,7 @@ class SAC(OffPolicyAlgorithm):
     def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
         """The soft Bellman residual (equation 5)."""
         with torch.no_grad():
-            action, log_prob = self._sample(batch.next_observation, generator)
+            action, log_prob = self._sample(self.acting(batch.next_observation), generator)
             next_q = self.target_critics(batch.next_observation, action)
             next_value = soft_value(next_q, log_prob, self.temperature())
             target = bootstrap_target(batch.reward, batch.discount, next_value)
@@ -105,11 +105,15 @@ class SAC(OffPolicyAlgorithm):
 
     def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
         """The policy's (equation 9)."""
-        action, log_prob = self._sample(batch.observation, generator)
+        features = self.acting.encode(batch.observation)
+        action, log_prob = self._sample(self.acting.mlp(features), generator)
         entropy = -log_prob.detach()
         # The temperature's loss, which comes next, needs the entropy of the same policy.
         self._policy = (batch, entropy)
-        q = self.critics(batch.observation, action)
+        if not self.acting.is_shared:
+            with torch.no_grad():
+                features = self.critics.encoder(batch.observation)
+        q = self.critics.rate(features, action, frozen=True)
         loss = sac_actor_loss(q, log_prob, self.temperature().detach())
         return Loss(loss, None, {"actor_loss": loss.detach(), "entropy": entropy.mean()})
 
@@ -119,23 +123,14 @@ class SAC(OffPolicyAlgorithm):
         self._policy = None
         if entropy is None:
             with torch.no_grad():
-                entropy = -self._sample(batch.observation, generator).log_prob
+                entropy = -self._sample(self.acting(batch.observation), generator).log_prob
         loss = temperature_loss(self.temperature.log, entropy, self.target_entropy)
         return Loss(loss, None, {"temperature": self.temperature().detach()})
 
-    def _actor_parameters(self) -> list[nn.Parameter]:
-        """Without those of an encoder that is the critics'."""
-        of_critics = set(self.critics.parameters())
-        return [parameter for parameter in self.acting.parameters() if parameter not in of_critics]
-
-    def _parameters_of(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        mean, log_std = self.acting(observation).chunk(2, -1)
-        return mean, log_std.clamp(*self.log_std_bounds)
-
-    def _sample(self, observation: Mapping[str, Tensor], generator: torch.Generator | None) -> SampledAction:
-        mean, log_std = self._parameters_of(observation)
-        normal = torch.randn(mean.shape, generator=generator, device=mean.device, dtype=mean.dtype)
-        return squash_sample(mean, log_std, normal)
+    def _sample(self, params: Tensor, generator: torch.Generator | None) -> SampledAction:
+        shape = (len(params), self.action_spec.num_continuous)
+        normal = torch.randn(shape, generator=generator, device=params.device, dtype=params.dtype)
+        return squashed_gaussian(params, normal, self.log_std_bounds)
 
 
 class Temperature(nn.Module):

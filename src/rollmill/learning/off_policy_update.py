@@ -89,7 +89,8 @@ class OffPolicyUpdater:
                 continue
             with self._autocast():
                 loss = objective.loss(batch, self._generator)
-            optimiser.zero_grad(set_to_none=True)
+            for parameter in objective.parameters:
+                parameter.grad = None
             # What is not this objective's gets no gradient, and none is computed for it.
             loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]
             norm = clip_grad_norm_(objective.parameters, self._max_grad_norm, self._guard)

@@ -56,8 +56,8 @@ def temporal_difference_loss(
     delta = prediction - target
     error = delta.detach().abs()
     if kind == "huber":
-        each = functional.huber_loss(prediction, target.expand_as(prediction), reduction="none")
+        loss = (weight * functional.huber_loss(prediction, target.expand_as(prediction), reduction="none")).sum()
     else:
-        each = 0.5 * delta.square()
-    loss = (weight * each).sum() / prediction.shape[-1]
+        loss = (weight * delta.square()).sum() * 0.5
+    loss = loss / prediction.shape[-1]
     return TemporalDifferenceLoss(loss, error if error.dim() == 1 else error.flatten(0, -2).mean(0))

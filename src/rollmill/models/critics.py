@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.ensemble import EnsembleMLP
 from rollmill.models.memory_format import set_channels_last
+from rollmill.models.mlp import MLP
 
 __all__ = ["Critics"]
 
@@ -30,13 +30,14 @@ class Critics(nn.Module):
     def __init__(self, encoder: nn.Module, width: int, action_size: int, members: int, config: ModelConfig) -> None:
         super().__init__()
         self.encoder = encoder
-        self.layers = EnsembleMLP(
-            members, width + action_size, config.mlp_sizes, 1, activation=config.activation, init=config.init
-        )
+        self.mlp = MLP(width + action_size, 1, config, members=members)
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
         """Name -> ``[N, ...]`` and float32 ``[N, C]`` to float32 ``[E, N]``."""
-        features = self.encoder(observation)
-        values: Tensor = self.layers(torch.cat([features, action.to(features.dtype)], -1))
+        return self.rate(self.encoder(observation), action)
+
+    def rate(self, features: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
+        """As :meth:`forward`, of the encoder's features ``[N, F]``; ``frozen`` gives no gradient to the weights."""
+        values: Tensor = self.mlp(torch.cat([features, action.to(features.dtype)], -1), frozen=frozen)
         return values.squeeze(-1)

@@ -1,0 +1,57 @@
+"""The hidden layers and the last one of actors and critics."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.initialisation import activation_module, initialise_dense
+from rollmill.models.perceptron import perceptron
+
+__all__ = ["MLP"]
+
+
+class MLP(nn.Module):
+    """One perceptron with hidden layers ``mlp_sizes``, or several of the same shape as batched matrix products.
+
+    Autocast is respected by the hidden layers; the last one computes in float32.
+
+    Args:
+        inputs: Width.
+        outputs: Width.
+        config: Widths, activation (``"auto"`` is ReLU) and initialisation.
+        members: E perceptrons, initialised independently; None is one that gives no axis E.
+        gain: Of the last layer's orthogonal initialisation.
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, config: ModelConfig, *, members: int | None = None, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        widths = (inputs, *config.mlp_sizes, outputs)
+        for index, (before, size) in enumerate(pairwise(widths)):
+            gains = {"gain": gain} if index == len(config.mlp_sizes) else {}
+            layers = [initialise_dense(nn.Linear(before, size), config.init, **gains) for _ in range(members or 1)]
+            weight = torch.stack([layer.weight.detach() for layer in layers])
+            bias = torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers])
+            self.register_parameter(f"weight_{index}", nn.Parameter(weight if members else weight[0]))
+            self.register_parameter(f"bias_{index}", nn.Parameter(bias if members else bias[0, 0]))
+        self.activation: nn.Module | None = None
+        if config.activation not in ("auto", "relu"):
+            self.activation = activation_module(config.activation, "relu")
+
+    def forward(self, x: Tensor, *, frozen: bool = False) -> Tensor:
+        """``[N, inputs]`` to ``[N, outputs]``, or ``[E, N, outputs]`` with members.
+
+        Args:
+            x: Float.
+            frozen: Whether only the input gets a gradient, not the weights.
+        """
+        # In the order in which they were registered; asking for each by its name takes as long as a small product.
+        parameters: list[Tensor] = list(self._parameters.values())  # type: ignore[arg-type]  # none of them is None
+        if frozen:
+            parameters = [parameter.detach() for parameter in parameters]
+        return perceptron(x, parameters[0::2], parameters[1::2], self.activation)
