@@ -78,7 +78,8 @@ def make_config(
         preset: A preset's name, a registered environment, ``module:name`` of a class or function that makes an
             environment or that itself, or a Gymnasium id.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
-        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, network and normalisers apart.
+        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, network and normalisers apart; or
+            "dqn", "ddpg", "td3", "sac", or one that was registered: off-policy, in the replay regime.
         protocol: "machado": how Machado et al. (2018) have Atari games played and counted, instead of the preset's.
 
     Raises:
@@ -87,16 +88,22 @@ def make_config(
     """
     from rollmill.presets import resolve
     from rollmill.presets.algorithms import algorithm_overrides, lockstep_overrides, protocol_overrides
+    from rollmill.presets.off_policy import off_policy_overrides
 
     if not isinstance(preset, str):
         preset = register_factory(preset)
     chosen = resolve(preset)
     config = apply(Config(env=chosen.env, preset=chosen.name), dict(chosen.overrides))
     if algo is not None:
-        config = apply(config, algorithm_overrides(algo))
+        config = apply(config, algorithm_overrides(algo, chosen.name))
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, chosen.name))
     given = full_keys(config, overrides or {})
+    if given.get("regime", config.regime) == "replay" and not config.in_replay:
+        wanted = given.get("off_policy.algorithm")
+        if wanted is None:
+            raise ConfigError("regime='replay' without an algorithm: give algo, one of dqn, ddpg, td3 and sac.")
+        config = apply(config, off_policy_overrides(str(wanted), chosen.name))
     if given.get("regime", config.regime) == "lockstep":
         # Not by applying them: with the preset's batch, made for async, they might not fit together.
         num_envs, rollout_length = (

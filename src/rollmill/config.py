@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal
 
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import LearnerConfig
@@ -18,6 +20,8 @@ from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
 from rollmill.storage.checkpoints import CheckpointConfig
+from rollmill.storage.rate_limiter import least_error_buffer
+from rollmill.storage.replay_config import ReplayConfig
 
 __all__ = ["Config", "ConfigError"]
 
@@ -44,12 +48,15 @@ class Config:
         preset: Name of the reference configuration that this one started from.
         regime: "async": simulation, inference and learning at their own pace (Sample Factory). "lockstep": iteration i
             learns from exactly what policy version max(0, i - lag) collected, so that the result does not depend on the
-            speed or the number of workers (Cleanba).
+            speed or the number of workers (Cleanba). "replay": off-policy algorithms learn from a replay of what was
+            collected, so many SGD steps for each agent step (PAL).
         lag: In lockstep, iterations between the policy that collects and the one that learns: 0 takes turns, 1 lets
             them overlap. Async has no such number.
         env: The environment.
         model: The network.
         learner: The learner.
+        off_policy: In the replay regime, the algorithm.
+        replay: In the replay regime, what is kept and drawn.
         inference: The policy workers.
         rollout: The rollout workers.
         checkpoint: When checkpoints are written and which are kept.
@@ -82,11 +89,13 @@ class Config:
     """
 
     preset: str = ""
-    regime: Literal["async", "lockstep"] = "async"
+    regime: Literal["async", "lockstep", "replay"] = "async"
     lag: int = 1
     env: EnvConfig
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -136,6 +145,18 @@ class Config:
     def in_lockstep(self) -> bool:
         """Whether the regime is "lockstep"."""
         return self.regime == "lockstep"
+
+    @property
+    def in_replay(self) -> bool:
+        """Whether the regime is "replay"."""
+        return self.regime == "replay"
+
+    @property
+    def box_actions(self) -> BoxActions:
+        """What the data plane makes of real actions."""
+        if self.in_replay:
+            return "scale"
+        return "tanh" if self.model.squash_actions else "clip"
 
     @property
     def iterations_per_checkpoint(self) -> int:
@@ -231,10 +252,12 @@ class Config:
             )
 
     def _check_regime(self) -> None:
-        if self.regime not in ("async", "lockstep"):
-            raise ConfigError(f"regime={self.regime!r}: choose 'async' or 'lockstep'.")
+        if self.regime not in ("async", "lockstep", "replay"):
+            raise ConfigError(f"regime={self.regime!r}: choose 'async', 'lockstep' or 'replay'.")
         if self.lag < 0:
             raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
+        if self.in_replay:
+            self._check_replay()
         if not self.in_lockstep:
             if self.learner.precision == "fp64":
                 raise ConfigError("learner.precision='fp64' is for runs in lockstep; use regime='lockstep'.")
@@ -267,7 +290,61 @@ class Config:
                 "and step; use regime='async'."
             )
 
+    def _check_replay(self) -> None:
+        replay = self.replay
+        if replay.n_step > self.rollout_length:
+            raise ConfigError(
+                f"replay.n_step={replay.n_step} is more than rollout_length={self.rollout_length}: steps are added up "
+                "over two slots at most; use a longer rollout_length or a smaller n_step."
+            )
+        if self.total_steps <= replay.min_size:
+            raise ConfigError(
+                f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={self.total_steps}: "
+                "use a smaller min_size or more steps."
+            )
+        if self.num_slots != "auto":
+            raise ConfigError(
+                f"num_slots={self.num_slots}: in the replay regime replay.capacity says how much is kept; use 'auto'."
+            )
+        if self.learner.minibatches != 1 or self.learner.epochs != 1:
+            raise ConfigError(
+                f"learner.minibatches={self.learner.minibatches}, learner.epochs={self.learner.epochs}: in the replay "
+                "regime each batch is drawn for one SGD step; use 1 and 1, and replay.update_interval for more of them."
+            )
+        for name in ("core", "normalise_observations", "normalise_returns"):
+            if (value := getattr(self.model, name)) not in ("none", False):
+                raise ConfigError(
+                    f"model.{name}={value!r}: the networks of off-policy algorithms have none; use "
+                    f"{'none' if name == 'core' else 'false'}, or normalise in a wrapper of the environment."
+                )
+        if self.inference.random_actions:
+            raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
+
+    def error_buffer(self, rows_per_env: int) -> float:
+        """In the replay regime, agent steps that collecting may be ahead or behind.
+
+        Args:
+            rows_per_env: Agents of an environment.
+
+        Raises:
+            ConfigError: What was given would make both sides wait for ever.
+        """
+        assert self.envs_per_group != "auto"
+        given, interval = self.replay.error_buffer, self.replay.update_interval
+        if given == "auto":
+            return self.num_envs * rows_per_env + interval
+        least = least_error_buffer(update_interval=interval, group_rows=self.envs_per_group * rows_per_env)
+        if given < least:
+            raise ConfigError(
+                f"replay.error_buffer={given}: with update_interval={interval} and groups of "
+                f"{self.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for ever; "
+                f"at least {least} is needed, or use 'auto'."
+            )
+        return given
+
     def _check_batch(self) -> None:
+        if self.in_replay:
+            return
         batch, steps = self.learner.batch_size, self.rollout_length
         if batch % steps:
             lower = batch // steps * steps

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 import torch
 
+from rollmill.inference.actor_critic import ActorCriticPolicyWorker
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import ROLE
-from rollmill.inference.worker import PolicyWorker
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
@@ -88,7 +88,7 @@ def serving(
     stop = threading.Event()
     context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(ROLE), dawdle=lambda: None)
     config = InferenceConfig(device="cpu", precision=precision, **options)
-    worker = PolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
+    worker = ActorCriticPolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

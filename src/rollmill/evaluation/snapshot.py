@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import from_json
@@ -27,6 +29,7 @@ class Snapshot(NamedTuple):
         weights: ``state_dict`` of the network, normalisers included.
         agent_steps: Agent steps that the network had learned from.
         checkpoint: The file.
+        off_policy: The algorithm, where it is an off-policy one.
     """
 
     env: EnvConfig
@@ -34,6 +37,14 @@ class Snapshot(NamedTuple):
     weights: dict[str, Any]
     agent_steps: int
     checkpoint: Path
+    off_policy: OffPolicyConfig | None = None
+
+    @property
+    def box_actions(self) -> BoxActions:
+        """What the data plane makes of its real actions."""
+        if self.off_policy is not None:
+            return "scale"
+        return "tanh" if self.model.squash_actions else "clip"
 
 
 def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:
@@ -57,6 +68,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
     try:
         saved = json.loads(path.read_text())
         env, model = saved["env"], saved["model"]
+        off_policy = saved["off_policy"] if saved.get("regime") == "replay" else None
     except (ValueError, KeyError, TypeError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
@@ -77,6 +89,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         state["model"],
         int(state["counters"]["agent_steps"]),
         file,
+        None if off_policy is None else from_json(OffPolicyConfig, off_policy),
     )
 
 

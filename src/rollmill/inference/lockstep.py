@@ -14,10 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollmill.inference.actor_critic import ActorCriticPolicyWorker
 from rollmill.inference.batching import Batching, FixedGroups
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import LOADING, SCATTERING
-from rollmill.inference.worker import PolicyWorker
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.distributions import Sample
 from rollmill.runtime.child import ChildContext
@@ -29,7 +29,7 @@ from rollmill.storage.weights import WeightStore
 _POLL_S = 0.2
 
 
-class LockstepPolicyWorker(PolicyWorker):
+class LockstepPolicyWorker(ActorCriticPolicyWorker):
     """Answers the requests of its groups, reproducibly.
 
     Args:

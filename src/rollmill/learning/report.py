@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rollmill.learning.batches import EpisodeEnd
 
@@ -30,6 +30,7 @@ class LearnerReport:
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
+        figures: Name -> what else is worth a column.
         is_record: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the
             next record's means do not begin anew.
     """
@@ -49,6 +50,7 @@ class LearnerReport:
     learning_rate: float
     fast_path: str
     is_record: bool = True
+    figures: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

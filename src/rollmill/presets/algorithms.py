@@ -7,9 +7,11 @@ preset, whose network and normalisers stay.
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Mapping
 
 from rollmill.presets.families import Overrides
+from rollmill.presets.off_policy import OFF_POLICY_ALGORITHMS, off_policy_overrides
 
 __all__ = ["ALGORITHMS", "PROTOCOLS", "algorithm_overrides", "lockstep_overrides", "protocol_overrides"]
 
@@ -73,17 +75,30 @@ class UnknownChoiceError(ValueError):
 ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
 
 
-def algorithm_overrides(name: str) -> Overrides:
+def algorithm_overrides(name: str, preset: str) -> Overrides:
     """The settings of an algorithm.
+
+    Args:
+        name: Its name; of off-policy ones also a name that the user registered.
+        preset: What it is to learn.
 
     Raises:
         UnknownChoiceError: There is none of that name.
     """
-    if name not in ALGORITHMS:
-        close = difflib.get_close_matches(name, ALGORITHMS, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise UnknownChoiceError(f"algo={name!r}: choose one of {', '.join(ALGORITHMS)}{hint}")
-    return ALGORITHMS[name]
+    if name in ALGORITHMS:
+        return ALGORITHMS[name]
+    if name in OFF_POLICY_ALGORITHMS or _is_registered(name):
+        return off_policy_overrides(name, preset)
+    known = (*ALGORITHMS, *OFF_POLICY_ALGORITHMS)
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    raise UnknownChoiceError(f"algo={name!r}: choose one of {', '.join(known)}{hint}")
+
+
+def _is_registered(name: str) -> bool:
+    """Whether a user's module has registered an off-policy algorithm of this name."""
+    registry = sys.modules.get("rollmill.algorithms.registry")  # which imports torch, unless somebody has needed it
+    return registry is not None and bool(registry.is_registered_algorithm(name))
 
 
 # Machado et al. (2018, arXiv:1709.06009), as Cleanba has it: sticky actions instead of no-ops at the start, all 18

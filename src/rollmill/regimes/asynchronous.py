@@ -8,16 +8,22 @@ too, must do without.
 from __future__ import annotations
 
 from rollmill.config import Config, ConfigError
-from rollmill.regimes.setup import Probed, RunSetup, build_group, dawdling, random_steps, run_learner
+from rollmill.regimes.setup import (
+    Probed,
+    RunSetup,
+    allocate_slots,
+    build_group,
+    dawdling,
+    random_steps,
+    run_learner,
+)
+from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.child import ChildContext
 from rollmill.storage.slots import Topology, slots_needed
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
     """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots (async).
-
-    Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
-    where it has fewer groups than there are policy workers, groups go round over all rollout workers.
 
     Args:
         config: Resolved.
@@ -28,12 +34,10 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: Fewer slots were asked for than the run needs to go on.
     """
     assert world_size == 1
-    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
-    assert num_workers != "auto"
-    assert envs_per_group != "auto"
-    num_groups = config.num_envs // envs_per_group
-    num_policy_workers = config.inference.num_workers
-    group_rows = envs_per_group * probed.spec.rows_per_env
+    assert config.envs_per_group != "auto"
+    groups = spread_groups(config)
+    num_groups = len(groups.worker_of_group)
+    group_rows = config.envs_per_group * probed.spec.rows_per_env
     least = num_groups + -(-config.learner.batch_size // (config.rollout_length * group_rows)) + 1
     wanted = config.num_slots
     if wanted == "auto":
@@ -48,17 +52,17 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             f"num_slots={wanted}: at least {least} are needed, one for each of the {num_groups} groups and one "
             "batch's; fewer would stop the run for good. Use 'auto'."
         )
-    # The rollout worker with the fewest groups has num_groups // num_workers of them.
-    round_of = num_workers if num_policy_workers <= num_groups // num_workers else 1
-    groups_of_worker = [len(range(worker, num_groups, num_workers)) for worker in range(num_workers)]
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=group_rows,
-        worker_of_group=tuple(group % num_workers for group in range(num_groups)),
-        policy_worker_of_group=tuple(group // round_of % num_policy_workers for group in range(num_groups)),
-        slots_of_worker=tuple(-(-wanted * groups // num_groups) for groups in groups_of_worker),
-        num_policy_workers=num_policy_workers,
+        worker_of_group=groups.worker_of_group,
+        policy_worker_of_group=groups.policy_worker_of_group,
+        slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
+        num_policy_workers=config.inference.num_workers,
     )
+
+
+allocate = allocate_slots
 
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
@@ -86,7 +90,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     setup.user_code.install()
     import torch
 
-    from rollmill.inference.worker import PolicyWorker
+    from rollmill.inference.actor_critic import ActorCriticPolicyWorker
     from rollmill.models.registry import make_model
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.weights import WeightStore
@@ -94,10 +98,10 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     config, spec = setup.config, setup.probed.spec
     torch.set_num_threads(config.inference.threads)
     torch.set_flush_denormal(True)
-    PolicyWorker(
+    ActorCriticPolicyWorker(
         dawdling(context, config),
         setup.store(),
-        WeightStore(setup.arena),
+        WeightStore(setup.memory.arena),
         index,
         make_model(spec.observation, spec.action, config.model),
         action=spec.action,

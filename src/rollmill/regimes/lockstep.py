@@ -14,6 +14,7 @@ from rollmill.config import Config
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
+    allocate_slots,
     build_group,
     dawdling,
     device_of_rank,
@@ -53,6 +54,9 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         groups_per_batch=groups_per_batch,
         num_policy_workers=config.inference.num_workers,
     )
+
+
+allocate = allocate_slots
 
 
 def _seed_from(config: Config, iteration: int) -> int:
@@ -105,7 +109,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     LockstepPolicyWorker(
         dawdling(context, config),
         setup.store(),
-        WeightStore(setup.arena),
+        WeightStore(setup.memory.arena),
         index,
         make_network(config, spec),
         action=spec.action,

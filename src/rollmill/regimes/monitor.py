@@ -180,6 +180,7 @@ class Monitor:
             "invalid_samples": report.invalid_samples,
             "learning_rate": report.learning_rate,
         }
+        record |= report.figures
         record |= {f"loss/{name}": value for name, value in report.losses.items()}
         for role, phases in status.shares.items():
             record |= {f"share/{role}/{phase}": share for phase, share in phases.items()}

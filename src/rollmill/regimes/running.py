@@ -1,7 +1,7 @@
 """A run, from its first process to its last, whatever its regime.
 
-A regime is a module of this folder: how groups and slots are spread (``plan_topology``), and what the processes run
-(``rollout_worker``, ``policy_worker``, ``learner``).
+A regime is a module of this folder: how groups and slots are spread (``plan_topology``), the memory that the processes
+share (``allocate``), and what they run (``rollout_worker``, ``policy_worker``, ``learner``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
 from rollmill.options import flatten
-from rollmill.regimes import asynchronous, lockstep
+from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
@@ -27,21 +27,18 @@ from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.plots import plot_runs
 from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.affinity import plan
-from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
 from rollmill.runtime.ranks import Launcher, Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.storage import weights
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
-from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 __all__ = ["EndedBy", "Outcome", "run"]
 
-_REGIMES = {"async": asynchronous, "lockstep": lockstep}
+_REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
 
 _POLL_S = 0.25
 _PROBE_TIMEOUT_S = 300.0
@@ -295,24 +292,12 @@ def prepare(
     """
     ranks = ranks or Ranks()
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
-    fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
-    layout = ArenaLayout()
-    add_to_layout(layout, fields, topology)
-    # The newest version, and in lockstep those that groups may still be acting by.
-    weights.add_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
-    arena = Arena.create(
-        layout,
-        poison=config.debug_poison,
-        advice="use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size",
-    )
-    SlotStore(arena, fields, topology, create=True)
-    weights.WeightStore(arena, create=True)
+    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps)
     return RunSetup(
         config,
         probed,
         topology,
-        fields,
-        arena,
+        memory,
         run_dir,
         resume,
         UserCode.of_this_process(config),
@@ -362,7 +347,8 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
 def describe(run_setup: RunSetup) -> str:
     """One line about what is being started."""
     topology, probed = run_setup.topology, run_setup.probed
-    memory = run_setup.arena.nbytes / 2**20
+    replay = run_setup.memory.replay
+    memory = (run_setup.memory.arena.nbytes + (0 if replay is None else replay.nbytes)) / 2**20
     return (
         f"{probed.spec.name}: {run_setup.config.num_envs} environments in {topology.num_groups} groups of "
         f"{topology.group_rows} rows on {topology.num_workers} rollout workers, {topology.num_policy_workers} policy "

@@ -8,24 +8,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.config import Config
 from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code
-from rollmill.runtime.arena import Arena
+from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
 from rollmill.runtime.ranks import Ranks
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
-from rollmill.storage.slots import SlotField, SlotStore, Topology
+from rollmill.storage.rate_limiter import RateLimits
+from rollmill.storage.slots import SlotField, SlotStore, Topology, add_to_layout, slot_fields
+from rollmill.storage.weights import WeightStore
+from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
 if TYPE_CHECKING:
     import torch
 
+    from rollmill.algorithms.base import OffPolicyAlgorithm
     from rollmill.envs.failures import RestartBudget
     from rollmill.envs.views import SavableGroup
+    from rollmill.learning.base import RunPlan
     from rollmill.learning.learner import Learner
     from rollmill.models.actor_critic import ActorCritic
 
@@ -73,6 +78,22 @@ class UserCode:
         install(self.environments)
 
 
+class Memory(NamedTuple):
+    """What the processes of a run share.
+
+    Attributes:
+        arena: Slots (but the replay's), tables, rings and weights.
+        fields: The slots' arrays.
+        replay: In the replay regime, the slots and all that outlives the processes with them.
+        limits: In the replay regime, the rate limiter's.
+    """
+
+    arena: Arena
+    fields: list[SlotField]
+    replay: Arena | None = None
+    limits: RateLimits | None = None
+
+
 @dataclass(frozen=True)
 class RunSetup:
     """Everything that a process needs to find its place; pickled to it when it starts.
@@ -81,8 +102,7 @@ class RunSetup:
         config: Resolved.
         probed: What the environment and the network are.
         topology: Who serves whom.
-        fields: The slots' arrays.
-        arena: The shared memory.
+        memory: What the processes share.
         run_dir: The run's directory.
         resume: Whether the learner goes on from a checkpoint.
         user_code: What the user registered.
@@ -94,8 +114,7 @@ class RunSetup:
     config: Config
     probed: Probed
     topology: Topology
-    fields: list[SlotField]
-    arena: Arena
+    memory: Memory
     run_dir: Path
     resume: bool
     user_code: UserCode
@@ -109,7 +128,54 @@ class RunSetup:
 
     def store(self) -> SlotStore:
         """The slots, attached."""
-        return SlotStore(self.arena, self.fields, self.topology)
+        return SlotStore(self.memory.arena, self.memory.fields, self.topology)
+
+    def plan(self) -> RunPlan:
+        """What the learner is told."""
+        from rollmill.learning.base import RunPlan
+        from rollmill.runtime.seeds import int_seed
+        from rollmill.storage.checkpoints import CheckpointStore
+        from rollmill.storage.evaluations import EvaluationQueue
+
+        config = self.config
+        return RunPlan(
+            total_steps=config.total_steps,
+            seed=int_seed(config.seed, "learner", 0),
+            report_every_s=config.report_every_s,
+            resume=self.resume,
+            checkpoints=CheckpointStore(self.run_dir / "checkpoints", config.checkpoint),
+            evaluations=EvaluationQueue(self.run_dir, config.eval_every) if not self.ranks.rank else None,
+        )
+
+
+def allocate_slots(
+    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None
+) -> Memory:
+    """Lays out and allocates the slots of an on-policy regime, and all that stands beside them.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        topology: Who serves whom.
+        run_dir: The run's directory; nothing of it is needed.
+        saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
+
+    Raises:
+        NotEnoughMemory: They do not fit.
+    """
+    fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology)
+    # The newest version, and in lockstep those that groups may still be acting by.
+    add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
+    arena = Arena.create(
+        layout,
+        poison=config.debug_poison,
+        advice="use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size",
+    )
+    SlotStore(arena, fields, topology, create=True)
+    WeightStore(arena, create=True)
+    return Memory(arena, fields)
 
 
 def dawdling(context: ChildContext, config: Config) -> ChildContext:
@@ -138,6 +204,11 @@ def probe(
     from rollmill.models.flat_state import flat_nbytes
 
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
+    if config.in_replay:
+        algorithm = make_off_policy(config, spec)
+        size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
+        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size))
+        return
     model = make_network(config, spec)
     first_iteration = 0
     if run_dir is not None and config.in_lockstep:
@@ -179,6 +250,13 @@ def make_network(config: Config, spec: EnvSpec) -> ActorCritic:
     return model.double() if config.learner.precision == "fp64" else model
 
 
+def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
+    """The off-policy algorithm of a run, freshly initialised."""
+    from rollmill.algorithms.registry import make_algorithm
+
+    return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
+
+
 def build_group(
     config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None
 ) -> SavableGroup:
@@ -213,7 +291,8 @@ def random_steps(config: Config) -> Callable[[int], int]:
     """How many steps with random actions each group takes first, given its index: evenly spread over all groups."""
     assert config.envs_per_group != "auto"
     steps = config.rollout.decorrelate_steps
-    most = config.rollout_length if steps == "auto" else steps
+    # A replay mixes the times of its steps itself, and begins with random ones.
+    most = (0 if config.in_replay else config.rollout_length) if steps == "auto" else steps
     others = max(1, config.num_envs // config.envs_per_group - 1)
     return lambda group: most * group // others
 
@@ -229,14 +308,10 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     setup.user_code.install()
     import torch
 
-    from rollmill.learning.base import RunPlan
     from rollmill.learning.collective import Alone, Collective
     from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
     from rollmill.learning.process_group import ProcessGroup
     from rollmill.runtime.seeds import int_seed
-    from rollmill.storage.checkpoints import CheckpointStore
-    from rollmill.storage.evaluations import EvaluationQueue
-    from rollmill.storage.weights import WeightStore
 
     config, spec, store = setup.config, setup.probed.spec, setup.store()
     torch.set_num_threads(config.learner.threads)
@@ -257,18 +332,11 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     make(
         dawdling(context, config),
         store,
-        WeightStore(setup.arena),
+        WeightStore(setup.memory.arena),
         make_network(config, spec),
         spec=spec,
         config=config.learner,
-        plan=RunPlan(
-            total_steps=config.total_steps,
-            seed=int_seed(config.seed, "learner", 0),
-            report_every_s=config.report_every_s,
-            resume=setup.resume,
-            checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
-            evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
-        ),
+        plan=setup.plan(),
         fingerprints=fingerprints,
         collective=collective,
     ).run()

@@ -8,7 +8,6 @@ drawn.
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from rollmill.rollout.phases import BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FO
 from rollmill.rollout.worker import HostedGroup, RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
+from rollmill.storage.episodes import pack_episode
 from rollmill.storage.removers import Remover
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import NO_SLOT, decode
@@ -189,14 +189,3 @@ class ReplayRolloutWorker(RolloutWorker):
             aside.episode_return,
             aside.episode_length,
         )
-
-
-def pack_episode(episode_return: float, episode_length: int) -> int:
-    """An episode's undiscounted return, as float32, and its length as one message."""
-    return int.from_bytes(struct.pack("<f", episode_return), "little") | min(episode_length, 0x7FFFFFFF) << 32
-
-
-def unpack_episode(message: int) -> tuple[float, int]:
-    """What :func:`pack_episode` packed."""
-    (episode_return,) = struct.unpack("<f", (message & 0xFFFFFFFF).to_bytes(4, "little"))
-    return episode_return, message >> 32

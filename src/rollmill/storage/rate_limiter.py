@@ -42,26 +42,33 @@ class RateLimits:
         min_size: Before the first batch.
         error_buffer: Ahead or behind.
         total_steps: After so many no more is inserted; the batches that are due are still drawn.
+        base: Steps inserted by an earlier session, whose replay is gone: everything counts from there.
     """
 
     update_interval: float
     min_size: int
     error_buffer: float
     total_steps: int
+    base: int = 0
 
     def drawable(self, inserted: int) -> int:
         """How many batches may have been drawn after so many steps."""
-        if inserted < self.min_size:
+        since_base = inserted - self.base
+        if since_base < self.min_size:
             return 0
-        return max(0, int((inserted - self.min_size + self.error_buffer) / self.update_interval + 1e-9))
+        return max(0, int((since_base - self.min_size + self.error_buffer) / self.update_interval + 1e-9))
 
     def batches_due(self, inserted: int) -> int:
         """How many batches belong to so many steps, with nobody ahead or behind."""
-        return max(0, int((inserted - self.min_size) / self.update_interval + 1e-9))
+        return max(0, int((inserted - self.base - self.min_size) / self.update_interval + 1e-9))
 
     def insertable(self, drawn: int) -> float:
         """How many steps may have been inserted after so many batches."""
-        return min(self.min_size + drawn * self.update_interval + self.error_buffer, self.total_steps)
+        return min(self.reach(drawn), self.total_steps)
+
+    def reach(self, drawn: int) -> float:
+        """As :meth:`insertable`, were the run endless."""
+        return self.base + self.min_size + drawn * self.update_interval + self.error_buffer
 
 
 def add_to_layout(layout: ArenaLayout) -> None:
@@ -82,7 +89,7 @@ class RateLimiter:
         self.limits = limits
 
     def set(self, *, inserted: int, drawn: int) -> None:
-        """Goes on from these counts; before the processes start."""
+        """Goes on from these counts (batches since ``base``); before the processes start."""
         self._put(_RESERVED, inserted)
         self._put(_INSERTED, inserted)
         self._put(_DRAWN, drawn)
@@ -94,7 +101,7 @@ class RateLimiter:
 
     @property
     def drawn(self) -> int:
-        """Batches drawn."""
+        """Batches drawn since ``base``."""
         return self._get(_DRAWN)
 
     def try_reserve(self, rows: int) -> bool:
@@ -109,9 +116,7 @@ class RateLimiter:
 
     def _completes_the_run(self, reserved: int) -> bool:
         """Whether the last steps of the run are missing, fewer than a group's rows: then the group makes all of its."""
-        limits = self.limits
-        reached = limits.min_size + self.drawn * limits.update_interval + limits.error_buffer
-        return reserved < limits.total_steps <= reached
+        return reserved < self.limits.total_steps <= self.limits.reach(self.drawn)
 
     def insert(self, rows: int, *, reserved: int) -> None:
         """``rows`` of the ``reserved`` steps were made and committed; the others showed no transition."""

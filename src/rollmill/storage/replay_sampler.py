@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from rollmill.native import gather
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.slots import OBSERVATION_PREFIX
 
 __all__ = ["ReplayBatch", "ReplaySampler", "ReturnRule"]
 
@@ -87,7 +86,13 @@ class ReplaySampler:
     """
 
     def __init__(
-        self, store: ReplayStore, config: ReplayConfig, rule: ReturnRule, random: NDArray[np.uint64], *, empty: Any = np.empty
+        self,
+        store: ReplayStore,
+        config: ReplayConfig,
+        rule: ReturnRule,
+        random: NDArray[np.uint64],
+        *,
+        empty: Any = np.empty,
     ) -> None:
         self._store = store
         self._config = config
@@ -147,11 +152,15 @@ class ReplaySampler:
             _put(batch, again, part)
         return True
 
-    def update(self, batch: ReplayBatch, td_error: NDArray[np.float32]) -> None:
-        """Gives the batch's transitions, but for those evicted since, the priorities ``(|error| + epsilon)^alpha``."""
+    def update(self, batch: ReplayBatch, td_error: NDArray[np.float32]) -> int:
+        """Gives the batch's transitions the priorities ``(|error| + epsilon)^alpha``.
+
+        Returns:
+            How many were left as they were, because they have been evicted since.
+        """
         config = self._config
         per_slot = self._store.topology.rollout_length * self._store.topology.group_rows
-        self._store.tree.update(
+        return self._store.tree.update(
             batch.leaf,
             td_error,
             alpha=config.alpha,

@@ -1,0 +1,111 @@
+"""The policy worker in the replay regime: exploring actions of an off-policy algorithm, and nothing beside them.
+
+Transitions carry neither values nor probabilities: what is replayed is learned from whatever chose it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rollmill.algorithms.base import Explore, OffPolicyAlgorithm
+from rollmill.inference.config import InferenceConfig
+from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
+from rollmill.inference.worker import PolicyWorker
+from rollmill.models.precision import settled_precision
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import ActionSpec
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.weights import WeightStore
+
+
+class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
+    """Answers the requests of its groups with exploring actions.
+
+    Args:
+        context: The process's stop flag, ledger and messages.
+        store: The replay.
+        weights: Where the learner publishes the acting network.
+        index: Which policy worker this is.
+        algorithm: Its own copy of it.
+        action: The action spec, real numbers in [-1, 1].
+        config: Batching, device and precision.
+        seed: Keys this worker's exploration.
+        total_steps: Of the run, for schedules.
+    """
+
+    _store: ReplayStore
+
+    def __init__(
+        self,
+        context: ChildContext,
+        store: ReplayStore,
+        weights: WeightStore,
+        index: int,
+        algorithm: OffPolicyAlgorithm,
+        *,
+        action: ActionSpec,
+        config: InferenceConfig,
+        seed: int,
+        total_steps: int,
+    ) -> None:
+        """As a policy worker's."""
+        super().__init__(context, store, weights, index, algorithm, action=action, config=config, seed=seed)
+        self._total_steps = total_steps
+        rows = np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
+        self._row_of_place = torch.from_numpy(rows).to(self._device)
+
+    def _published_part(self, model: OffPolicyAlgorithm) -> nn.Module:
+        return model.acting
+
+    def _precision(self, model: OffPolicyAlgorithm, config: InferenceConfig) -> str:
+        if config.precision != "auto":
+            return config.precision
+        has_images = any(len(array.shape) > 4 and array.dtype == np.uint8 for array in self._store.observation.values())
+        return settled_precision(self._device, has_images=has_images)
+
+    def _infer(
+        self,
+        groups: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        steps: NDArray[np.int64],
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        store, rows = self._store, self._rows
+        self._ledger.enter(GATHERING)
+        observation = self._shown(groups, slots, steps)
+        reset = torch.from_numpy(store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
+        explore = Explore(
+            agent_steps=store.limiter.inserted,
+            total_steps=self._total_steps,
+            rows=self._row_of_place[torch.from_numpy(groups)].reshape(-1),
+            num_rows=store.topology.num_groups * rows,
+            reset=reset,
+            generator=self._generator,
+        )
+        self._ledger.enter(FORWARD)
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            action = self._acting.model.act(
+                observation, None if mask is None else torch.from_numpy(mask).to(self._device), explore
+            )
+        self._ledger.enter(SCATTERING)
+        self._write_actions(
+            slots,
+            steps,
+            None if action.discrete is None else action.discrete.cpu().numpy(),
+            None if action.continuous is None else action.continuous.float().cpu().numpy(),
+        )
+        store.arrays["policy_version"][slots, steps] = self._acting.version
+
+    def _shown(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """x_t of every group as ``[n * B, ...]``, whole stacks."""
+        return {
+            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self._device, non_blocking=True)
+            for name, array in self._store.shown_to(groups, slots, steps).items()
+        }

@@ -1,0 +1,262 @@
+"""The learner of the replay regime: draw a batch, one SGD step, new priorities, publish the weights."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
+from rollmill.learning.base import LearnerBase, RunPlan
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.optimisers import NonFiniteGradientError
+from rollmill.learning.phases import LEARNING, MEASURING, WAITING
+from rollmill.learning.replay_loader import ReplayLoader
+from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.schedules import coefficient_schedule
+from rollmill.models.device import take_device
+from rollmill.models.precision import settled_precision
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import EnvSpec
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler, ReturnRule
+from rollmill.storage.weights import WeightStore
+
+__all__ = ["ReplayLearner"]
+
+_CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
+
+
+class ReplayLearner(LearnerBase):
+    """Owns an off-policy policy. ``updates`` counts batches, as ``sgd_steps`` does.
+
+    Args:
+        context: The process's stop flag, ledger and messages.
+        store: The replay.
+        weights: Where versions of the acting network are published.
+        algorithm: Freshly initialised.
+        spec: The environment.
+        config: Optimiser, batch size, discount, precision.
+        replay: What is drawn, and how.
+        plan: The run.
+    """
+
+    _SAVED_PARTS = ("model", "updater", "counters", "recent_episodes", "random")
+    _store: ReplayStore
+
+    def __init__(
+        self,
+        context: ChildContext,
+        store: ReplayStore,
+        weights: WeightStore,
+        algorithm: OffPolicyAlgorithm,
+        *,
+        spec: EnvSpec,
+        config: LearnerConfig,
+        replay: ReplayConfig,
+        plan: RunPlan,
+    ) -> None:
+        """Restores the newest checkpoint when resuming, and publishes the first weights."""
+        super().__init__(context, weights, plan)
+        self._store = store
+        self._config = config
+        self._replay = replay
+        torch.manual_seed(plan.seed)
+        self._ledger.enter(MEASURING)
+        self._device = take_device(config.device)
+        self._algorithm = algorithm.to(self._device)
+        self._generator = torch.Generator(self._device).manual_seed(plan.seed)
+        self._precision = _precision(config, self._device, spec)
+        self._updater = OffPolicyUpdater(
+            self._algorithm,
+            config,
+            generator=self._generator,
+            precision=self._precision,
+            channels_last=config.channels_last is not False,
+        )
+        self._schedule = coefficient_schedule(
+            "linear" if config.schedule == "linear" else "constant", 1.0, plan.total_steps
+        )
+        # Seed and counter of the draws.
+        self._draws = np.array([plan.seed, 0], np.uint64)
+        self._ages = _Mean()
+        self._left_as_they_were = 0
+        if plan.resume:
+            self._restore()
+        self._mirror(self._algorithm.acting)
+
+    @property
+    def _networks(self) -> OffPolicyAlgorithm:
+        return self._algorithm
+
+    def run(self) -> None:
+        """Learns until all steps are inserted and all their batches learned, or until the stop flag is set."""
+        if not self.agent_steps:
+            self._save()
+        self._leave_for_evaluation()
+        sampler = ReplaySampler(
+            self._store,
+            self._replay,
+            ReturnRule(self._config.discount, self._config.reward_scale, self._config.reward_clip or float("inf")),
+            self._draws,
+            empty=_pinned if self._device.type == "cuda" else np.empty,
+        )
+        loader = ReplayLoader(
+            self._store, sampler, self._replay, batch_size=self._config.batch_size, total_steps=self._total_steps
+        )
+        self._send(self._report())
+        try:
+            while not self._context.stop.is_set():
+                self._ledger.enter(WAITING)
+                batch = loader.next()
+                self._take_episodes(loader.take_episodes())
+                if batch is not None:
+                    self._learn(batch, sampler)
+                    loader.give_back(batch)
+                elif self._store.limiter.is_done:
+                    break
+                self._look_around()
+            self._check_gradients()
+        except NonFiniteGradientError:
+            # Gradients that are not finite are left out, so what has been learned is sound.
+            self._save()
+            raise
+        finally:
+            loader.close()
+        self._take_episodes(loader.take_episodes())
+        self._publish_last()
+        path = self._save()
+        self._leave_for_evaluation(is_end=True)
+        self._context.send(LearnerFinished(self._report(), str(path)))
+
+    def _learn(self, drawn: ReplayBatch, sampler: ReplaySampler) -> None:
+        """One SGD step."""
+        self._ledger.enter(LEARNING)
+        self._context.dawdle()
+        self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
+        self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
+        td_error = self._updater.step(self._to_device(drawn))
+        if td_error is not None and self._replay.is_prioritised:
+            self._left_as_they_were += sampler.update(drawn, td_error.float().cpu().numpy())
+        self.sgd_steps += 1
+        self.updates += 1
+        self._ledger.add(0, len(drawn))
+        self._ledger.add(1, 1)
+        if self.sgd_steps % _CHECK_EVERY == 0:
+            self._check_gradients()
+        if self.version - self._published >= self._config.publish_every:
+            self._publish()
+        if self._config.slow_down_s:
+            time.sleep(self._config.slow_down_s)
+
+    def _look_around(self) -> None:
+        """What is to be done now and then, also while there is nothing to learn from."""
+        self.agent_steps = self._store.limiter.inserted
+        self._leave_for_evaluation()
+        if self._is_time_to_report():
+            self._send(self._report())
+        if self._checkpoints.is_due(self.agent_steps):
+            self._save()
+
+    def _check_gradients(self) -> None:
+        self._updater.check()
+
+    def _to_device(self, drawn: ReplayBatch) -> TransitionBatch:
+        def tensor(array: Any) -> Tensor:
+            return torch.from_numpy(array).to(self._device, non_blocking=True)
+
+        def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+            return {name: tensor(array) for name, array in arrays.items()}
+
+        at_step = drawn.at_step
+        return TransitionBatch(
+            tensors(drawn.observation),
+            tensor(at_step["action_discrete"]) if "action_discrete" in at_step else None,
+            tensor(at_step["action_continuous"]) if "action_continuous" in at_step else None,
+            tensor(drawn.reward),
+            tensor(drawn.discount),
+            tensors(drawn.next_observation),
+            None if drawn.action_mask is None else tensor(drawn.action_mask),
+            None if drawn.next_action_mask is None else tensor(drawn.next_action_mask),
+            tensor(drawn.weight),
+        )
+
+    def _report(self) -> LearnerReport:
+        limiter = self._store.limiter
+        self.agent_steps = limiter.inserted
+        age = self._ages.take()
+        return LearnerReport(
+            agent_steps=self.agent_steps,
+            updates=self.updates,
+            sgd_steps=self.sgd_steps,
+            stale_samples=0,
+            invalid_samples=0,
+            episodes=self.episodes,
+            recent_episodes=tuple(self._recent_episodes),
+            policy_lag_mean=age,
+            policy_lag_max=0,
+            policy_lag_histogram=(),
+            versions_per_trajectory=0.0,
+            losses=self._updater.take_statistics(),
+            learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
+            fast_path=f"{self._config.batch_size} transitions a batch, {self._precision}",
+            figures={
+                "replay/size": float(min(self.agent_steps, self._replay.capacity)),
+                "replay/total_priority": self._store.tree.total(),
+                "replay/max_priority": self._store.tree.max_priority,
+                "replay/late_priorities": float(self._left_as_they_were),
+                "replay/samples_per_insert": self.sgd_steps * self._config.batch_size / max(1, self.agent_steps),
+            },
+        )
+
+    def _save(self) -> Path | None:
+        """Writes a checkpoint."""
+        self.agent_steps = self._store.limiter.inserted
+        return self._write_state(
+            {
+                "model": self._algorithm.state_dict(),
+                "updater": self._updater.state_dict(),
+                "random": {"generator": self._generator.get_state(), "draws": int(self._draws[1])},
+            }
+        )
+
+    def _take_over(self, state: Mapping[str, Any]) -> None:
+        super()._take_over(state)
+        self._updater.load_state_dict(state["updater"])
+        self._generator.set_state(state["random"]["generator"])
+        self._draws[1] = state["random"]["draws"]
+
+
+class _Mean:
+    """The mean of what was added since it was last taken."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._sum += value
+        self._count += 1
+
+    def take(self) -> float:
+        mean = self._sum / self._count if self._count else 0.0
+        self._sum, self._count = 0.0, 0
+        return mean
+
+
+def _precision(config: LearnerConfig, device: torch.device, spec: EnvSpec) -> Literal["fp32", "bf16", "fp64"]:
+    if config.precision != "auto":
+        return config.precision
+    return settled_precision(device, has_images=spec.has_images)
+
+
+def _pinned(shape: Any, dtype: Any) -> Any:
+    """Page-locked, for a GPU, which copies from it without a detour."""
+    like = torch.from_numpy(np.empty(0, dtype))
+    return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()

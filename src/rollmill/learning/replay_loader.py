@@ -1,0 +1,140 @@
+"""Draws a learner's batches in a thread of its own, one ahead, as fast as the rate limiter allows."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from queue import Empty, Full, Queue
+
+import numpy as np
+
+from rollmill.learning.batches import EpisodeEnd
+from rollmill.storage.episodes import unpack_episode
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler
+
+_POLL_S = 0.2
+# One is learned from, one is ready, one is being filled.
+_BATCHES = 3
+_MOST_MESSAGES = 4096
+
+
+class ReplayLoader:
+    """Batches for one learner.
+
+    Args:
+        store: The replay.
+        sampler: Draws.
+        config: For beta.
+        batch_size: Transitions of a batch.
+        total_steps: Of the run, for beta's annealing.
+        learner: Which learner this is.
+    """
+
+    def __init__(
+        self,
+        store: ReplayStore,
+        sampler: ReplaySampler,
+        config: ReplayConfig,
+        *,
+        batch_size: int,
+        total_steps: int,
+        learner: int = 0,
+    ) -> None:
+        """Starts the thread."""
+        self._store = store
+        self._sampler = sampler
+        self._config = config
+        self._total_steps = total_steps
+        self._ring = store.completed[learner]
+        self._messages = np.empty(_MOST_MESSAGES, np.int64)
+        self._free: Queue[ReplayBatch] = Queue()
+        for _ in range(_BATCHES):
+            self._free.put(sampler.make_batch(batch_size))
+        self._ready: Queue[ReplayBatch | BaseException] = Queue(maxsize=1)
+        self._episodes: deque[EpisodeEnd] = deque()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._load, name="replay loader", daemon=True)
+        self._thread.start()
+
+    def next(self, *, timeout_s: float = _POLL_S) -> ReplayBatch | None:
+        """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
+        try:
+            item = self._ready.get(timeout=timeout_s)
+        except Empty:
+            return None
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    def give_back(self, batch: ReplayBatch) -> None:
+        """The batch's arrays may be filled again."""
+        self._free.put(batch)
+
+    def take_episodes(self) -> list[EpisodeEnd]:
+        """The episodes that have ended since the last call."""
+        return [self._episodes.popleft() for _ in range(len(self._episodes))]
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._stop.set()
+        self._ring.wake()
+        self._thread.join(timeout=5.0)
+
+    def _load(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if self._wait() and (batch := self._take_free()) is not None:
+                    self._draw(batch)
+        except BaseException as error:  # The learner's thread is the one that may end the process.
+            self._hand_over(error)
+
+    def _wait(self) -> bool:
+        """Waits, a moment at most, until a batch may be drawn; hears of episodes meanwhile."""
+        limiter = self._store.limiter
+        if limiter.may_draw:
+            self._hear(0.0)
+            return True
+        # Announced before the last look, so that no wake is missed.
+        limiter.wait_as_learner(1)
+        try:
+            self._hear(0.0 if limiter.may_draw else _POLL_S)
+        finally:
+            limiter.wait_as_learner(-1)
+        return limiter.may_draw
+
+    def _hear(self, timeout_s: float) -> None:
+        count = self._ring.get_many(self._messages, timeout_s)
+        self._episodes.extend(EpisodeEnd(*unpack_episode(message)) for message in self._messages[:count].tolist())
+
+    def _take_free(self) -> ReplayBatch | None:
+        while not self._stop.is_set():
+            try:
+                return self._free.get(timeout=_POLL_S)
+            except Empty:
+                self._hear(0.0)
+        return None
+
+    def _draw(self, batch: ReplayBatch) -> None:
+        limiter = self._store.limiter
+        if not limiter.try_draw():  # Another learner was faster.
+            self.give_back(batch)
+            return
+        if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
+            self._store.wake_held()
+            self._hand_over(batch)
+        else:
+            # Steps are there, but none is whole yet.
+            limiter.take_back()
+            self.give_back(batch)
+            self._hear(_POLL_S / 10)
+
+    def _hand_over(self, item: ReplayBatch | BaseException) -> None:
+        while not self._stop.is_set():
+            try:
+                self._ready.put(item, timeout=_POLL_S)
+            except Full:
+                self._hear(0.0)
+                continue
+            return

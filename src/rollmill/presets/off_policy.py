@@ -1,0 +1,157 @@
+"""Off-policy algorithms by name: what a family's preset, which is made for PPO, needs to be learned by one of them.
+
+Values are those of Stable-Baselines3's rl-zoo (hyperparams/dqn.yml, ddpg.yml, td3.yml, sac.yml of version 2.6) where it
+has the task, else the library's defaults, which go back to the algorithms' papers. ``replay.update_interval`` is its
+``train_freq / gradient_steps``; where it takes many steps and then as many SGD steps, ours are spread evenly.
+"""
+
+from __future__ import annotations
+
+from rollmill.presets.families import Overrides
+
+__all__ = ["OFF_POLICY_ALGORITHMS", "off_policy_overrides"]
+
+OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
+
+# What on-policy presets set, and transitions have no use for; and what all of these algorithms share.
+_ALL: Overrides = {
+    "regime": "replay",
+    "num_envs": 8,
+    "rollout_length": 32,
+    "learner.minibatches": 1,
+    "learner.epochs": 1,
+    "learner.optimiser": "adam",
+    "learner.adam_eps": 1e-8,
+    "learner.weight_decay": 0.0,
+    "learner.schedule": "constant",
+    "learner.discount": 0.99,
+    "learner.max_grad_norm": None,
+    "learner.publish_every": 1,
+    "model.core": "none",
+    "model.centre_pixels": False,
+    "model.normalise_observations": False,
+    "model.normalise_images": False,
+    "model.normalise_returns": False,
+    "model.normalise_grids": False,
+    "model.squash_actions": False,
+    "model.head_sizes": (),
+    "model.activation": "auto",
+    "model.init": "auto",
+    "model.mlp_sizes": (256, 256),
+}
+
+_DQN: Overrides = {
+    "off_policy.algorithm": "dqn",
+    "learner.batch_size": 32,
+    "learner.learning_rate": 1e-4,
+    "learner.max_grad_norm": 10.0,
+    "replay.update_interval": 4.0,
+    "replay.min_size": 10_000,
+    "off_policy.epsilon_fraction": 0.1,
+    "off_policy.epsilon_end": 0.05,
+    "off_policy.random_steps": 0,
+}
+# Mnih et al. 2015 with what SB3's zoo has for Atari: a replay of 100,000, Adam, targets copied each 1,000 agent steps.
+_DQN_ATARI: Overrides = {
+    "num_envs": 8,
+    "rollout_length": 64,
+    "total_steps": 10_000_000,
+    "replay.capacity": 100_000,
+    "replay.min_size": 50_000,
+    "off_policy.target_update_every": 250,
+    "off_policy.epsilon_end": 0.01,
+    "learner.publish_every": 4,
+}
+_DQN_CARTPOLE: Overrides = {
+    "num_envs": 1,
+    "total_steps": 50_000,
+    "learner.batch_size": 64,
+    "learner.learning_rate": 2.3e-3,
+    "replay.capacity": 100_000,
+    "replay.min_size": 1_000,
+    "replay.update_interval": 2.0,
+    "off_policy.target_update_every": 10,
+    "off_policy.epsilon_fraction": 0.16,
+    "off_policy.epsilon_end": 0.04,
+}
+_DQN_LUNAR_LANDER: Overrides = {
+    "num_envs": 1,
+    "total_steps": 100_000,
+    "learner.batch_size": 128,
+    "learner.learning_rate": 6.3e-4,
+    "replay.capacity": 50_000,
+    "replay.min_size": 1_000,
+    "replay.update_interval": 1.0,
+    "off_policy.target_update_every": 250,
+    "off_policy.epsilon_fraction": 0.12,
+    "off_policy.epsilon_end": 0.1,
+}
+
+_CONTINUOUS: Overrides = {
+    "num_envs": 1,
+    "total_steps": 1_000_000,
+    "learner.batch_size": 256,
+    "learner.learning_rate": 1e-3,
+    "replay.update_interval": 1.0,
+    "replay.capacity": 1_000_000,
+    "replay.min_size": 10_000,
+    "off_policy.random_steps": 10_000,
+}
+_DETERMINISTIC: Overrides = {
+    **_CONTINUOUS,
+    "model.mlp_sizes": (400, 300),
+    "off_policy.noise_kind": "gaussian",
+    "off_policy.noise_std": 0.1,
+}
+_DDPG: Overrides = {**_DETERMINISTIC, "off_policy.algorithm": "ddpg"}
+_TD3: Overrides = {**_DETERMINISTIC, "off_policy.algorithm": "td3"}
+_SAC: Overrides = {**_CONTINUOUS, "off_policy.algorithm": "sac", "learner.learning_rate": 3e-4}
+
+_PENDULUM: Overrides = {"total_steps": 20_000, "replay.capacity": 200_000}
+_PENDULUM_DETERMINISTIC: Overrides = {**_PENDULUM, "learner.discount": 0.98}
+_PENDULUM_SAC: Overrides = {
+    **_PENDULUM,
+    "learner.learning_rate": 1e-3,
+    "replay.min_size": 100,
+    "off_policy.random_steps": 100,
+}
+_LUNAR_LANDER_DETERMINISTIC: Overrides = {
+    "total_steps": 300_000,
+    "learner.discount": 0.98,
+    "replay.capacity": 200_000,
+}
+_LUNAR_LANDER_SAC: Overrides = {
+    "total_steps": 500_000,
+    "learner.learning_rate": 7.3e-4,
+    "learner.schedule": "linear",
+    "off_policy.tau": 0.01,
+    "model.mlp_sizes": (400, 300),
+}
+
+_BASES = {"dqn": _DQN, "ddpg": _DDPG, "td3": _TD3, "sac": _SAC}
+
+
+def off_policy_overrides(algorithm: str, preset: str) -> Overrides:
+    """The settings of an off-policy algorithm for a preset, to go over the preset's own.
+
+    Args:
+        algorithm: One of ``OFF_POLICY_ALGORITHMS``, or a registered one, which gets DQN's settings.
+        preset: The preset's name.
+    """
+    base = {**_DQN, "off_policy.algorithm": algorithm} if algorithm not in _BASES else _BASES[algorithm]
+    return {**_ALL, **base, **_of_task(algorithm, preset)}
+
+
+def _of_task(algorithm: str, preset: str) -> Overrides:
+    task = preset.partition("/")[2].lower()
+    if algorithm == "dqn" or algorithm not in _BASES:
+        if preset.startswith("atari/"):
+            return _DQN_ATARI
+        if task.startswith("cartpole"):
+            return _DQN_CARTPOLE
+        return _DQN_LUNAR_LANDER if task.startswith("lunarlander") else {}
+    if task.startswith("pendulum"):
+        return _PENDULUM_SAC if algorithm == "sac" else _PENDULUM_DETERMINISTIC
+    if task.startswith("lunarlander"):
+        return _LUNAR_LANDER_SAC if algorithm == "sac" else _LUNAR_LANDER_DETERMINISTIC
+    return {}

@@ -1,0 +1,173 @@
+"""The replay regime (PAL): off-policy algorithms learn from a replay of slots, so many SGD steps for each agent step.
+
+Admission is three things: a ring of slots, a sum tree over their steps, and a rate limiter that holds collecting and
+learning together (:mod:`rollmill.storage.replay`). The functions that processes run import torch inside, because
+rollout workers, which import this module too, must do without.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollmill.config import Config, ConfigError
+from rollmill.regimes.setup import Memory, Probed, RunSetup, build_group, dawdling, make_off_policy, random_steps
+from rollmill.regimes.spreading import spread_groups
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.child import ChildContext
+from rollmill.storage import weights
+from rollmill.storage.rate_limiter import RateLimits
+from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
+from rollmill.storage.slots import Topology
+
+_ADVICE = "use a smaller replay.capacity, or replay.storage=file, which takes it from the disk"
+
+
+def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
+    """Spreads groups over workers as in async, and gives each rollout worker its share of the replay's slots.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        world_size: 1; ranks that learn together are for lockstep.
+
+    Raises:
+        ConfigError: The replay could not begin with these numbers.
+    """
+    assert world_size == 1
+    assert config.envs_per_group != "auto"
+    groups = spread_groups(config)
+    rows = config.envs_per_group * probed.spec.rows_per_env
+    waiting = len(groups.worker_of_group) * rows * config.replay.n_step
+    if config.replay.min_size < waiting:
+        raise ConfigError(
+            f"replay.min_size={config.replay.min_size}: after so few agent steps no transition may be whole yet; with "
+            f"{len(groups.worker_of_group) * rows} rows and n_step={config.replay.n_step} at least {waiting} are needed."
+        )
+    num_groups = len(groups.worker_of_group)
+    # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
+    wanted = -(-config.replay.capacity // (config.rollout_length * rows)) + 2 * num_groups
+    return Topology(
+        rollout_length=config.rollout_length,
+        group_rows=rows,
+        worker_of_group=groups.worker_of_group,
+        policy_worker_of_group=groups.policy_worker_of_group,
+        slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
+        num_policy_workers=config.inference.num_workers,
+    )
+
+
+def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None) -> Memory:
+    """Lays out and allocates the replay, and what stands beside it.
+
+    Raises:
+        NotEnoughMemory: It does not fit.
+        ConfigError: The rate limiter would hold both sides for ever.
+    """
+    fields = replay_fields(probed.spec, rollout_length=config.rollout_length)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology, config.replay)
+    replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
+    beside = ArenaLayout()
+    add_beside_to_layout(beside, probed.spec, fields, topology)
+    weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
+    arena = Arena.create(beside, poison=config.debug_poison)
+    limits = _limits(config, probed, base=saved_steps or 0)
+    store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True)
+    store.limiter.set(inserted=limits.base, drawn=0)
+    weights.WeightStore(arena, create=True)
+    return Memory(arena, fields, replay, limits)
+
+
+def _limits(config: Config, probed: Probed, *, base: int) -> RateLimits:
+    left = config.total_steps - base
+    return RateLimits(
+        update_interval=config.replay.update_interval,
+        # Of a run that goes on, something is to be left to learn from, however near its end is.
+        min_size=config.replay.min_size if not base else max(1, min(config.replay.min_size, left // 2)),
+        error_buffer=config.error_buffer(probed.spec.rows_per_env),
+        total_steps=config.total_steps,
+        base=base,
+    )
+
+
+def store_of(setup: RunSetup) -> ReplayStore:
+    """The replay, attached."""
+    memory = setup.memory
+    assert memory.replay is not None
+    assert memory.limits is not None
+    return ReplayStore(
+        {**memory.arena, **memory.replay}, setup.probed.spec, setup.topology, setup.config.replay, memory.limits
+    )
+
+
+def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
+    """Child: one rollout worker."""
+    setup.user_code.install()
+    from rollmill.envs.failures import RestartBudget
+    from rollmill.rollout.replay import ReplayRolloutWorker
+    from rollmill.runtime.seeds import stream
+    from rollmill.storage.removers import make_remover
+
+    config, store = setup.config, store_of(setup)
+    budget = RestartBudget(config.env.restart_budget)
+    ReplayRolloutWorker(
+        dawdling(context, config),
+        store,
+        worker,
+        lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
+        action=setup.probed.spec.action.in_unit_box,
+        random_steps=random_steps(config),
+        random=lambda group: stream(setup.sampling_seed, "decorrelation", group.index),
+        remover=make_remover(config.replay.remover, stream(setup.sampling_seed, "remover", worker), store.priority_of),
+    ).run()
+
+
+def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
+    """Child: one policy worker."""
+    setup.user_code.install()
+    import torch
+
+    from rollmill.inference.replay import ReplayPolicyWorker
+    from rollmill.runtime.seeds import int_seed
+    from rollmill.storage.weights import WeightStore
+
+    config, spec = setup.config, setup.probed.spec
+    torch.set_num_threads(config.inference.threads)
+    torch.set_flush_denormal(True)
+    ReplayPolicyWorker(
+        dawdling(context, config),
+        store_of(setup),
+        WeightStore(setup.memory.arena),
+        index,
+        make_off_policy(config, spec),
+        action=spec.action.in_unit_box,
+        config=config.inference,
+        seed=int_seed(setup.sampling_seed, "policy worker", index),
+        total_steps=config.total_steps,
+    ).run()
+
+
+def learner(context: ChildContext, setup: RunSetup) -> None:
+    """Child: the learner."""
+    setup.user_code.install()
+    import torch
+
+    from rollmill.learning.replay import ReplayLearner
+    from rollmill.runtime.seeds import int_seed
+    from rollmill.storage.weights import WeightStore
+
+    config, spec = setup.config, setup.probed.spec
+    torch.set_num_threads(config.learner.threads)
+    # See :func:`rollmill.regimes.setup.run_learner`.
+    torch.set_flush_denormal(True)
+    torch.manual_seed(int_seed(config.seed, "initial weights", 0))
+    ReplayLearner(
+        dawdling(context, config),
+        store_of(setup),
+        WeightStore(setup.memory.arena),
+        make_off_policy(config, spec),
+        spec=spec,
+        config=config.learner,
+        replay=config.replay,
+        plan=setup.plan(),
+    ).run()

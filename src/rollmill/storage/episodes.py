@@ -1,0 +1,18 @@
+"""Ends of episodes as messages: an episode's return and length in one integer."""
+
+from __future__ import annotations
+
+import struct
+
+_LONGEST = 0x7FFFFFFF
+
+
+def pack_episode(episode_return: float, episode_length: int) -> int:
+    """An episode's undiscounted return, as float32, and its length in agent steps as one message, at least 0."""
+    return int.from_bytes(struct.pack("<f", episode_return), "little") | min(episode_length, _LONGEST) << 32
+
+
+def unpack_episode(message: int) -> tuple[float, int]:
+    """What :func:`pack_episode` packed."""
+    (episode_return,) = struct.unpack("<f", (message & 0xFFFFFFFF).to_bytes(4, "little"))
+    return episode_return, message >> 32
