@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.envs.registry import find_registration, register_factory
 from rollmill.option_values import coerce
 from rollmill.options import apply, from_json, full_keys, to_json

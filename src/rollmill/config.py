@@ -299,8 +299,8 @@ class Config:
             )
         if self.total_steps <= replay.min_size:
             raise ConfigError(
-                f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={self.total_steps}: "
-                "use a smaller min_size or more steps."
+                f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={self.total_steps}:"
+                " use a smaller min_size or more steps."
             )
         if self.num_slots != "auto":
             raise ConfigError(
@@ -337,8 +337,8 @@ class Config:
         if given < least:
             raise ConfigError(
                 f"replay.error_buffer={given}: with update_interval={interval} and groups of "
-                f"{self.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for ever; "
-                f"at least {least} is needed, or use 'auto'."
+                f"{self.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for "
+                f"ever; at least {least} is needed, or use 'auto'."
             )
         return given
 

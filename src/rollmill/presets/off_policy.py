@@ -138,7 +138,7 @@ def off_policy_overrides(algorithm: str, preset: str) -> Overrides:
         algorithm: One of ``OFF_POLICY_ALGORITHMS``, or a registered one, which gets DQN's settings.
         preset: The preset's name.
     """
-    base = {**_DQN, "off_policy.algorithm": algorithm} if algorithm not in _BASES else _BASES[algorithm]
+    base = _BASES.get(algorithm, {**_DQN, "off_policy.algorithm": algorithm})
     return {**_ALL, **base, **_of_task(algorithm, preset)}
 
 

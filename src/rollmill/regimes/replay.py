@@ -41,7 +41,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     if config.replay.min_size < waiting:
         raise ConfigError(
             f"replay.min_size={config.replay.min_size}: after so few agent steps no transition may be whole yet; with "
-            f"{len(groups.worker_of_group) * rows} rows and n_step={config.replay.n_step} at least {waiting} are needed."
+            f"{len(groups.worker_of_group) * rows} rows and n_step={config.replay.n_step} it must be {waiting} or more."
         )
     num_groups = len(groups.worker_of_group)
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.

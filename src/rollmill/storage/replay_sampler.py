@@ -20,6 +20,8 @@ from rollmill.storage.replay_config import ReplayConfig
 
 __all__ = ["ReplayBatch", "ReplaySampler", "ReturnRule"]
 
+_AT_STEP = frozenset({"action_discrete", "action_continuous", "policy_version"})
+
 
 @dataclass(frozen=True)
 class ReturnRule:
@@ -100,8 +102,9 @@ class ReplaySampler:
         self._random = random
         self._empty = empty
         self._frames = {name: a.reshape(-1, *a.shape[3:]) for name, a in store.observation.items()}
-        names = [name for name in ("action_discrete", "action_continuous", "policy_version") if name in store.arrays]
-        self._at_step = {name: store.arrays[name].reshape(-1, *store.arrays[name].shape[3:]) for name in names}
+        self._at_step: dict[str, NDArray[Any]] = {
+            name: array.reshape(-1, *array.shape[3:]) for name, array in store.arrays.items() if name in _AT_STEP
+        }
         mask = store.arrays.get("action_mask")
         self._mask = None if mask is None else mask.reshape(-1, *mask.shape[3:])
         self._torn = np.empty(0, np.uint8)
@@ -118,15 +121,23 @@ class ReplaySampler:
                 for name, array in arrays.items()
             }
 
-        masks = [None if self._mask is None else self._empty((size, *self._mask.shape[1:]), np.bool_) for _ in range(2)]
+        def mask() -> NDArray[np.bool_] | None:
+            return None if self._mask is None else self._empty((size, *self._mask.shape[1:]), np.bool_)
+
         return ReplayBatch(
-            *(self._empty(size, dtype) for dtype in (np.int64, np.int64, np.float32, np.float32, np.float32)),
-            *(self._empty(size, np.int64) for _ in range(2)),
-            self._empty((size, 3), np.int64),
-            like(self._frames, stacked=True),
-            like(self._frames, stacked=True),
-            like(self._at_step),
-            *masks,
+            leaf=self._empty(size, np.int64),
+            generation=self._empty(size, np.int64),
+            weight=self._empty(size, np.float32),
+            reward=self._empty(size, np.float32),
+            discount=self._empty(size, np.float32),
+            now=self._empty(size, np.int64),
+            then=self._empty(size, np.int64),
+            witness=self._empty((size, 3), np.int64),
+            observation=like(self._frames, stacked=True),
+            next_observation=like(self._frames, stacked=True),
+            at_step=like(self._at_step),
+            action_mask=mask(),
+            next_action_mask=mask(),
         )
 
     def draw(self, batch: ReplayBatch, beta: float) -> bool:
@@ -203,6 +214,8 @@ class ReplaySampler:
         for name, array in self._at_step.items():
             gather(batch.at_step[name], array, batch.leaf, racing=True)
         if self._mask is not None:
+            assert batch.action_mask is not None
+            assert batch.next_action_mask is not None
             gather(batch.action_mask, self._mask, batch.now, racing=True)
             gather(batch.next_action_mask, self._mask, batch.then, racing=True)
 
