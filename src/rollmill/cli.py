@@ -179,7 +179,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         arguments.run_dir,
         episodes=arguments.episodes,
         seed=arguments.seed,
-        deterministic=arguments.deterministic,
+        deterministic=_deterministic(arguments),
         video=arguments.video,
         num_envs=arguments.num_envs,
         checkpoint=arguments.checkpoint,
@@ -201,12 +201,19 @@ def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         video=arguments.video,
         follow=arguments.follow,
         seed=arguments.seed,
-        deterministic=arguments.deterministic,
+        deterministic=_deterministic(arguments),
         checkpoint=arguments.checkpoint,
         device=arguments.device,
         say=lambda text: print(text, flush=True),
     )
     return 0
+
+
+def _deterministic(arguments: argparse.Namespace) -> bool | None:
+    """What the two flags say; None leaves it to the policy."""
+    if arguments.deterministic and arguments.explore:
+        raise OptionError("--deterministic and --explore contradict each other; give one of them, or neither")
+    return True if arguments.deterministic else False if arguments.explore else None
 
 
 def _use_one_thread() -> None:

@@ -34,7 +34,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     train.option("--total-steps", "agent steps to train for, e.g. 3e6", kind=whole_number, metavar="N")
     train.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
     train.option("--seed", "seed of all random streams", kind=natural, metavar="S")
-    train.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
+    train.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
     train.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
     train.flag("--quiet", "show no progress")
@@ -88,7 +88,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     verify.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
     verify.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
     verify.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
-    verify.option("--algo", "ppo or impala: Cleanba's hyperparameters instead of the preset's", metavar="NAME")
+    verify.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
     verify.flag("--json", "print the result as one line of JSON, the last of the output")
     _add_import(verify)
 
@@ -145,5 +145,6 @@ def _add_import(command: Command) -> None:
 def _add_playing(command: Command) -> None:
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
-    command.flag("--deterministic", "take the most probable action instead of sampling")
+    command.flag("--deterministic", "take the most probable action (on-policy algorithms sample by default)")
+    command.flag("--explore", "sample, or explore as in training (off-policy algorithms do not by default)")
     _add_import(command)

@@ -58,8 +58,8 @@ class Agent:
     ) -> None:
         import torch
 
+        from rollmill.evaluation.policies import make_policy
         from rollmill.models.device import resolve_device
-        from rollmill.models.registry import make_model
 
         self.snapshot = snapshot
         self._observations = ObservationCodec(observation_space)
@@ -67,24 +67,36 @@ class Agent:
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.box_actions)
         self._device = resolve_device(device)
-        self._model = make_model(self._observations.specs, self._spec, snapshot.model).to(self._device)
+        self._policy = make_policy(
+            self._observations.specs,
+            self._spec,
+            snapshot.model,
+            snapshot.off_policy,
+            self._device,
+            torch.Generator(self._device).manual_seed(int_seed(seed, "agent", 0)),
+        )
         try:
-            self._model.load_state_dict(snapshot.weights)
+            self._policy.load(snapshot.weights)
         except RuntimeError as error:
             raise AgentError(
                 f"{snapshot.checkpoint} does not fit {snapshot.env.name!r} and the network in the run's "
                 f"config.json; were they changed after the training? ({error})"
             ) from error
-        self._generator = torch.Generator(self._device).manual_seed(int_seed(seed, "agent", 0))
         self._state: torch.Tensor | None = None
         self._num_rows: int | None = None
 
-    def act(self, observation: Any, *, deterministic: bool = False, action_mask: Any = None) -> Any:
+    def is_deterministic(self, given: bool | None) -> bool:
+        """Whether it takes the best actions where it was told ``given``; None leaves that to the policy."""
+        return not self._policy.is_stochastic if given is None else given
+
+    def act(self, observation: Any, *, deterministic: bool | None = None, action_mask: Any = None) -> Any:
         """Action for one observation, or actions for a batch of them.
 
         Args:
             observation: As the environment gives it. An entry ``"action_mask"`` is used as the mask.
-            deterministic: Take the most probable action (the mean of a Gaussian) instead of sampling.
+            deterministic: Take the most probable action (the mean of a Gaussian) or the one that is valued most,
+                instead of sampling or exploring. None samples where probabilities were learned (on-policy algorithms),
+                and does not explore where values were (off-policy ones).
             action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that give it in
                 ``info``.
 
@@ -137,7 +149,7 @@ class Agent:
                     self._state[torch.as_tensor(chosen, device=self._device, dtype=torch.long)] = 0.0
 
     def choose(
-        self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool
+        self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool | None
     ) -> tuple[Array | None, Array | None]:
         """Actions in the form in which slots store them; ``act`` for those who have a slot's arrays.
 
@@ -155,7 +167,7 @@ class Agent:
         import torch
 
         num_rows = len(next(iter(observation.values())))
-        if self._num_rows not in (None, num_rows) and self._model.state_size:
+        if self._num_rows not in (None, num_rows) and self._policy.state_size:
             raise AgentError(
                 f"{num_rows} observations were given, but the recurrent state is that of {self._num_rows} rows; "
                 "call reset() before a different number of rows"
@@ -165,13 +177,9 @@ class Agent:
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
-            output = self._model(tensors, self._state)
-            self._state = output.rnn_state
-            distribution = self._model.distribution
-            if deterministic:
-                discrete, continuous = distribution.mode(output.params, mask)
-            else:
-                discrete, continuous = distribution.sample(output.params, mask, self._generator)
+            discrete, continuous, self._state = self._policy.choose(
+                tensors, self._state, mask, deterministic=self.is_deterministic(deterministic)
+            )
         return (
             None if discrete is None else discrete.to("cpu", torch.int32).numpy(),
             None if continuous is None else continuous.to("cpu", torch.float32).numpy(),

@@ -103,7 +103,7 @@ def evaluate(
     *,
     episodes: int = 100,
     seed: int = 0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     video: Path | str | None = None,
     num_envs: int = 8,
     checkpoint: str | Path = "latest",
@@ -116,7 +116,7 @@ def evaluate(
         run_dir: Directory of a run, finished or not.
         episodes: How many whole episodes.
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
-        deterministic: Take the most probable action instead of sampling.
+        deterministic: As in ``Agent.act``.
         video: Also film one more episode into this mp4 file.
         num_envs: Environments side by side.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
@@ -148,7 +148,7 @@ def evaluate_snapshot(
     *,
     episodes: int,
     seed: int = 0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     video: Path | str | None = None,
     num_envs: int = 8,
     device: str = "cpu",
@@ -203,7 +203,7 @@ def evaluate_snapshot(
         interval=(estimate.low, estimate.high),
         frames=sum(steps_played) * spec.frameskip,
         seconds=seconds,
-        deterministic=deterministic,
+        deterministic=agent.is_deterministic(deterministic),
         seed=seed,
         video=None if film is None else str(film.path),
     )

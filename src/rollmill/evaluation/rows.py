@@ -24,14 +24,14 @@ class Step(NamedTuple):
     outcome: OutcomeView
 
 
-def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool) -> Iterator[Step]:
+def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | None) -> Iterator[Step]:
     """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.
 
     Args:
         agent: Who acts.
         group: Whose environments; stays the caller's to close.
         spec: The environment's.
-        deterministic: Whether the most probable action is taken instead of a sampled one.
+        deterministic: As in ``Agent.act``.
     """
     observation, outcome = own_views(spec, group.num_rows)
     agent.reset()

@@ -63,7 +63,7 @@ class Film(NamedTuple):
     complete: bool
 
 
-def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool = False) -> Iterator[Frame]:
+def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool | None = None) -> Iterator[Frame]:
     """Play one episode and look at what every step led to, the true final picture included.
 
     Args:
@@ -94,7 +94,7 @@ def film_episode(
     path: Path | str,
     seed: int,
     *,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     caption: bool = True,
     longest_s: float = _LONGEST_S,
     budget_s: float = _RENDERING_BUDGET_S,

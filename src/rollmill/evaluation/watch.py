@@ -25,7 +25,7 @@ def watch(
     video: Path | str | None = None,
     follow: bool = False,
     seed: int = 0,
-    deterministic: bool = False,
+    deterministic: bool | None = None,
     checkpoint: str | Path = "latest",
     device: str = "cpu",
     say: Callable[[str], None] = print,
@@ -83,7 +83,7 @@ def watch(
     return returns
 
 
-def _show(window: Window, agent: Agent, seed: int, deterministic: bool) -> float:
+def _show(window: Window, agent: Agent, seed: int, deterministic: bool | None) -> float:
     """One episode at its own speed."""
     due = time.monotonic()
     total = 0.0

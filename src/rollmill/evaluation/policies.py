@@ -1,0 +1,128 @@
+"""The networks behind an agent: observations in, actions in the form in which slots store them out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import Explore
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.registry import make_algorithm
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["Policy", "make_policy"]
+
+_LATE = 2**62  # agent steps after which every schedule has come to its end
+
+
+class Policy(Protocol):
+    """A network that chooses actions.
+
+    Attributes:
+        is_stochastic: Whether what it has learned are probabilities; else exploring is something added.
+        state_size: Width of the recurrent state; 0 without a core.
+    """
+
+    is_stochastic: bool
+    state_size: int
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Takes over a ``state_dict``. Raises RuntimeError where it is of another network."""
+        ...
+
+    def choose(
+        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """(choices ``[N, Kd]``, real numbers ``[N, Kc]``, next recurrent state ``[N, S]``), None where there are none."""
+        ...
+
+
+class _ActorCriticPolicy:
+    is_stochastic = True
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self._model = make_model(observation, action, model).to(device)
+        self._generator = generator
+        self.state_size = self._model.state_size
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        self._model.load_state_dict(weights)
+
+    def choose(
+        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        output = self._model(observation, state)
+        distribution = self._model.distribution
+        if deterministic:
+            discrete, continuous = distribution.mode(output.params, mask)
+        else:
+            discrete, continuous = distribution.sample(output.params, mask, self._generator)
+        return discrete, continuous, output.rnn_state
+
+
+class _OffPolicyPolicy:
+    """Explores, where it is asked to, as at the end of its training."""
+
+    state_size = 0
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        config: OffPolicyConfig,
+        device: torch.device,
+        generator: torch.Generator,
+    ) -> None:
+        self._algorithm = make_algorithm(observation, action.in_unit_box, model, config).to(device)
+        self._generator = generator
+        self.is_stochastic = False
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        self._algorithm.load_state_dict(weights)
+
+    def choose(
+        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        explore = None
+        if not deterministic:
+            first = next(iter(observation.values()))
+            rows = torch.arange(len(first), device=first.device)
+            explore = Explore(_LATE, _LATE, rows, len(first), torch.zeros_like(rows, dtype=torch.bool), self._generator)
+        action = self._algorithm.act(observation, mask, explore)
+        return action.discrete, action.continuous, None
+
+
+def make_policy(
+    observation: Mapping[str, ArraySpec],
+    action: ActionSpec,
+    model: ModelConfig,
+    off_policy: OffPolicyConfig | None,
+    device: torch.device,
+    generator: torch.Generator,
+) -> Policy:
+    """The policy that these configurations describe, freshly initialised.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row, as the environment has it.
+        model: Its networks.
+        off_policy: Its algorithm, where that is an off-policy one.
+        device: Where it runs.
+        generator: Keys its noise.
+    """
+    if off_policy is None:
+        return _ActorCriticPolicy(observation, action, model, device, generator)
+    return _OffPolicyPolicy(observation, action, model, off_policy, device, generator)
