@@ -16,6 +16,7 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_array
 from rollmill.native import push_frames
+from rollmill.specs import FrameStack
 
 __all__ = ["ShrunkScreens", "check_game", "games", "maker"]
 
@@ -131,6 +132,11 @@ def _can_shrink(given: dict[str, Any], game: str) -> bool:
     return bool(1 <= given["img_height"] <= height and 1 <= given["img_width"] <= width)
 
 
+def _stack(depth: Any) -> FrameStack | None:
+    """How ALE stacks; a number that it will refuse is left to it."""
+    return FrameStack(depth=depth, padding="zero") if isinstance(depth, int) and depth > 1 else None
+
+
 def maker(config: EnvConfig) -> Maker:
     """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
@@ -186,4 +192,5 @@ def maker(config: EnvConfig) -> Maker:
         max_episode_steps=-(-frames // frameskip),
         reset_seed=seed_array,
         life_key="lives" if options.life_loss else None,
+        stack=_stack(config.kwargs.get("stack_num", options.frame_stack)),
     )

@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -27,10 +28,11 @@ from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.registry import Registration, find_registration, registrations
 from rollmill.envs.repeating import repeats
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import SavableGroup
-from rollmill.specs import EnvSpec
+from rollmill.specs import ArraySpec, EnvSpec, FrameStack
 
 __all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "suggest"]
 
@@ -50,6 +52,7 @@ class Maker(NamedTuple):
         time_limit: Limit in agent steps that a group of Python environments keeps.
         reset_seed: ``reset_seed(env, seeds)`` is what a native vector's ``reset(seed=...)`` gets.
         life_key: ``info`` entry of a native vector that counts lives, where their loss is to be reported.
+        stack: How a native vector stacks its observation, where it is known to.
     """
 
     env: Callable[[], Any] | None
@@ -61,6 +64,7 @@ class Maker(NamedTuple):
     time_limit: int | None = None
     reset_seed: Callable[[Any, Sequence[int]], Any] = own_seeds
     life_key: str | None = None
+    stack: FrameStack | None = None
 
 
 def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
@@ -252,7 +256,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
                 repeats_itself = repeats(env) if tries_to_repeat else None
         return EnvSpec(
             name=config.name,
-            observation=codec.specs,
+            observation=_with_stacks(codec.specs, maker.stack if native else stack_of(env)),
             action=action,
             has_action_mask=(codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0,
             frameskip=maker.frameskip,
@@ -263,6 +267,16 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
     finally:
         with contextlib.suppress(Exception):  # those who train with it report it
             env.close()
+
+
+def _with_stacks(specs: Mapping[str, ArraySpec], stack: FrameStack | None) -> dict[str, ArraySpec]:
+    """The specs, and of each that is a stack, how."""
+    return {
+        name: replace(spec, stack=stack)
+        if stack is not None and spec.shape[0] == stack.depth and not spec.one_hot
+        else spec
+        for name, spec in specs.items()
+    }
 
 
 def _two(name: str, shown: Any) -> tuple[Any, Any]:

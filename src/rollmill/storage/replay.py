@@ -33,7 +33,7 @@ from rollmill.storage.slots import (
     slot_fields,
 )
 
-__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "replay_fields", "shown_fields"]
+__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "replay_fields", "stacked_entries"]
 
 # What only on-policy learners look at.
 _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
@@ -42,19 +42,28 @@ _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
 def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0) -> list[SlotField]:
     """The arrays of a slot of the replay: of stacks one frame, and nothing that only on-policy learners need."""
     return [
-        field._replace(item=_kept(field.item))
+        field._replace(item=_kept(field.item, rollout_length))
         for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
         if field.name not in _NOT_KEPT
     ]
 
 
-def shown_fields(spec: EnvSpec) -> dict[str, ArraySpec]:
-    """Name -> spec of the observation's entries that are stacks, as the environments show them."""
-    return {name: item for name, item in spec.observation.items() if item.stack is not None}
+def stacked_entries(spec: EnvSpec, rollout_length: int) -> dict[str, FrameStack]:
+    """Name -> how they are stacked, of the observation's entries of which one frame is kept.
+
+    A stack that reaches back over more than one slot is kept as it is.
+    """
+    return {
+        name: item.stack
+        for name, item in spec.observation.items()
+        if item.stack is not None and item.stack.depth - 1 <= rollout_length
+    }
 
 
-def _kept(item: ArraySpec) -> ArraySpec:
-    return item if item.stack is None else replace(item, shape=item.shape[1:], stack=None)
+def _kept(item: ArraySpec, rollout_length: int) -> ArraySpec:
+    if item.stack is None or item.stack.depth - 1 > rollout_length:
+        return item
+    return replace(item, shape=item.shape[1:], stack=None)
 
 
 def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology, config: ReplayConfig) -> None:
@@ -69,7 +78,8 @@ def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topolo
 def add_beside_to_layout(layout: ArenaLayout, spec: EnvSpec, fields: list[SlotField], topology: Topology) -> None:
     """Reserves what stands beside the slots and does not outlive the processes."""
     add_tables_to_layout(layout, fields, topology)
-    for name, item in shown_fields(spec).items():
+    for name in stacked_entries(spec, topology.rollout_length):
+        item = spec.observation[name]
         layout.add(f"shown/{name}", (topology.num_groups, topology.group_rows, *item.shape), item.dtype)
     layout.add("replay/worker_is_held", (topology.num_workers,), "int64", poisoned=False)
 
@@ -121,9 +131,7 @@ class ReplayStore(SlotStore):
         self._next, self._previous = arrays["replay/next"], arrays["replay/previous"]
         self._begun = arrays["replay/begun"]
         self._worker_is_held = arrays["replay/worker_is_held"]
-        self.stacks: dict[str, FrameStack] = {
-            name: item.stack for name, item in spec.observation.items() if item.stack is not None
-        }
+        self.stacks = stacked_entries(spec, topology.rollout_length)
         self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
         self.limiter = RateLimiter(arrays, limits)
         self.tree = SumTree(

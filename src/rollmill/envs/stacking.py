@@ -1,0 +1,41 @@
+"""Which observations are stacks of the last frames, so that a replay need keep only the newest one of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+from gymnasium import wrappers
+
+from rollmill.specs import FrameStack
+
+__all__ = ["stack_of"]
+
+# Wrappers that show what they were shown.
+_TRANSPARENT: tuple[type[Any], ...] = (
+    wrappers.TimeLimit,
+    wrappers.OrderEnforcing,
+    wrappers.PassiveEnvChecker,
+    wrappers.RecordEpisodeStatistics,
+    gymnasium.ActionWrapper,
+    gymnasium.RewardWrapper,
+)
+# A subclass with a way of its own may show something of its own.
+_RESETS = {kind.reset for kind in (gymnasium.Wrapper, *_TRANSPARENT)}
+_STEPS = {kind.step for kind in _TRANSPARENT}
+
+
+def stack_of(env: Any) -> FrameStack | None:
+    """How a ``gymnasium.Env`` stacks its observation; None where it does not, or something may change the stack.
+
+    What merely looks like a stack is not taken for one: it might cease to be.
+    """
+    while isinstance(env, gymnasium.Wrapper):
+        if type(env) is wrappers.FrameStackObservation:
+            if env.stack_size < 2 or env.padding_type not in ("reset", "zero"):
+                return None
+            return FrameStack(depth=env.stack_size, padding="repeat" if env.padding_type == "reset" else "zero")
+        if type(env).reset not in _RESETS or type(env).step not in _STEPS:
+            return None
+        env = env.env
+    return None
