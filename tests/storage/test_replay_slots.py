@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections import deque
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -118,31 +119,49 @@ def frame_of(value):
     return np.arange(6, dtype=np.int32).reshape(2, 3) + np.int32(value)
 
 
+class Case(NamedTuple):
+    n: int
+    depth: int
+    padding: str
+    steps: int
+    rows: int
+    slots: int
+    groups: int
+    remover: str
+
+
 CASES = [
-    dict(n=1, depth=1, padding="zero", steps=4, rows=3, slots=5, groups=1, remover="fifo"),
-    dict(n=3, depth=1, padding="zero", steps=4, rows=3, slots=6, groups=2, remover="fifo"),
-    dict(n=5, depth=4, padding="zero", steps=5, rows=2, slots=7, groups=2, remover="fifo"),
-    dict(n=2, depth=3, padding="repeat", steps=3, rows=1, slots=4, groups=1, remover="fifo"),
-    dict(n=3, depth=3, padding="repeat", steps=6, rows=2, slots=9, groups=3, remover="uniform"),
-    dict(n=4, depth=4, padding="zero", steps=4, rows=2, slots=8, groups=2, remover="lowest_priority"),
-    dict(n=1, depth=2, padding="zero", steps=1, rows=2, slots=6, groups=2, remover="fifo"),
+    Case(1, 1, "zero", steps=4, rows=3, slots=5, groups=1, remover="fifo"),
+    Case(3, 1, "zero", steps=4, rows=3, slots=6, groups=2, remover="fifo"),
+    Case(5, 4, "zero", steps=5, rows=2, slots=7, groups=2, remover="fifo"),
+    Case(2, 3, "repeat", steps=3, rows=1, slots=4, groups=1, remover="fifo"),
+    Case(3, 3, "repeat", steps=6, rows=2, slots=9, groups=3, remover="uniform"),
+    Case(4, 4, "zero", steps=4, rows=2, slots=8, groups=2, remover="lowest_priority"),
+    Case(1, 2, "zero", steps=1, rows=2, slots=6, groups=2, remover="fifo"),
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(str(v) for v in case.values()))
-@pytest.mark.parametrize("seed", range(3))
+def shown_as(world, t):
+    """What the environment shows at t, whole stacks."""
+    if world.depth == 1:
+        return frame_of(world.shown[t])
+    return np.stack([np.zeros((2, 3), np.int32) if frame == 0 else frame_of(frame) for frame in world.stack(t)])
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("seed", range(2))
 def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed):
     random = np.random.default_rng(seed)
-    n, depth, steps, rows = case["n"], case["depth"], case["steps"], case["rows"]
-    stack = None if depth == 1 else FrameStack(depth=depth, padding=case["padding"])
+    n, depth, steps, rows = case.n, case.depth, case.steps, case.rows
+    stack = None if depth == 1 else FrameStack(depth=depth, padding=case.padding)
     spec = env_spec(stack)
-    config = ReplayConfig(capacity=1000, min_size=1, n_step=n, remover=case["remover"])
-    store = make_store(spec, config, slots=case["slots"], steps=steps, rows=rows, groups=case["groups"])
+    config = ReplayConfig(capacity=1000, min_size=1, n_step=n, remover=case.remover)
+    store = make_store(spec, config, slots=case.slots, steps=steps, rows=rows, groups=case.groups)
     sampler = ReplaySampler(store, config, ReturnRule(DISCOUNT), np.array([seed, 0], np.uint64))
     remover = make_remover(config.remover, random, store.priority_of)
-    free, completed = list(range(case["slots"])), deque()
-    worlds = {(g, b): World(random, depth, case["padding"]) for g in range(case["groups"]) for b in range(rows)}
-    pending = [np.zeros(rows, np.int64) for _ in range(case["groups"])]
+    free, completed = list(range(case.slots)), deque()
+    worlds = {(g, b): World(random, depth, case.padding) for g in range(case.groups) for b in range(rows)}
+    pending = [np.zeros(rows, np.int64) for _ in range(case.groups)]
     # slot -> (group, t of its step 0); None of what was evicted
     holds: dict[int, tuple[int, int]] = {}
     current = {}
@@ -158,16 +177,9 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
     def show(group, slot, step, t):
         for b in range(rows):
             world = worlds[group, b]
-            frames = world.stack(t)
             views = store.shown(group, slot, step)
             views["x"][b] = world.shown[t]
-            if depth == 1:
-                views["obs"][b] = frame_of(world.shown[t])
-            else:
-                # Before the first episode there may be frames that nobody knows; here there are none.
-                views["obs"][b] = np.stack(
-                    [frame_of(f) if f or case["padding"] != "zero" else np.zeros((2, 3)) for f in frames]
-                )
+            views["obs"][b] = shown_as(world, t)
             store.arrays["reset"][slot, step, b] = world.reset[t]
         store.keep_newest_frames(group, slot, step)
 
@@ -207,26 +219,19 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
             assert batch.observation["x"][i] == world.shown[t]
             assert batch.next_observation["x"][i] == world.shown[then]
             for entry, at in ((batch.observation, t), (batch.next_observation, then)):
-                if depth == 1:
-                    expected_frames = frame_of(world.shown[at])
-                else:
-                    frames = world.stack(at)
-                    expected_frames = np.stack(
-                        [frame_of(f) if f or case["padding"] != "zero" else np.zeros((2, 3)) for f in frames]
-                    )
-                np.testing.assert_array_equal(entry["obs"][i], expected_frames)
+                np.testing.assert_array_equal(entry["obs"][i], shown_as(world, at))
             assert batch.weight[i] == 1.0
 
     for world in worlds.values():
         world.shown[0] = int(random.integers(1, 1 << 30))
-    for group in range(case["groups"]):
+    for group in range(case.groups):
         slot = take()
         store.begin(slot, NO_SLOT)
         holds[slot] = (group, 0)
         current[group] = (slot, 0, 0)
         show(group, slot, 0, 0)
     for _ in range(60 * steps):
-        group = int(random.integers(case["groups"]))
+        group = int(random.integers(case.groups))
         slot, step, t = current[group]
         for b in range(rows):
             action, reward, terminated, truncated, valid = worlds[group, b].step()
@@ -247,6 +252,7 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
                 store.arrays[name][slot, 0] = store.arrays[name][full, steps]
             step = 0
         current[group] = (slot, step, t)
-        check()
+        if random.random() < 0.4:
+            check()
     assert store.tree.verify()
     assert math.isfinite(store.tree.total())

@@ -21,8 +21,9 @@ _TRANSPARENT: tuple[type[Any], ...] = (
     gymnasium.RewardWrapper,
 )
 # A subclass with a way of its own may show something of its own.
-_RESETS = {kind.reset for kind in (gymnasium.Wrapper, *_TRANSPARENT)}
-_STEPS = {kind.step for kind in _TRANSPARENT}
+_KINDS: tuple[Any, ...] = (gymnasium.Wrapper, *_TRANSPARENT)
+_RESETS = {kind.reset for kind in _KINDS}
+_STEPS = {kind.step for kind in _KINDS[1:]}
 
 
 def stack_of(env: Any) -> FrameStack | None:

@@ -38,7 +38,7 @@ class Policy(Protocol):
     def choose(
         self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """(choices ``[N, Kd]``, real numbers ``[N, Kc]``, next recurrent state ``[N, S]``), None where there are none."""
+        """(choices ``[N, Kd]``, real numbers ``[N, Kc]``, next state ``[N, S]``), None where there are none."""
         ...
 
 

@@ -229,6 +229,9 @@ class ReplayLearner(LearnerBase):
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         super()._take_over(state)
+        if not self._store.limiter.limits.base:
+            # The replay has outlived the run, and may hold more than this checkpoint has seen: that is caught up with.
+            self._store.limiter.set_drawn(self.sgd_steps)
         self._updater.load_state_dict(state["updater"])
         self._generator.set_state(state["random"]["generator"])
         self._draws[1] = state["random"]["draws"]

@@ -17,6 +17,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.storage import weights
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
+from rollmill.storage.replay_file import open_replay
 from rollmill.storage.slots import Topology
 
 _ADVICE = "use a smaller replay.capacity, or replay.storage=file, which takes it from the disk"
@@ -66,16 +67,25 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
     fields = replay_fields(probed.spec, rollout_length=config.rollout_length)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
-    replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
+    is_resumed, is_kept, notes = saved_steps is not None, False, []
+    if config.replay.storage == "file":
+        replay, is_kept, note = open_replay(run_dir, layout, resume=is_resumed, poison=config.debug_poison)
+        if note:
+            notes.append(f"the replay in {run_dir} is begun anew: {note}")
+    else:
+        replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
+        if is_resumed:
+            notes.append("the replay was in memory and is gone: it is filled again before learning goes on")
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
     arena = Arena.create(beside, poison=config.debug_poison)
-    limits = _limits(config, probed, base=saved_steps or 0)
-    store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True)
-    store.limiter.set(inserted=limits.base, drawn=0)
+    limits = _limits(config, probed, base=0 if is_kept else saved_steps or 0)
+    store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True, is_kept=is_kept)
+    # Of a replay that was kept, the learner will say how far its checkpoint has come.
+    store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
     weights.WeightStore(arena, create=True)
-    return Memory(arena, fields, replay, limits)
+    return Memory(arena, fields, replay, limits, tuple(notes))
 
 
 def _limits(config: Config, probed: Probed, *, base: int) -> RateLimits:

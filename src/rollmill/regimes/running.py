@@ -35,6 +35,7 @@ from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
+from rollmill.storage.replay_file import close_replay
 
 __all__ = ["EndedBy", "Outcome", "run"]
 
@@ -121,8 +122,8 @@ def run(
         ) as monitor:
             monitor.note(describe(run_setup))
             caveats = _caveats(config, probed)
-            for caveat in caveats:
-                monitor.note(caveat)
+            for line in (*run_setup.memory.notes, *caveats):
+                monitor.note(line)
             if already is not None and (newest := saved_steps(run_dir, to_resume=False) or 0) > already:
                 monitor.note(
                     f"the run goes on from {already:,} agent steps, the newest checkpoint that it can go on from "
@@ -151,6 +152,8 @@ def run(
                 ended_by = "signal"
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
+            if config.in_replay and config.replay.storage == "file":
+                close_replay(run_dir)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)

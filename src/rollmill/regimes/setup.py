@@ -86,12 +86,14 @@ class Memory(NamedTuple):
         fields: The slots' arrays.
         replay: In the replay regime, the slots and all that outlives the processes with them.
         limits: In the replay regime, the rate limiter's.
+        notes: What is worth a line in the log.
     """
 
     arena: Arena
     fields: list[SlotField]
     replay: Arena | None = None
     limits: RateLimits | None = None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

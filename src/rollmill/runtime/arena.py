@@ -1,20 +1,23 @@
-"""Arrays in anonymous shared memory.
+"""Arrays in shared memory: anonymous, or a file's.
 
-The memory belongs to no name: it is a memfd, handed to child processes by descriptor, and the kernel frees it when the
-last process that maps it has ended, however it ended. Nothing can be left in ``/dev/shm``, whose size does not limit
-it either.
+Anonymous memory belongs to no name: it is a memfd, handed to child processes by descriptor, and the kernel frees it
+when the last process that maps it has ended, however it ended. Nothing can be left in ``/dev/shm``, whose size does not
+limit it either. What is to outlive the processes is mapped from a file; whoever opens it again must know that it was
+written with the same layout.
 """
 
 from __future__ import annotations
 
 import difflib
 import fcntl
+import hashlib
 import math
 import mmap
 import os
 import weakref
 from collections.abc import Iterator, Mapping
 from multiprocessing import reduction
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +25,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from rollmill.runtime import cgroups
 
-__all__ = ["Arena", "ArenaField", "ArenaLayout", "NotEnoughMemory", "poison_value"]
+__all__ = ["Arena", "ArenaField", "ArenaLayout", "NotEnoughDisk", "NotEnoughMemory", "poison_value"]
 
 CACHE_LINE = 64
 
@@ -46,6 +49,10 @@ class NotEnoughMemory(MemoryError):  # noqa: N818  named for what it says
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NotEnoughMemory, (self.needed, self.available, self._advice)
+
+
+class NotEnoughDisk(OSError):  # noqa: N818  named for what it says
+    """The file asked for does not fit on its disk."""
 
 
 class ArenaField(NamedTuple):
@@ -104,6 +111,11 @@ class ArenaLayout:
         """Name -> place, in the order in which they were added."""
         return dict(self._fields)
 
+    def digest(self) -> str:
+        """The same for the same arrays in the same places, and for no others."""
+        text = repr([(name, f.shape, f.dtype.str, f.offset) for name, f in self._fields.items()])
+        return hashlib.sha256(text.encode()).hexdigest()
+
     @property
     def nbytes(self) -> int:
         """Bytes that an arena of this layout takes, whole pages."""
@@ -111,7 +123,7 @@ class ArenaLayout:
 
 
 class Arena(Mapping[str, NDArray[Any]]):
-    """Named arrays over one piece of anonymous shared memory.
+    """Named arrays over one piece of shared memory.
 
     ``arena["name"]`` is a view; writing into it is seen by every process that has the arena. It is sent to a child
     process as an argument of ``Supervisor.start`` (or of a spawned ``multiprocessing.Process``) and maps the same
@@ -156,10 +168,50 @@ class Arena(Mapping[str, NDArray[Any]]):
             raise
         arena = cls(descriptor, layout.fields, needed, owner=True)
         if poison:
-            for name, field in layout.fields.items():
-                if field.poisoned:
-                    arena[name][...] = poison_value(field.dtype)
+            arena._poison()
         return arena
+
+    @classmethod
+    def create_file(cls, layout: ArenaLayout, path: Path, *, poison: bool = False) -> Arena:
+        """Makes a new arena in a file, which replaces what was there.
+
+        Raises:
+            NotEnoughDisk: The disk has no room for all of it. Taken at once: too late would be a SIGBUS.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, layout.nbytes)
+        except OSError as error:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise NotEnoughDisk(
+                f"{path} needs {_readable(layout.nbytes)}, and the disk does not give them ({error.strerror}): make "
+                "room, or ask for less"
+            ) from error
+        arena = cls(descriptor, layout.fields, layout.nbytes, owner=True)
+        if poison:
+            arena._poison()
+        return arena
+
+    @classmethod
+    def open_file(cls, layout: ArenaLayout, path: Path) -> Arena:
+        """The arena that :meth:`create_file` made with this layout.
+
+        Raises:
+            OSError: There is no such file, or it has another size.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        if (size := os.fstat(descriptor).st_size) != layout.nbytes:
+            os.close(descriptor)
+            raise OSError(f"{path} has {size} bytes, and this layout takes {layout.nbytes}")
+        return cls(descriptor, layout.fields, layout.nbytes, owner=True)
+
+    def _poison(self) -> None:
+        for name, field in self._layout.items():
+            if field.poisoned:
+                self[name][...] = poison_value(field.dtype)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         try:

@@ -4,7 +4,7 @@ With ``u`` the update interval, ``m`` the minimum size and ``e`` the error buffe
 inserted and ``s`` batches drawn:
 
     a batch may be drawn    while i >= m  and  (s + 1) u <= i - m + e
-    a step may be made      while i + rows <= m + s u + e
+    a step may be made      while i < m  or  i + rows <= m + s u + e
 
 This is Reverb's rate limiter in PAL's units (Cassirer et al. 2021, arXiv:2102.04736, section 3.4). Steps under way are
 counted as made, so that many rollout workers cannot be ahead by more than one can. Nobody can be made to wait for ever:
@@ -62,13 +62,15 @@ class RateLimits:
         """How many batches belong to so many steps, with nobody ahead or behind."""
         return max(0, int((inserted - self.base - self.min_size) / self.update_interval + 1e-9))
 
-    def insertable(self, drawn: int) -> float:
-        """How many steps may have been inserted after so many batches."""
-        return min(self.reach(drawn), self.total_steps)
+    def may_insert(self, inserted: int, rows: int, drawn: int) -> bool:
+        """Whether ``rows`` more steps may be made after so many steps and batches.
 
-    def reach(self, drawn: int) -> float:
-        """As :meth:`insertable`, were the run endless."""
-        return self.base + self.min_size + drawn * self.update_interval + self.error_buffer
+        The last steps of a run may be fewer than a group's rows: then the group makes all of its.
+        """
+        if inserted >= self.total_steps:
+            return False
+        reach = self.base + self.min_size + drawn * self.update_interval + self.error_buffer
+        return inserted < self.base + self.min_size or min(inserted + rows, self.total_steps) <= reach
 
 
 def add_to_layout(layout: ArenaLayout) -> None:
@@ -94,6 +96,10 @@ class RateLimiter:
         self._put(_INSERTED, inserted)
         self._put(_DRAWN, drawn)
 
+    def set_drawn(self, drawn: int) -> None:
+        """As :meth:`set`, of the batches alone."""
+        self._put(_DRAWN, drawn)
+
     @property
     def inserted(self) -> int:
         """Agent steps inserted."""
@@ -109,14 +115,10 @@ class RateLimiter:
         place = _RESERVED * _WORDS_OF_LINE
         while True:
             reserved = atomic_load(self._words, place)
-            if reserved + rows > self.limits.insertable(self.drawn) and not self._completes_the_run(reserved):
+            if not self.limits.may_insert(reserved, rows, self.drawn):
                 return False
             if atomic_compare_exchange(self._words, place, reserved, reserved + rows):
                 return True
-
-    def _completes_the_run(self, reserved: int) -> bool:
-        """Whether the last steps of the run are missing, fewer than a group's rows: then the group makes all of its."""
-        return reserved < self.limits.total_steps <= self.limits.reach(self.drawn)
 
     def insert(self, rows: int, *, reserved: int) -> None:
         """``rows`` of the ``reserved`` steps were made and committed; the others showed no transition."""

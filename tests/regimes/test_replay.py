@@ -1,0 +1,208 @@
+"""Runs of the replay regime, with all their real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import rollmill
+from rollmill.config import ConfigError
+from rollmill.reporting.metrics import read_metrics
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+slow = pytest.mark.slow
+
+TINY: dict[str, Any] = {
+    "num_envs": 4,
+    "envs_per_group": 2,
+    "rollout_length": 8,
+    "total_steps": 600,
+    "learner.batch_size": 16,
+    "model.mlp_sizes": "16",
+    "replay.capacity": 256,
+    "replay.min_size": 100,
+    "replay.update_interval": 2,
+    "off_policy.random_steps": 50,
+    "debug_poison": True,
+    "report_every_s": 0.2,
+}
+
+
+def train(preset: Any, run_dir: Path, **changes: Any) -> tuple[rollmill.Run, dict[str, Any]]:
+    run = rollmill.train(preset, run_dir=run_dir, quiet=True, **{**TINY, **changes})
+    return run, read_metrics(run_dir)[-1]
+
+
+@pytest.mark.parametrize(
+    ("preset", "algo", "changes"),
+    [
+        ("gym/CartPole-v1", "dqn", {"replay.priorities": "proportional", "replay.n_step": 3}),
+        ("gym/Pendulum-v1", "sac", {"rollout.num_workers": 2, "env.max_episode_steps": 40}),
+        pytest.param(
+            "gym/Pendulum-v1",
+            "td3",
+            {"replay.remover": "uniform", "replay.n_step": 2, "env.max_episode_steps": 40},
+            marks=slow,
+        ),
+        pytest.param(
+            "gym/Pendulum-v1",
+            "ddpg",
+            {"off_policy.noise_kind": "ou", "inference.num_workers": 2, "env.max_episode_steps": 40},
+            marks=slow,
+        ),
+        pytest.param("gym/CartPole-v1", "sac", {"replay.weights": "global", "replay.stratified": True}, marks=slow),
+        pytest.param(
+            "atari/pong",
+            "dqn",
+            {
+                "replay.priorities": "proportional",
+                "replay.weights": "none",
+                "replay.n_step": 2,
+                "off_policy.double": True,
+                "off_policy.dueling": True,
+                "env.max_episode_steps": 30,
+            },
+            marks=slow,
+        ),
+    ],
+)
+def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
+    preset: str, algo: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    run, last = train(preset, tmp_path / "run", algo=algo, **changes)
+    assert run.ended_by == "total_steps"
+    assert 600 <= run.agent_steps < 602
+    # One SGD step for two agent steps, from 100 on; nobody gets ahead by more than four rows and one interval.
+    assert 249 <= last["updates"] <= 250 + 4
+    assert last["episodes"] > 0
+    assert np.isfinite([value for name, value in last.items() if name.startswith("loss/")]).all()
+    result = rollmill.evaluate(run.dir, episodes=2)
+    assert result.deterministic
+    assert len(result.returns) == 2
+
+
+class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
+    """Dict observations with a mask, and two choices; to take a forbidden one is an error."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {
+            "x": gymnasium.spaces.Box(-1.0, 1.0, (3,), np.float32),
+            "picture": gymnasium.spaces.Box(0, 255, (16, 16, 1), np.uint8),
+            "action_mask": gymnasium.spaces.MultiBinary(5),
+        }
+    )
+    action_space = gymnasium.spaces.MultiDiscrete([3, 2])
+
+    def _observe(self) -> dict[str, np.ndarray]:
+        self.mask = self.np_random.integers(2, size=5).astype(np.int8)
+        self.mask[0] = self.mask[3] = 1
+        return {
+            "x": self.np_random.uniform(-1, 1, 3).astype(np.float32),
+            "picture": self.np_random.integers(256, size=(16, 16, 1), dtype=np.uint8),
+            "action_mask": self.mask,
+        }
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[dict[str, np.ndarray], float, bool, bool, dict[str, Any]]:
+        if not (self.mask[action[0]] and self.mask[3 + action[1]]):
+            raise ValueError(f"{action} is forbidden by {self.mask}")
+        self.steps += 1
+        return self._observe(), float(action[0]), self.steps == 7, False, {}
+
+
+def test_masks_dicts_and_several_choices(tmp_path: Path) -> None:
+    run, last = train(Choosy, tmp_path / "run", algo="dqn")
+    assert run.ended_by == "total_steps"
+    assert last["loss/td_error"] > 0
+
+
+def begin(run_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
+    settings = [f"--{name}={value}" for name, value in TINY.items() if name != "total_steps"]
+    command = [sys.executable, "-m", "rollmill", "train", "gym/CartPole-v1", "--algo=dqn", *settings, *arguments]
+    return subprocess.Popen(
+        [*command, "--run-dir", str(run_dir), "--quiet", "--total-steps=1000000", "--replay.capacity=100000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+def wait_for_steps(process: subprocess.Popen[bytes], run_dir: Path, steps: int) -> None:
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "the run ended by itself"
+        rows = read_metrics(run_dir) if (run_dir / "metrics.jsonl").exists() else []
+        if rows and rows[-1]["agent_steps"] >= steps and list((run_dir / "checkpoints").glob("checkpoint_*")):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"the run did not come to {steps} agent steps")
+
+
+@slow
+@pytest.mark.parametrize("storage", ["file", "memory"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.Signals, tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    process = begin(run_dir, f"--replay.storage={storage}", "--checkpoint.every_steps=200", "--checkpoint.every_s=none")
+    wait_for_steps(process, run_dir, 800)
+    os.kill(process.pid, how)
+    process.wait(30)
+    time.sleep(1.5 if how == signal.SIGKILL else 0.0)  # The watchdog ends what is left.
+    had = read_metrics(run_dir)[-1]["agent_steps"]
+    run = rollmill.train(run_dir=run_dir, resume=True, quiet=True, total_steps=had + 1500)
+    assert had + 1500 <= run.agent_steps <= had + 1502
+    rows = read_metrics(run_dir)
+    assert [row["agent_steps"] for row in rows] == sorted(row["agent_steps"] for row in rows)
+    log = (run_dir / "run.log").read_text()
+    last = rows[-1]
+    if storage == "file":
+        assert "begun anew" not in log
+        assert last["updates"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
+    else:
+        assert "the replay was in memory and is gone" in log
+        assert last["updates"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
+
+
+@slow
+def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> None:
+    run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
+    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=1200, **{"replay.capacity": 512})
+    assert "is begun anew: its slots are of another shape" in (run.dir / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"replay.n_step": 9}, "replay.n_step=9 is more than rollout_length=8"),
+        ({"replay.min_size": 600, "replay.capacity": 700}, "leaves nothing to learn"),
+        ({"learner.epochs": 2}, "each batch is drawn for one SGD step"),
+        ({"model.core": "gru"}, "model.core='gru'"),
+        ({"num_slots": 7}, "replay.capacity says how much is kept"),
+        ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rollmill.make_config("gym/CartPole-v1", {**TINY, **changes}, algo="dqn")
+
+
+def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"replay.error_buffer=1.9.*at least 2.0 is needed"):
+        train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.error_buffer": 1.9})
+
+
+def test_a_regime_without_an_algorithm_is_refused() -> None:
+    with pytest.raises(ConfigError, match="give algo, one of dqn, ddpg, td3 and sac"):
+        rollmill.make_config("gym/CartPole-v1", {"regime": "replay"})

@@ -1,0 +1,111 @@
+"""The rate limiter: nobody gets ahead by more than it says, and nobody waits for ever."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.storage.rate_limiter import RateLimiter, RateLimits, add_to_layout, least_error_buffer
+
+
+def make(**changes):
+    layout = ArenaLayout()
+    add_to_layout(layout)
+    values = {"update_interval": 2.0, "min_size": 10, "error_buffer": 4.0, "total_steps": 100}
+    limiter = RateLimiter(Arena.create(layout), RateLimits(**(values | changes)))
+    limiter.set(inserted=limiter.limits.base, drawn=0)
+    return limiter
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    interval=st.floats(0.05, 300, allow_nan=False),
+    min_size=st.integers(1, 200),
+    slack=st.floats(0, 50),
+    total=st.integers(201, 800),
+    groups=st.lists(st.integers(1, 17), min_size=1, max_size=5),
+    base=st.sampled_from([0, 1000]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_no_order_of_events_stops_a_run_or_lets_a_side_get_ahead(interval, min_size, slack, total, groups, base, seed):
+    random = np.random.default_rng(seed)
+    rows = max(groups)
+    buffer = least_error_buffer(update_interval=interval, group_rows=rows) + slack
+    limiter = make(
+        update_interval=interval, min_size=min_size, error_buffer=buffer, total_steps=base + total, base=base
+    )
+    under_way = dict.fromkeys(range(len(groups)), False)
+    for _ in range(200_000):
+        if limiter.is_done and not any(under_way.values()):
+            break
+        # Everything that could happen now; one of them does.
+        moves = [("draw", 0)] * limiter.may_draw
+        for group, is_under_way in under_way.items():
+            if is_under_way:
+                moves.append(("insert", group))
+            elif limiter.try_reserve(groups[group]):
+                limiter.insert(0, reserved=groups[group])
+                moves.append(("reserve", group))
+        assert moves, "both sides wait for each other"
+        move, group = moves[random.integers(len(moves))]
+        if move == "draw":
+            assert limiter.try_draw()
+        elif move == "reserve":
+            assert limiter.try_reserve(groups[group])
+            under_way[group] = True
+        else:
+            under_way[group] = False
+            limiter.insert(int(random.integers(groups[group] + 1)) or groups[group], reserved=groups[group])
+        inserted, drawn = limiter.inserted - base, limiter.drawn
+        ahead = inserted - min_size - drawn * interval
+        if drawn or inserted >= min_size:
+            assert ahead <= max(buffer, rows - 1) + 1e-6 or inserted >= total
+            assert ahead >= -buffer - 1e-6
+        else:
+            assert drawn == 0
+    assert limiter.is_done
+    assert base + total <= limiter.inserted < base + total + rows
+    due = (limiter.inserted - base - min_size) / interval
+    assert due - 1 <= limiter.drawn <= due + buffer / interval + 1
+
+
+def test_what_showed_no_transition_is_not_counted():
+    limiter = make()
+    assert limiter.try_reserve(8)
+    limiter.insert(5, reserved=8)
+    assert limiter.inserted == 5
+    # 10 + 4 steps may be made before the first batch.
+    assert limiter.try_reserve(9)
+    assert not limiter.try_reserve(1)
+
+
+def test_threads_never_overdraw():
+    limiter = make(update_interval=1.0, min_size=1, error_buffer=8.0, total_steps=20_000)
+    drawn = [0, 0]
+
+    def learn(index):
+        while not limiter.is_done:
+            drawn[index] += limiter.try_draw()
+
+    def collect():
+        while not limiter.is_full:
+            if limiter.try_reserve(4):
+                limiter.insert(4, reserved=4)
+
+    threads = [threading.Thread(target=learn, args=(i,)) for i in range(2)]
+    threads += [threading.Thread(target=collect) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sum(drawn) == limiter.drawn
+    assert limiter.inserted == 20_000
+    assert 19_999 <= limiter.drawn <= 19_999 + 8
+
+
+@pytest.mark.parametrize(("interval", "rows", "least"), [(1.0, 1, 1.0), (4.0, 8, 6.0)])
+def test_the_least_error_buffer(interval, rows, least):
+    assert least_error_buffer(update_interval=interval, group_rows=rows) == least
