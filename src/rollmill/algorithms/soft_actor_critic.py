@@ -99,4 +99,4 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     def leave_excess_entropy(self, batch: TransitionBatch, excess: Tensor) -> None:
         """For the temperature's objective, which comes next and needs it of the same policy and observations."""
-        self._excess = (batch, excess.detach())
+        self._excess = (batch, excess.detach()) if self.temperature.is_learned else None
