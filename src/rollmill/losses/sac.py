@@ -20,7 +20,7 @@ def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tens
     Returns:
         ``[N]``.
     """
-    return q.amin(0) - temperature * log_prob
+    return q.min(0).values - temperature * log_prob
 
 
 def sac_actor_loss(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:

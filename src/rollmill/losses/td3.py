@@ -34,7 +34,7 @@ def clipped_double_value(q: Tensor) -> Tensor:
     Returns:
         ``[N]``.
     """
-    return q.amin(0)
+    return q.min(0).values
 
 
 def deterministic_policy_loss(q: Tensor) -> Tensor:
