@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from rollmill.algorithms.base import Explore
 from rollmill.algorithms.config import OffPolicyConfig
 
-__all__ = ["ActionNoise", "epsilon_greedy", "epsilon_of", "ladder", "random_choices", "scheduled_epsilon"]
+__all__ = [
+    "ActionNoise",
+    "epsilon_greedy",
+    "epsilon_of",
+    "ladder",
+    "random_choices",
+    "scheduled_epsilon",
+    "uniform_actions",
+]
 
 
 def scheduled_epsilon(config: OffPolicyConfig, agent_steps: int, total_steps: int) -> float:
@@ -75,6 +83,11 @@ def epsilon_greedy(
     return torch.where(is_random.unsqueeze(-1), random_choices(allowed, generator), greedy)
 
 
+def uniform_actions(like: Tensor, generator: torch.Generator | None) -> Tensor:
+    """Uniform in [-1, 1], of the shape of ``like``."""
+    return torch.rand(like.shape, generator=generator, device=like.device) * 2.0 - 1.0
+
+
 class ActionNoise(nn.Module):
     """Noise on deterministic actions, and uniformly random ones to begin with.
 
@@ -100,8 +113,7 @@ class ActionNoise(nn.Module):
         """Float32 ``[N, C]`` in [-1, 1] to as many exploring ones."""
         config = self.config
         if explore.agent_steps < config.random_steps:
-            uniform = torch.rand(action.shape, generator=explore.generator, device=action.device)
-            return uniform * 2.0 - 1.0
+            return uniform_actions(action, explore.generator)
         normal = torch.randn(action.shape, generator=explore.generator, device=action.device)
         if config.noise_kind == "gaussian":
             return (action + config.noise_std * normal).clamp_(-1.0, 1.0)

@@ -32,8 +32,10 @@ from collections.abc import Callable, Mapping
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.sac import SAC
+from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -46,7 +48,15 @@ class UnknownAlgorithmError(ValueError):
     """An algorithm's name that nobody registered."""
 
 
-_algorithms: dict[str, AlgorithmFactory] = {"dqn": DQN, "sac": SAC}
+def _soft_actor_critic(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
+) -> OffPolicyAlgorithm:
+    """SAC for choices where there are choices only, else the one for real numbers, which says what it needs."""
+    kind = DiscreteSAC if action.num_discrete and not action.num_continuous else SAC
+    return kind(observation, action, model, config)
+
+
+_algorithms: dict[str, AlgorithmFactory] = {"dqn": DQN, "ddpg": DDPG, "td3": TD3, "sac": _soft_actor_critic}
 _BUILT_IN = frozenset(_algorithms)
 
 

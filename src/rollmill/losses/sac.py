@@ -20,7 +20,7 @@ def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tens
     Returns:
         ``[N]``.
     """
-    return q.amin(0) - temperature * log_prob
+    return q.min(0).values - temperature * log_prob
 
 
 def sac_actor_loss(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
@@ -34,7 +34,7 @@ def sac_actor_loss(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> 
     return -soft_value(q, log_prob, temperature).mean()
 
 
-def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: float) -> Tensor:
+def temperature_loss(log_temperature: Tensor, excess_entropy: Tensor) -> Tensor:
     """``log alpha (H - target)``, scalar: alpha grows while the policy's entropy is below its target.
 
     Equation 18 has alpha in place of its logarithm; with the logarithm, as in the authors' code and in SB3, the step
@@ -42,7 +42,7 @@ def temperature_loss(log_temperature: Tensor, entropy: Tensor, target_entropy: f
 
     Args:
         log_temperature: Scalar, with gradient.
-        entropy: ``[N]``, of the policy, or an estimate of it as ``-log pi(a | x)``.
-        target_entropy: Nats.
+        excess_entropy: ``[N]``, without gradient: the policy's entropy (or an estimate, ``-log pi(a | x)``) minus its
+            target, in nats.
     """
-    return log_temperature * (entropy.detach().mean() - target_entropy)
+    return log_temperature * excess_entropy.mean()

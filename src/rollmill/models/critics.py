@@ -1,4 +1,4 @@
-"""Networks that rate one given action of real numbers."""
+"""Ensembles of networks that rate a given action of real numbers, or every choice."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from torch import Tensor, nn
 from rollmill.models.config import ModelConfig
 from rollmill.models.memory_format import set_channels_last
 from rollmill.models.mlp import MLP
+from rollmill.models.q_network import Branches
+from rollmill.specs import ActionSpec
 
-__all__ = ["Critics"]
+__all__ = ["ChoiceCritics", "Critics"]
 
 
 class Critics(nn.Module):
@@ -37,7 +39,39 @@ class Critics(nn.Module):
         """Name -> ``[N, ...]`` and float32 ``[N, C]`` to float32 ``[E, N]``."""
         return self.rate(self.encoder(observation), action)
 
-    def rate(self, features: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
-        """As :meth:`forward`, of the encoder's features ``[N, F]``; ``frozen`` gives no gradient to the weights."""
-        values: Tensor = self.mlp(torch.cat([features, action.to(features.dtype)], -1), frozen=frozen)
+    def rate(self, features: Tensor, action: Tensor, *, frozen: bool = False, members: int | None = None) -> Tensor:
+        """As :meth:`forward`, of the encoder's features.
+
+        Args:
+            features: ``[N, F]``.
+            action: float32 ``[N, C]``.
+            frozen: Whether the weights get no gradient.
+            members: The first so many critics only.
+        """
+        x = torch.cat([features, action.to(features.dtype)], -1)
+        values: Tensor = self.mlp(x, frozen=frozen, members=members)
         return values.squeeze(-1)
+
+
+class ChoiceCritics(nn.Module):
+    """Q_1(x, .), ..., Q_E(x, .) of every choice: the encoder's features through E perceptrons ``mlp_sizes``.
+
+    Args:
+        encoder: Of the observation, for all critics together.
+        width: Of its features.
+        action: Categorical heads only.
+        members: E.
+        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+    """
+
+    def __init__(self, encoder: nn.Module, width: int, action: ActionSpec, members: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.mlp = MLP(width, action.mask_size, config, members=members)
+        self.branches = Branches(action.categorical_sizes)
+        set_channels_last(self, True)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        """Name -> ``[N, ...]`` to float32 ``[E, N, K, n]``; see :class:`rollmill.models.q_network.Branches`."""
+        values: Tensor = self.mlp(self.encoder(observation))
+        return self.branches.split(values)

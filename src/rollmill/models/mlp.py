@@ -43,15 +43,18 @@ class MLP(nn.Module):
         if config.activation not in ("auto", "relu"):
             self.activation = activation_module(config.activation, "relu")
 
-    def forward(self, x: Tensor, *, frozen: bool = False) -> Tensor:
+    def forward(self, x: Tensor, *, frozen: bool = False, members: int | None = None) -> Tensor:
         """``[N, inputs]`` to ``[N, outputs]``, or ``[E, N, outputs]`` with members.
 
         Args:
             x: Float.
             frozen: Whether only the input gets a gradient, not the weights.
+            members: The first so many of the perceptrons only.
         """
         # In the order in which they were registered; asking for each by its name takes as long as a small product.
         parameters: list[Tensor] = list(self._parameters.values())  # type: ignore[arg-type]  # none of them is None
         if frozen:
             parameters = [parameter.detach() for parameter in parameters]
+        if members is not None:
+            parameters = [parameter[:members] for parameter in parameters]
         return perceptron(x, parameters[0::2], parameters[1::2], self.activation)

@@ -59,10 +59,10 @@ class Branches(nn.Module):
         self.register_buffer("index", torch.where(exists, offsets + choice, offsets).flatten(), persistent=False)
 
     def split(self, flat: Tensor) -> Tensor:
-        """``[N, sum(sizes)]``, head after head, to ``[N, K, n]``; where there is no choice, its first."""
+        """``[..., sum(sizes)]``, head after head, to ``[..., K, n]``; where there is no choice, its first."""
         if not self.is_regular:
             flat = flat.index_select(-1, self.index)
-        return flat.view(len(flat), self.heads, self.most)
+        return flat.view(*flat.shape[:-1], self.heads, self.most)
 
     def allowed(self, mask: Tensor | None, rows: int) -> Tensor:
         """Bool ``[N, K, n]`` of a mask ``[N, sum(sizes)]``; a head whose mask forbids everything is unconstrained."""

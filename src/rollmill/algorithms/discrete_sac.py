@@ -1,0 +1,121 @@
+"""Soft actor-critic for choices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import Action, Explore, Loss, TransitionBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.exploration import random_choices
+from rollmill.algorithms.requirements import require_categorical
+from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
+from rollmill.losses.discrete_sac import policy_entropy, soft_value_of_choices
+from rollmill.losses.dqn import taken_values
+from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
+from rollmill.models.actors import ActorNetwork
+from rollmill.models.config import ModelConfig
+from rollmill.models.critics import ChoiceCritics
+from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
+from rollmill.models.q_network import Branches
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["DiscreteSAC"]
+
+_TARGET_SHARE = 0.89  # of the greatest entropy there is: CleanRL's sac_atari.py
+_SMALLEST_EXPONENTIAL = 1.0e-30
+
+
+class DiscreteSAC(SoftActorCritic):
+    """Soft actor-critic for choices (Christodoulou 2019, https://arxiv.org/abs/1910.07207), whose policy explores.
+
+    With several categorical heads the policy's are independent of each other, and each head's choices are rated by
+    themselves; every head's target is the mean of all heads' values.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row.
+        model: What networks.
+        config: What is learned.
+
+    Raises:
+        ValueError: An action has real numbers, or the networks are asked for what they do not have.
+    """
+
+    critics: ChoiceCritics
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        config: OffPolicyConfig,
+    ) -> None:
+        require_categorical("SAC for choices", action)
+        super().__init__(observation, action, model, config)
+        model = off_policy_model(model)
+        encoder, width = make_input_encoder(observation, action, model)
+        self.critics = ChoiceCritics(encoder, width, action, config.num_critics, model)
+        if not model.shared:
+            encoder, width = make_input_encoder(observation, action, model)
+        self.acting = ActorNetwork(encoder, width, action.mask_size, model, is_shared=model.shared)
+        self.branches = Branches(action.categorical_sizes)
+        self.target_critics = frozen_copy(self.critics)
+        self.temperature = Temperature(config)
+
+    @torch.no_grad()
+    def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
+        """See :meth:`rollmill.algorithms.base.OffPolicyAlgorithm.act`."""
+        logits = self._logits(observation, action_mask)
+        if explore is None:
+            choice = logits.argmax(-1)
+        elif explore.agent_steps < self.config.random_steps:
+            choice = random_choices(self.branches.allowed(action_mask, len(logits)), explore.generator)
+        else:
+            # Gumbel-max: argmax(logits - log E), E exponential, has the categorical distribution.
+            exponential = torch.empty_like(logits).exponential_(generator=explore.generator)
+            choice = (logits - exponential.clamp_min_(_SMALLEST_EXPONENTIAL).log_()).argmax(-1)
+        return Action(choice.to(torch.int32), None)
+
+    def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        """The soft Bellman residual, with the expectation over the policy's choices."""
+        assert batch.discrete is not None
+        with torch.no_grad():
+            log_policy = self._logits(batch.next_observation, batch.next_action_mask).log_softmax(-1)
+            next_q = self.target_critics(batch.next_observation)
+            next_value = soft_value_of_choices(next_q, log_policy, self.temperature())
+            target = bootstrap_target(batch.reward, batch.discount, next_value)
+        q = self.critics(batch.observation)
+        taken = taken_values(q, batch.discrete.expand(len(q), -1, -1)).transpose(1, 2)
+        loss, error = temporal_difference_loss(taken, target, batch.weight, self.config.value_loss or "mse")
+        statistics = {"q": taken.detach().mean(), "td_error": error.mean()}
+        return Loss(loss / self.branches.heads, error, statistics)
+
+    def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        """The policy's (equation 12)."""
+        log_policy = self._logits(batch.observation, batch.action_mask).log_softmax(-1)
+        with torch.no_grad():
+            q = self.critics(batch.observation)
+            entropy = policy_entropy(log_policy)
+            self.leave_excess_entropy(batch, entropy - self.target_entropy(batch.action_mask))
+        loss = -soft_value_of_choices(q, log_policy, self.temperature()).mean()
+        return Loss(loss, None, {"actor_loss": loss.detach(), "entropy": entropy.mean()})
+
+    def excess_entropy(self, batch: TransitionBatch, generator: torch.Generator | None) -> Tensor:
+        """The policy's entropy minus its target."""
+        log_policy = self._logits(batch.observation, batch.action_mask).log_softmax(-1)
+        return policy_entropy(log_policy) - self.target_entropy(batch.action_mask)
+
+    def target_entropy(self, mask: Tensor | None) -> Tensor | float:
+        """Nats, ``[N]`` with masks: what an entropy can be at most depends on how many choices are allowed."""
+        if self.config.target_entropy != "auto":
+            return self.config.target_entropy
+        exists = self.branches.exists.unsqueeze(0)
+        allowed = exists if mask is None else self.branches.allowed(mask, len(mask))
+        return _TARGET_SHARE * allowed.sum(-1).log().sum(-1)
+
+    def _logits(self, observation: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
+        """``[N, K, n]``; -1e9 where a choice is not allowed."""
+        return self.branches.restrict(self.branches.split(self.acting(observation)), mask)

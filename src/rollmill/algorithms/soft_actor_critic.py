@@ -1,0 +1,102 @@
+"""What soft actor-critics for real numbers and for choices have in common: three objectives and a temperature."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.losses.sac import temperature_loss
+from rollmill.models.actors import ActorNetwork
+
+__all__ = ["SoftActorCritic", "Temperature"]
+
+
+class Temperature(nn.Module):
+    """SAC's temperature alpha, learned as its logarithm, or constant.
+
+    Args:
+        config: Says which.
+
+    Attributes:
+        log: Log alpha, scalar; minus infinity for an alpha of 0.
+        is_learned: Whether it is a parameter, rather than a buffer.
+    """
+
+    log: Tensor
+
+    def __init__(self, config: OffPolicyConfig) -> None:
+        super().__init__()
+        self.is_learned = config.temperature == "auto"
+        start = config.initial_temperature if config.temperature == "auto" else config.temperature
+        log = torch.tensor(math.log(start) if start > 0.0 else -math.inf)
+        if self.is_learned:
+            self.log = nn.Parameter(log)
+        else:
+            self.register_buffer("log", log)
+
+    def forward(self) -> Tensor:
+        """Alpha, scalar, without gradient."""
+        return self.log.detach().exp()
+
+
+class SoftActorCritic(OffPolicyAlgorithm):
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1).
+
+    A subclass builds ``acting``, ``critics``, ``target_critics`` and ``temperature``, and writes the losses.
+    """
+
+    acting: ActorNetwork
+    critics: nn.Module
+    target_critics: nn.Module
+    temperature: Temperature
+    _excess: tuple[TransitionBatch, Tensor] | None = None
+
+    def objectives(self) -> Sequence[Objective]:
+        """Critics, then the actor against the new critics, then the temperature."""
+        config = self.config
+        every = self.policy_delay
+        objectives = [
+            Objective("critic", list(self.critics.parameters()), self.critic_loss, None),
+            Objective("actor", self.acting.own_parameters(), self.actor_loss, config.actor_learning_rate, every),
+        ]
+        if self.temperature.is_learned:
+            parameters = list(self.temperature.parameters())
+            rate = config.temperature_learning_rate
+            objectives.append(Objective("temperature", parameters, self.temperature_loss, rate, every))
+        return objectives
+
+    def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
+        """The critics'."""
+        return [(self.critics, self.target_critics)]
+
+    @abstractmethod
+    def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        """The soft Bellman residual (equation 5)."""
+
+    @abstractmethod
+    def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        """The policy's (equation 9); it leaves the policy's entropy for :meth:`temperature_loss`."""
+
+    @abstractmethod
+    def excess_entropy(self, batch: TransitionBatch, generator: torch.Generator | None) -> Tensor:
+        """``[N]``: the policy's entropy minus its target, where :meth:`actor_loss` has left none."""
+
+    def temperature_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        """The temperature's (equation 18), for the policy before the actor's step, as SB3 has it."""
+        excess = self._excess[1] if self._excess is not None and self._excess[0] is batch else None
+        self._excess = None
+        if excess is None:
+            with torch.no_grad():
+                excess = self.excess_entropy(batch, generator)
+        loss = temperature_loss(self.temperature.log, excess)
+        return Loss(loss, None, {"temperature": self.temperature()})
+
+    def leave_excess_entropy(self, batch: TransitionBatch, excess: Tensor) -> None:
+        """For the temperature's objective, which comes next and needs it of the same policy and observations."""
+        self._excess = (batch, excess.detach()) if self.temperature.is_learned else None

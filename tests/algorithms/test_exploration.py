@@ -1,0 +1,122 @@
+"""Epsilons, noise, and that they are functions of the generator."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import Explore
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.exploration import (
+    ActionNoise,
+    epsilon_greedy,
+    epsilon_of,
+    ladder,
+    random_choices,
+    scheduled_epsilon,
+    uniform_actions,
+)
+
+
+def explore(rows: int = 4, num_rows: int = 4, *, steps: int = 10**6, reset: bool = False, seed: int = 0) -> Explore:
+    generator = torch.Generator().manual_seed(seed)
+    return Explore(steps, 10**6, torch.arange(rows), num_rows, torch.full((rows,), reset), generator)
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(0, 1.0), (50, 0.55), (100, 0.1), (900, 0.1)])
+def test_epsilon_falls_linearly_and_stays(steps: int, expected: float) -> None:
+    by_share = OffPolicyConfig(epsilon_end=0.1, epsilon_fraction=0.1)
+    by_steps = OffPolicyConfig(epsilon_end=0.1, epsilon_steps=100)
+    assert scheduled_epsilon(by_share, steps, 1000) == pytest.approx(expected)
+    assert scheduled_epsilon(by_steps, steps, 12345) == pytest.approx(expected)
+
+
+def test_the_ladder_has_ape_xs_values() -> None:
+    values = ladder(torch.arange(8), 8, 0.4, 7.0)
+    assert values.tolist() == pytest.approx([0.4 ** (1.0 + 7.0 * i / 7.0) for i in range(8)])
+    assert ladder(torch.tensor([7, 0]), 8, 0.4, 7.0).tolist() == pytest.approx([0.4**8, 0.4])
+    assert ladder(torch.tensor([0]), 1, 0.4, 7.0).tolist() == pytest.approx([0.4])
+
+
+def test_epsilon_is_one_until_the_random_steps_are_over() -> None:
+    config = OffPolicyConfig(epsilon_kind="ladder", random_steps=100)
+    assert epsilon_of(config, explore(steps=99)) == 1.0
+    epsilons = epsilon_of(config, explore(steps=100))
+    assert isinstance(epsilons, Tensor)
+    torch.testing.assert_close(epsilons, ladder(torch.arange(4), 4, 0.4, 7.0))
+    assert epsilon_of(OffPolicyConfig(), explore(steps=10**6)) == pytest.approx(0.05)
+
+
+def test_random_choices_are_uniform_over_what_is_allowed() -> None:
+    n = 30_000
+    allowed = torch.tensor([[True, False, True, True], [False, True, False, False]]).expand(n, 2, 4)
+    choice = random_choices(allowed, torch.Generator().manual_seed(0))
+    assert (choice[:, 1] == 1).all()
+    share = choice[:, 0].bincount(minlength=4) / n
+    deviation = math.sqrt(1 / 3 * 2 / 3 / n)
+    assert share[1] == 0.0
+    assert (share[[0, 2, 3]] - 1 / 3).abs().max() < 4 * deviation
+
+
+def test_epsilon_greedy_is_random_as_often_as_it_should_be_row_by_row() -> None:
+    n = 40_000
+    epsilon = torch.tensor([0.0, 0.3]).repeat(n)
+    greedy = torch.zeros(2 * n, 1, dtype=torch.int64)
+    allowed = torch.ones(2 * n, 1, 4, dtype=torch.bool)
+    choice = epsilon_greedy(greedy, allowed, epsilon, torch.Generator().manual_seed(0))[:, 0].view(n, 2)
+    assert (choice[:, 0] == 0).all()
+    expected = 0.3 * 3 / 4
+    assert abs((choice[:, 1] != 0).float().mean() - expected) < 4 * math.sqrt(expected * (1 - expected) / n)
+
+
+def test_gaussian_noise_is_clipped_and_gives_way_to_uniform_actions() -> None:
+    noise = ActionNoise(2, OffPolicyConfig(noise_std=0.5, random_steps=10))
+    action = torch.full((10_000, 2), 0.8)
+    noisy = noise(action, explore(10_000, 10_000))
+    assert noisy.max() == 1.0
+    assert noisy.min() < -0.5
+    assert (action == 0.8).all()
+    again = noise(action, explore(10_000, 10_000))
+    assert torch.equal(noisy, again)
+    uniform = noise(action, explore(10_000, 10_000, steps=9))
+    assert abs(uniform.mean()) < 4 * math.sqrt(1 / 3 / 20_000)
+    assert abs(uniform.var() - 1 / 3) < 0.02
+    assert -1.0 <= uniform_actions(action, None).min() < -0.99
+
+
+def test_ornstein_uhlenbeck_has_its_stationary_deviation_and_correlation() -> None:
+    config = OffPolicyConfig(noise_kind="ou", noise_std=0.1, ou_theta=0.2, ou_dt=0.5, random_steps=0)
+    noise = ActionNoise(1, config)
+    rows = 20_000
+    zero = torch.zeros(rows, 1)
+    generator = torch.Generator().manual_seed(0)
+    step = Explore(0, 1, torch.arange(rows), rows, torch.zeros(rows, dtype=torch.bool), generator)
+    for _ in range(100):
+        before = noise(zero, step)
+    after = noise(zero, step)
+    # x' = a x + s e has the variance s^2 / (1 - a^2) and the correlation a.
+    a, s = 1.0 - 0.2 * 0.5, 0.1 * math.sqrt(0.5)
+    deviation = s / math.sqrt(1.0 - a * a)
+    assert after.std().item() == pytest.approx(deviation, rel=4 / math.sqrt(2 * rows))
+    correlation = torch.corrcoef(torch.stack([before[:, 0], after[:, 0]]))[0, 1].item()
+    assert correlation == pytest.approx(a, abs=4 * (1 - a * a) / math.sqrt(rows))
+
+
+def test_ornstein_uhlenbeck_belongs_to_rows_and_starts_anew_with_their_episodes() -> None:
+    noise = ActionNoise(1, OffPolicyConfig(noise_kind="ou", noise_std=1.0, ou_theta=0.5, ou_dt=0.01, random_steps=0))
+    noise(torch.zeros(3, 1), explore(3, 6))
+    first = noise.state.clone()
+    assert (first[:3] != 0).all()
+    assert (first[3:] == 0).all()
+    generator = torch.Generator().manual_seed(9)
+    normal = torch.randn(2, 1, generator=torch.Generator().manual_seed(9))
+    rows, reset = torch.tensor([2, 0]), torch.tensor([False, True])
+    given = noise(torch.zeros(2, 1), Explore(10**6, 1, rows, 6, reset, generator))
+    expected = torch.tensor([[first[2, 0] * (1 - 0.5 * 0.01)], [0.0]]) + 0.1 * normal
+    torch.testing.assert_close(given, expected)
+    torch.testing.assert_close(noise.state[rows], expected)
+    assert torch.equal(noise.state[1], first[1])
+    assert not noise.state_dict()

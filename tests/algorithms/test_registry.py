@@ -1,0 +1,148 @@
+"""A user's own algorithms, and what is said about names and specs that do not fit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from rollmill.algorithms import registry
+from rollmill.algorithms.base import Loss, TransitionBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.discrete_sac import DiscreteSAC
+from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.registry import UnknownAlgorithmError, make_algorithm, register_algorithm
+from rollmill.algorithms.sac import SAC
+from rollmill.algorithms.td3 import DDPG, TD3
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.losses.dqn import taken_values
+from rollmill.models.config import ModelConfig
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, Head
+
+OBSERVATION = {"obs": ArraySpec(shape=(3,), dtype="float32")}
+DISCRETE = ActionSpec(heads=(CategoricalHead(n=4),), structure="discrete")
+BOX = ActionSpec(heads=(BoxHead(low=(-2.0, 0.0), high=(2.0, 1.0), shape=(2,)),), structure="box")
+MODEL = ModelConfig(mlp_sizes=(8,))
+
+
+class MunchausenDQN(DQN):
+    """DQN whose target adds the scaled log-probability of the action that was taken: the registry's example."""
+
+    ALPHA, TAU, LOWEST = 0.9, 0.03, -1.0
+
+    def target(self, batch: TransitionBatch) -> Tensor:
+        assert batch.discrete is not None
+        with torch.no_grad():
+            q = self.values(self.target_network, batch.observation, batch.action_mask)
+            next_q = self.values(self.target_network, batch.next_observation, batch.next_action_mask)
+            taken = taken_values((q / self.TAU).log_softmax(-1), batch.discrete)
+            bonus = self.ALPHA * (self.TAU * taken).clamp(self.LOWEST, 0.0)
+            next_policy = (next_q / self.TAU).log_softmax(-1)
+            soft = (next_policy.exp() * (next_q - self.TAU * next_policy)).sum(-1)
+            return batch.reward + bonus.mean(-1) + batch.discount * soft.mean(-1)
+
+
+class ConservativeDQN(DQN):
+    """CQL(H) for choices (Kumar et al. 2020, https://arxiv.org/abs/2006.04779, equation 4)."""
+
+    def loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
+        assert batch.discrete is not None
+        usual = super().loss(batch, generator)
+        q = self.values(self.acting, batch.observation, batch.action_mask)
+        gap = (q.logsumexp(-1) - taken_values(q, batch.discrete)).mean()
+        return usual._replace(value=usual.value + gap, statistics={**usual.statistics, "gap": gap.detach()})
+
+
+@pytest.fixture(autouse=True)
+def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
+    return
+
+
+@pytest.mark.parametrize("cls", [MunchausenDQN, ConservativeDQN])
+def test_own_algorithms_learn(cls: type[DQN], make_batch: Callable[..., TransitionBatch]) -> None:
+    register_algorithm("own", cls)
+    register_algorithm("own", cls)  # a second import is no conflict
+    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="own"))
+    assert type(algorithm) is cls
+    assert registry.is_registered_algorithm("own")
+    assert not registry.is_registered_algorithm("dqn")
+    assert algorithm.tau == 1.0
+    updater = OffPolicyUpdater(algorithm, LearnerConfig(learning_rate=1e-2))
+    batch = make_batch(OBSERVATION, DISCRETE, rows=32)
+    (objective,) = algorithm.objectives()
+    before = objective.loss(batch, None).value.item()
+    for _ in range(50):
+        updater.step(batch)
+    assert objective.loss(batch, None).value.item() < 0.9 * before
+
+
+def test_munchausens_target_without_bonus_and_temperature_is_dqns(make_batch: Callable[..., TransitionBatch]) -> None:
+    class Cold(MunchausenDQN):
+        ALPHA, TAU = 0.0, 1e-6
+
+    torch.manual_seed(0)
+    cold = Cold(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig())
+    batch = make_batch(OBSERVATION, DISCRETE, masked=True)
+    torch.testing.assert_close(cold.target(batch), DQN.target(cold, batch))
+
+
+@pytest.mark.parametrize(
+    ("name", "action", "cls"),
+    [("dqn", DISCRETE, DQN), ("sac", DISCRETE, DiscreteSAC), ("sac", BOX, SAC), ("td3", BOX, TD3), ("ddpg", BOX, DDPG)],
+)
+def test_names(name: str, action: ActionSpec, cls: type) -> None:
+    assert type(make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))) is cls
+
+
+def test_names_are_taken_once() -> None:
+    with pytest.raises(
+        ValueError, match="algorithm 'dqn' exists already; choose a name other than dqn, ddpg, td3, sac"
+    ):
+        register_algorithm("dqn", MunchausenDQN)
+
+
+def test_unknown_names_get_suggestions() -> None:
+    with pytest.raises(UnknownAlgorithmError, match=r"algorithm 'dqnn' is not known; did you mean 'dqn'\? known: ddpg"):
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqnn"))
+
+
+def test_an_algorithm_must_be_one() -> None:
+    register_algorithm("linear", lambda *_: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
+    with pytest.raises(TypeError, match="algorithm 'linear' gave a Linear; it must give an instance of a subclass"):
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="linear"))
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "structure", "message"),
+    [
+        (
+            "dqn",
+            BOX.heads,
+            "box",
+            r"DQN rates every choice, but the action space is box of Box\(2,\); allowed: Discrete",
+        ),
+        ("td3", DISCRETE.heads, "discrete", "TD3 acts in real numbers, but the action space is discrete of 4 choices"),
+        ("ddpg", DISCRETE.heads, "discrete", "DDPG acts in real numbers"),
+        (
+            "sac",
+            (*DISCRETE.heads, *BOX.heads),
+            "tuple",
+            r"SAC acts in real numbers, but .* tuple of 4 choices, Box\(2,\)",
+        ),
+        (
+            "sac",
+            (BoxHead(low=(-math.inf,), high=(1.0,), shape=(1,)),),
+            "box",
+            r"SAC needs finite bounds, .*low=\(-inf,\)",
+        ),
+    ],
+)
+def test_actions_that_do_not_fit(name: str, heads: tuple[Head, ...], structure: str, message: str) -> None:
+    action = ActionSpec(heads=heads, structure=structure)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=message):
+        make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))

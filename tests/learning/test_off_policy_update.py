@@ -1,0 +1,243 @@
+"""One SGD step and many: small decision processes whose optimum is known, and what a step leaves behind."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.registry import make_algorithm
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.optimisers import NonFiniteGradientError
+from rollmill.models.config import ModelConfig
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
+
+torch.set_num_threads(1)
+
+STATES, GAMMA = 4, 0.8
+OBSERVATION = {"obs": ArraySpec(shape=(STATES,), dtype="float32")}
+DISCRETE = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
+MULTI = ActionSpec(heads=(CategoricalHead(n=2), CategoricalHead(n=3)), structure="multidiscrete")
+BOX = ActionSpec(heads=(BoxHead(low=(-1.0,), high=(1.0,), shape=(1,)),), structure="box")
+MODEL = ModelConfig(mlp_sizes=(32, 32))
+
+
+def batch_of(
+    states: list[int], following: list[int], reward: list[float], is_last: list[bool], **actions: Tensor
+) -> TransitionBatch:
+    eye = torch.eye(STATES)
+    return TransitionBatch(
+        observation={"obs": eye[states]},
+        discrete=actions.get("discrete"),
+        continuous=actions.get("continuous"),
+        reward=torch.tensor(reward),
+        discount=torch.tensor([0.0 if last else GAMMA for last in is_last]),
+        next_observation={"obs": eye[following]},
+        action_mask=None,
+        next_action_mask=None,
+        weight=torch.ones(len(states)),
+    )
+
+
+def corridor() -> TransitionBatch:
+    """Every state and step, left (0) or right (1); the right end gives 1 and is the end, the left one gives 0.1."""
+    steps = [(s, a, max(0, s - 1) if a == 0 else s + 1) for s in range(STATES) for a in range(2)]
+    is_last = [following == STATES for _, _, following in steps]
+    reward = [1.0 if last else 0.1 * (s == a == 0) for (s, a, _), last in zip(steps, is_last, strict=True)]
+    return batch_of(
+        [s for s, _, _ in steps],
+        [min(f, STATES - 1) for _, _, f in steps],
+        reward,
+        is_last,
+        discrete=torch.tensor([[a] for _, a, _ in steps], dtype=torch.int32),
+    )
+
+
+def optimal_values(batch: TransitionBatch, temperature: float = 0.0) -> np.ndarray:
+    """Q* of the corridor by (soft) value iteration, ``[STATES, 2]``."""
+    following = batch.next_observation["obs"].argmax(-1).numpy()
+    q = np.zeros((STATES, 2))
+    for _ in range(200):
+        value = q.max(1) if temperature == 0.0 else temperature * np.log(np.exp(q / temperature).sum(1))
+        q = (batch.reward.numpy() + batch.discount.numpy() * value[following]).reshape(STATES, 2)
+    return q
+
+
+def aims() -> tuple[TransitionBatch, np.ndarray]:
+    """Each state has its own best action c_s; r = b_s - (a - c_s)^2 and on to the next state. And V*, ``[STATES]``."""
+    g = torch.Generator().manual_seed(0)
+    states = torch.arange(STATES).repeat(64)
+    action = torch.rand(len(states), 1, generator=g) * 2 - 1
+    best, bonus = torch.tensor([-0.6, 0.3, 0.0, 0.7]), torch.tensor([0.1, 0.5, -0.2, 1.0])
+    reward = bonus[states] - (action[:, 0] - best[states]).square()
+    is_last = states == STATES - 1
+    value = np.zeros(STATES + 1)
+    for s in reversed(range(STATES)):
+        value[s] = bonus[s] + GAMMA * value[s + 1]
+    following = (states + 1).clamp(max=STATES - 1)
+    batch = batch_of(states.tolist(), following.tolist(), reward.tolist(), is_last.tolist(), continuous=action)
+    return batch, value[:-1]
+
+
+def learn(
+    action: ActionSpec, batch: TransitionBatch, steps: int, learning_rate: float = 3e-3, **changes: object
+) -> OffPolicyAlgorithm:
+    torch.manual_seed(0)
+    algorithm = make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(**changes))  # type: ignore[arg-type]
+    learner = LearnerConfig(learning_rate=learning_rate, max_grad_norm=10.0)
+    updater = OffPolicyUpdater(algorithm, learner, generator=torch.Generator().manual_seed(0))
+    for step in range(steps):
+        updater.scale_learning_rates(1.0 - step / steps)
+        updater.step(batch)
+    updater.check()
+    return algorithm
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target_update_every": 20},
+        {"double": True, "tau": 0.1},
+        {"double": True, "dueling": True, "tau": 0.1, "value_loss": "mse"},
+    ],
+)
+def test_q_learning_finds_the_corridors_values(changes: dict[str, object]) -> None:
+    batch = corridor()
+    algorithm = learn(DISCRETE, batch, 600, algorithm="dqn", **changes)
+    eye = {"obs": torch.eye(STATES)}
+    expected = optimal_values(batch)
+    np.testing.assert_allclose(algorithm.acting(eye)[:, 0].detach().numpy(), expected, atol=0.03)
+    choice = algorithm.act(eye, None, None).discrete
+    assert choice is not None
+    assert choice[:, 0].tolist() == expected.argmax(1).tolist()
+
+
+def test_branching_q_learning_finds_each_heads_best_choice() -> None:
+    # One state, then the end; r is a sum of what each head earns, so that a head's value is its own plus the others'
+    # mean, since the batch holds all combinations alike.
+    earns = [[0.0, 1.0], [0.5, -0.5, 0.0]]
+    pairs = [(a, b) for a in range(2) for b in range(3)]
+    n = len(pairs)
+    batch = batch_of(
+        [0] * n, [0] * n, [earns[0][a] + earns[1][b] for a, b in pairs], [True] * n,
+        discrete=torch.tensor(pairs, dtype=torch.int32),
+    )  # fmt: skip
+    algorithm = learn(MULTI, batch, 400, algorithm="dqn", value_loss="mse")
+    q = algorithm.acting({"obs": torch.eye(STATES)[:1]})[0].detach().numpy()
+    np.testing.assert_allclose(q[0, :2], [0.0, 1.0], atol=0.03)
+    np.testing.assert_allclose(q[1], [1.0, 0.0, 0.5], atol=0.03)
+
+
+def test_soft_q_learning_of_choices_finds_the_soft_optimum() -> None:
+    batch, temperature = corridor(), 0.2
+    algorithm = learn(DISCRETE, batch, 800, algorithm="sac", temperature=temperature, tau=0.1)
+    eye = {"obs": torch.eye(STATES)}
+    expected = optimal_values(batch, temperature)
+    q = algorithm.critics(eye)[:, :, 0].detach().numpy()  # type: ignore[operator]
+    np.testing.assert_allclose(q, np.stack([expected] * 2), atol=0.05)
+    policy = algorithm.acting(eye).softmax(-1).detach().numpy()
+    soft = np.exp(expected / temperature)
+    np.testing.assert_allclose(policy, soft / soft.sum(1, keepdims=True), atol=0.05)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"algorithm": "td3", "target_noise": 0.0},
+        {"algorithm": "ddpg"},
+        {"algorithm": "sac", "temperature": 1e-3},
+    ],
+)
+def test_real_actions_find_their_aims(changes: dict[str, object]) -> None:
+    batch, value = aims()
+    algorithm = learn(BOX, batch, 1200, tau=0.05, **changes)
+    eye = {"obs": torch.eye(STATES)}
+    action = algorithm.act(eye, None, None).continuous
+    assert action is not None
+    np.testing.assert_allclose(action[:, 0].numpy(), [-0.6, 0.3, 0.0, 0.7], atol=0.1)
+    q = algorithm.critics(eye, action).detach().numpy()  # type: ignore[operator]
+    np.testing.assert_allclose(q, np.stack([value] * len(q)), atol=0.1)
+
+
+def test_the_learned_temperature_reaches_its_entropy() -> None:
+    batch, _ = aims()
+    algorithm = learn(
+        BOX, batch, 1200, tau=0.05, algorithm="sac", target_entropy=-0.5, temperature_learning_rate=1e-2,
+        initial_temperature=0.1,
+    )  # fmt: skip
+    g = torch.Generator().manual_seed(0)
+    excess = [algorithm.excess_entropy(batch, g).mean().item() for _ in range(20)]  # type: ignore[operator]
+    assert np.mean(excess) == pytest.approx(0.0, abs=0.15)
+
+
+def updater_of(name: str = "sac", **learner: object) -> tuple[OffPolicyUpdater, OffPolicyAlgorithm]:
+    torch.manual_seed(0)
+    algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm=name, actor_learning_rate=1e-4))
+    config = LearnerConfig(**{"learning_rate": 1e-3, **learner})  # type: ignore[arg-type]
+    return OffPolicyUpdater(algorithm, config), algorithm
+
+
+def test_statistics_are_means_over_the_steps_of_each_objective() -> None:
+    updater, _ = updater_of("td3")
+    batch, _ = aims()
+    assert updater.take_statistics() == {}
+    seen = []
+    for _ in range(4):
+        error = updater.step(batch)
+        assert error is not None
+        seen.append(error.mean().item())
+    statistics = updater.take_statistics()
+    assert statistics["td_error"] == pytest.approx(np.mean(seen), rel=1e-5)
+    assert set(statistics) == {"q", "td_error", "critic_gradient_norm", "actor_loss", "actor_gradient_norm"}
+    assert updater._counts == {}
+
+
+def test_gradients_are_clipped_for_each_objective() -> None:
+    updater, algorithm = updater_of(max_grad_norm=1e-3)
+    updater.step(aims()[0])
+    for objective in algorithm.objectives():
+        norm = math.sqrt(sum(p.grad.square().sum().item() for p in objective.parameters if p.grad is not None))
+        assert norm <= 1e-3 * 1.001
+    assert updater.take_statistics()["critic_gradient_norm"] > 1e-3
+
+
+def test_learning_rates_are_the_objectives_own_or_the_learners_and_scale() -> None:
+    updater, _ = updater_of()
+    assert updater.learning_rates == {"critic": 1e-3, "actor": 1e-4, "temperature": 1e-3}
+    updater.scale_learning_rates(0.5)
+    assert [o.param_groups[0]["lr"] for o in updater._optimisers] == pytest.approx([5e-4, 5e-5, 5e-4])
+
+
+def test_what_is_not_finite_is_found_and_nothing_is_spoilt() -> None:
+    updater, algorithm = updater_of()
+    batch, _ = aims()
+    updater.step(batch)
+    updater.check()
+    updater.step(batch._replace(reward=torch.full_like(batch.reward, math.inf)))
+    with pytest.raises(NonFiniteGradientError, match=r"SGD step 2 or one before; not finite since: .*td_error"):
+        updater.check()
+    assert all(p.isfinite().all() for p in algorithm.parameters())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp64"])
+def test_other_precisions(precision: str) -> None:
+    torch.manual_seed(0)
+    algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm="sac"))
+    updater = OffPolicyUpdater(algorithm, LearnerConfig(), precision=precision)  # type: ignore[arg-type]
+    batch, _ = aims()
+    updater.step(batch)
+    updater.check()
+    expected = torch.float64 if precision == "fp64" else torch.float32
+    assert {p.dtype for p in algorithm.parameters()} == {expected}
+
+
+def test_a_state_of_other_objectives_is_refused() -> None:
+    sac, td3 = updater_of("sac")[0], updater_of("td3")[0]
+    with pytest.raises(ValueError, match="the checkpoint has optimisers of critic, actor, temperature, this algorithm"):
+        td3.load_state_dict(sac.state_dict())
