@@ -179,8 +179,8 @@ class SumTree:
     A tree of sums with ``fanout`` children a node over ``capacity`` leaves. A leaf of priority 0 is never drawn. One lock
     makes each method one step for all threads and processes; when a process dies with it, the next one recomputes the
     sums. Methods that take it release the GIL, and raise ``RuntimeError`` when it is not to be had within a minute,
-    because its holder is stopped. An object is a view of the memory and survives a fork. The same arguments give the same
-    bits on every machine.
+    because its holder is stopped. An object is a view of the memory and survives a fork. The same priorities give the
+    same sums and draws on every machine, to the bit.
 
     Args:
         memory: Writable memory shared by the processes, such as an ``mmap``, of at least ``nbytes`` bytes; its start must
