@@ -103,5 +103,6 @@ void bind_message_lanes(nb::module_& m);
 void bind_arrays(nb::module_& m);
 void bind_atomics(nb::module_& m);
 void bind_sum_tree(nb::module_& m);
+void bind_replay_load(nb::module_& m);
 
 }  // namespace rollmill

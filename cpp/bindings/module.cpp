@@ -10,6 +10,7 @@ NB_MODULE(_core, m) {
     rollmill::bind_arrays(m);
     rollmill::bind_atomics(m);
     rollmill::bind_sum_tree(m);
+    rollmill::bind_replay_load(m);
     m.def(
         "set_pdeathsig",
         [](int signal) {

@@ -359,6 +359,39 @@ class SumTree:
     def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
         """Let this object use no instructions beyond these; the results are the same. Raises ValueError for others."""
 
+def replay_load(
+    locking: Literal["robust", "none", "nested", "sharded", "over_data"],
+    num_workers: int,
+    *,
+    processes: bool,
+    seconds: float,
+    capacity: int,
+    row_bytes: int,
+    insert_rows: int = 64,
+    batch: int = 256,
+) -> dict[str, dict[str, float]]:
+    """Measure a prioritised replay under load: each worker inserts, samples and gathers, and updates, in turn.
+
+    Args:
+        locking: What keeps the workers apart: ``"robust"`` is what ``SumTree`` does; the others are what it was chosen
+            over (``cpp/benchmarks/replay_locking.h``).
+        num_workers: Threads or processes.
+        processes: Which of the two.
+        seconds: How long.
+        capacity: Rows, a multiple of ``8 * insert_rows``; all are filled beforehand.
+        row_bytes: Bytes of a row.
+        insert_rows: Rows of an insertion.
+        batch: Rows of a sample and of an update.
+
+    Returns:
+        For ``"insert"`` (with the write of the data), ``"sample"`` (with the gather) and ``"update"``: ``"per_second"``,
+        of all workers together, and the latencies ``"p50_us"``, ``"p99_us"`` and ``"p999_us"``, to about 4 %.
+
+    Raises:
+        ValueError: A number is out of range, or there is no such locking.
+        RuntimeError: A process could not be started.
+    """
+
 def gather(dst: _Array, src: _Array, index: _Int64) -> None:
     """Copy rows: ``dst[m] = src[index[m]]``.
 
