@@ -99,11 +99,13 @@ std::vector<float> priorities_of_errors(const Buffer& errors, double alpha, doub
     const auto* error = errors.data<float>();
     std::vector<float> priorities(static_cast<std::size_t>(errors.shape(0)));
     powers(error, errors.shape(0), {.offset = epsilon, .exponent = alpha}, priorities.data());
-    const std::int64_t at = first_invalid_priority(priorities.data(), errors.shape(0));
-    if (at >= 0)
-        raise_value_error("td_errors[" + std::to_string(at) + "] is " + text(static_cast<double>(error[at])) +
-                          " and gives the priority " + text(static_cast<double>(priorities[static_cast<std::size_t>(at)])) +
-                          "; it must be 0 to 2^64. Nothing was updated; look for a loss that diverges");
+    for (std::int64_t i = 0; i < errors.shape(0); ++i) {
+        const float priority = priorities[static_cast<std::size_t>(i)];
+        if (std::isfinite(error[i]) && first_invalid_priority(&priority, 1) < 0) continue;
+        raise_value_error("td_errors[" + std::to_string(i) + "] is " + text(static_cast<double>(error[i])) +
+                          " and gives the priority " + text(static_cast<double>(priority)) +
+                          "; errors must be finite, priorities 0 to 2^64. Nothing was updated; look for a loss that diverges");
+    }
     return priorities;
 }
 

@@ -32,6 +32,7 @@ namespace rollmill {
 
 class SumTree {
    public:
+    class Operations;
     class Held;
 
     static constexpr std::size_t alignment = 64;
@@ -68,6 +69,9 @@ class SumTree {
     // The lock, for the life of what is returned; a tree left by a dead holder is repaired first (O(capacity)). Any thread
     // of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
     [[nodiscard]] Held hold(double seconds = max_wait_seconds);
+
+    // The same operations for who is alone with the tree, or keeps others away by other means.
+    Operations without_lock() noexcept;
 
     // One priority, without the lock, 0 <= leaf < capacity. O(1). Any thread of any process.
     float priority(std::int64_t leaf) const noexcept {
@@ -109,13 +113,9 @@ class SumTree {
     float* minimums_[max_levels] = {};  // null unless kept; level 0 is the leaves' own
 };
 
-// The tree while its lock is held, by one thread. Ends the hold when it is destroyed.
-class SumTree::Held {
+// What can be done to a tree: by one thread at a time.
+class SumTree::Operations {
    public:
-    ~Held();
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-
     // Sets the priorities of `leaves` (0 <= leaf < capacity; of equal ones the last stays), and raises the maximum to the
     // largest. O(n K log_K capacity).
     void assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept;
@@ -157,16 +157,31 @@ class SumTree::Held {
     // Whether every inner node is, to the bit, what rebuild() would make it. O(capacity).
     bool verify() const noexcept;
 
-   private:
+   protected:
     friend class SumTree;
-    Held(SumTree& tree, bool abandoned) noexcept;
+    explicit Operations(SumTree& tree) noexcept : tree_(tree) {}
 
+    SumTree& tree_;
+
+   private:
     void write(std::int64_t leaf, float priority) noexcept;
     void recompute(const std::int64_t* leaves, std::int64_t n) noexcept;
     void recompute_range(std::int64_t first, std::int64_t n) noexcept;
-
-    SumTree& tree_;
 };
+
+// The tree while its lock is held, by one thread. Ends the hold when it is destroyed.
+class SumTree::Held : public SumTree::Operations {
+   public:
+    ~Held() { tree_.header_->lock.release(); }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+   private:
+    friend class SumTree;
+    Held(SumTree& tree, bool abandoned) noexcept;
+};
+
+inline SumTree::Operations SumTree::without_lock() noexcept { return Operations(*this); }
 
 // The index of the first priority that is no number, negative, or above SumTree::largest_priority; -1 if there is none.
 std::int64_t first_invalid_priority(const float* priorities, std::int64_t n) noexcept;

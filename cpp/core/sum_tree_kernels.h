@@ -44,7 +44,9 @@ struct SumTreeKernels {
 // Kernels for this fanout with at most these instructions; what the machine lacks is never chosen.
 const SumTreeKernels& sum_tree_kernels(Instructions most, int fanout) noexcept;
 
-// Tables of the single instruction sets, for sum_tree_kernels only.
-const SumTreeKernels& scalar_kernels() noexcept;
+// One instruction set each, for sum_tree_kernels only; the last two on x86-64 alone, and for a fanout of 8 or more.
+const SumTreeKernels& scalar_kernels(int fanout) noexcept;
+const SumTreeKernels& avx2_kernels(int fanout) noexcept;
+const SumTreeKernels& avx512_kernels(int fanout) noexcept;
 
 }  // namespace rollmill

@@ -1,7 +1,8 @@
 // The loops around a group of siblings. Included, once, by each file that has defined
 //
 //   ROLLMILL_TARGET   the attribute that allows the instructions of its set, and
-//   Group             sum(), minimum() and find() of one group, as sum_tree_kernels.h defines them,
+//   Group             sum(), minimum() and find() of one group, as sum_tree_kernels.h defines them; and look() and pick(),
+//                     which together are find() for the default fanout,
 //
 // both in its own anonymous namespace: the same source is compiled to different instructions, and the linker must not
 // take one for the other. `K` is the fanout, or 0 for one that is known at run time only.
@@ -39,7 +40,8 @@ struct Loops {
     }
 
     // A search is a chain of loads, each of which needs the one before: searches go down together, a level at a time, and
-    // each asks for its next line of memory before the others take their turn.
+    // each asks for its next line of memory before the others take their turn. Within a level, too, a step is taken for
+    // all before the next: a processor looks some 100 waiting instructions ahead, less than three whole searches.
     static constexpr std::int64_t together = 16;
     static constexpr int line_floats = 16;
 
@@ -48,22 +50,39 @@ struct Loops {
         if constexpr (K > 0) fanout = K;
         for (std::int64_t start = 0; start < n; start += together) {
             const std::int64_t count = n - start < together ? n - start : together;
-            double* residual = residuals + start;
-            std::int64_t* node = leaves + start;
-            for (std::int64_t i = 0; i < count; ++i) node[i] = 0;
-            for (int level = depth - 1; level >= 0; --level) {
-                const float* children = levels[level];
-                const float* below = level > 0 ? levels[level - 1] : nullptr;
-                for (std::int64_t i = 0; i < count; ++i) {
-                    const std::int64_t first = node[i] * fanout;
-                    node[i] = first + Group::find(children + first, fanout, &residual[i]);
-                    if (below != nullptr)
-                        for (int at = 0; at < fanout; at += line_floats)
-                            __builtin_prefetch(below + node[i] * fanout + at);
-                }
+            for (std::int64_t i = 0; i < count; ++i) leaves[start + i] = 0;
+            for (int level = depth - 1; level >= 0; --level)
+                find_children(levels[level], level > 0 ? levels[level - 1] : nullptr, residuals + start, count,
+                              leaves + start, fanout);
+        }
+    }
+
+    // Replaces each node, of this level's parents, by the child where its search goes on.
+    ROLLMILL_TARGET static void find_children(const float* children, const float* below, double* residuals,
+                                              std::int64_t count, std::int64_t* nodes, int fanout) {
+        if constexpr (K > 0) {
+            Group::Seen seen[together];
+            for (std::int64_t i = 0; i < count; ++i) Group::look(children + nodes[i] * K, residuals[i], &seen[i]);
+            for (std::int64_t i = 0; i < count; ++i) {
+                nodes[i] = nodes[i] * K + Group::pick(seen[i], &residuals[i]);
+                ask_for_children(below, nodes[i], K);
+            }
+        } else {
+            for (std::int64_t i = 0; i < count; ++i) {
+                const std::int64_t first = nodes[i] * fanout;
+                nodes[i] = first + Group::find(children + first, fanout, &residuals[i]);
+                ask_for_children(below, nodes[i], fanout);
             }
         }
     }
 
+    static void ask_for_children(const float* below, std::int64_t node, int fanout) {
+        if (below == nullptr) return;
+        for (int at = 0; at < fanout; at += line_floats) __builtin_prefetch(below + node * fanout + at);
+    }
+
     static constexpr SumTreeKernels table{sum_scattered, sum_range, minimum_scattered, minimum_range, find};
 };
+
+// The default fanout's loops are unrolled.
+const SumTreeKernels& table(int fanout) noexcept { return fanout == 16 ? Loops<16>::table : Loops<0>::table; }

@@ -55,12 +55,27 @@ struct Group {
         *residual = std::max(0.0, *residual - before_found);
         return found;
     }
+
+    struct Seen {
+        int child;
+        double residual;
+    };
+
+    static void look(const float* c, double residual, Seen* seen) noexcept {
+        seen->child = find(c, 2 * lanes, &residual);
+        seen->residual = residual;
+    }
+
+    static int pick(const Seen& seen, double* residual) noexcept {
+        *residual = seen.residual;
+        return seen.child;
+    }
 };
 
 #include "core/sum_tree_loops.h"
 
 }  // namespace
 
-const SumTreeKernels& scalar_kernels() noexcept { return Loops<0>::table; }
+const SumTreeKernels& scalar_kernels(int fanout) noexcept { return table(fanout); }
 
 }  // namespace rollmill

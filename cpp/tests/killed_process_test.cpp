@@ -11,10 +11,13 @@
 #include "core/lane_ring.h"
 #include "core/message_lanes.h"
 #include "core/snapshot.h"
+#include "core/sum_tree.h"
 #include "shared_memory.h"
 
 using rollmill::LaneRing;
 using rollmill::MessageLanes;
+using rollmill::Random;
+using rollmill::SumTree;
 using rollmill::Wait;
 using rollmill::testing::SharedMemory;
 
@@ -176,4 +179,57 @@ TEST(a_writer_killed_in_the_middle_is_noticed_until_the_next_write) {
         for (const std::byte value : out) CHECK(value == out[0]);
     }
     CHECK(torn > 0);  // else this test has tested nothing
+}
+
+TEST(a_sum_tree_whose_holder_was_killed_is_repaired_by_the_next) {
+    constexpr std::int64_t capacity = 1000;
+    SharedMemory memory(SumTree::nbytes(capacity, {.minimum = true}));
+    SumTree tree = SumTree::initialise(memory.data(), memory.size(), capacity, {.minimum = true});
+    tree.hold().fill(0, capacity, 1.0f);
+    const pid_t child = start_child([&] {
+        auto held = tree.hold();
+        held.fill(0, 500, 3.0f);
+        // What one leaves behind that dies before all parents are recomputed; the last in memory are the minimums.
+        auto* words = static_cast<float*>(memory.data());
+        for (std::size_t i = memory.size() / 4 - 32; i < memory.size() / 4; ++i) words[i] = 77.0f;
+        kill(getpid(), SIGKILL);
+        pause();
+    });
+    CHECK(waitpid(child, nullptr, 0) == child);
+    CHECK(tree.repairs() == 0);
+    for (int again = 0; again < 2; ++again) {
+        auto held = tree.hold();
+        CHECK(held.verify());
+        CHECK(held.total() == 2000.0f && held.minimum() == 1.0f && held.maximum() == 3.0f);
+        CHECK(tree.repairs() == 1);
+    }
+}
+
+TEST(killed_users_of_a_sum_tree_leave_it_whole) {
+    constexpr std::int64_t capacity = 20'000;
+    SharedMemory memory(SumTree::nbytes(capacity, {}));
+    SumTree tree = SumTree::initialise(memory.data(), memory.size(), capacity, {});
+    tree.hold().fill(0, capacity, 1.0f);
+    std::mt19937 random(4);
+    const auto work = [&](std::uint64_t seed) {
+        Random stream{seed, 0};
+        std::vector<std::int64_t> leaves(2000);
+        std::vector<float> priorities(2000);
+        for (;;) {
+            auto held = tree.hold();
+            CHECK(held.draw(stream, 2000, false, leaves.data(), priorities.data()));
+            for (float& p : priorities) p = static_cast<float>(stream.uniform());
+            held.assign(leaves.data(), priorities.data(), 2000);
+        }
+    };
+    for (std::uint64_t round = 0; round < 60; ++round) {
+        const pid_t victim = start_child([&] { work(2 * round); });
+        const pid_t other = start_child([&] { work(2 * round + 1); });
+        usleep(static_cast<useconds_t>(random() % 3000));
+        kill_and_reap(victim);
+        CHECK(tree.hold().verify());  // while the other goes on
+        kill_and_reap(other);
+        CHECK(tree.hold().verify());
+    }
+    CHECK(tree.repairs() > 0);  // else this test has tested nothing
 }

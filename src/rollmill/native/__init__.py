@@ -13,6 +13,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
 * :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
   word.
+* :func:`replay_load` measures a replay under load, for ``rollmill bench``.
 * :func:`set_pdeathsig` asks the kernel for a signal when the parent dies.
 """
 
@@ -31,6 +32,7 @@ from rollmill.native._core import (
     gather_images,
     gather_trajectories,
     push_frames,
+    replay_load,
     scatter,
     set_pdeathsig,
     snapshot_read,
@@ -52,6 +54,7 @@ __all__ = [
     "gather_images",
     "gather_trajectories",
     "push_frames",
+    "replay_load",
     "scatter",
     "set_pdeathsig",
     "snapshot_read",

@@ -1,4 +1,4 @@
-// What is done to a sum tree under its lock.
+// What is done to a sum tree, mostly under its lock.
 #include <algorithm>
 #include <cstring>
 
@@ -17,22 +17,20 @@ T load(const T& word) noexcept {
 
 }  // namespace
 
-SumTree::Held::Held(SumTree& tree, bool abandoned) noexcept : tree_(tree) {
+SumTree::Held::Held(SumTree& tree, bool abandoned) noexcept : Operations(tree) {
     if (!abandoned) return;
     rebuild();
     tree_.header_->repairs.fetch_add(1, std::memory_order_relaxed);
     tree_.header_->lock.mark_consistent();  // last: to die before this leaves it abandoned
 }
 
-SumTree::Held::~Held() { tree_.header_->lock.release(); }
-
-void SumTree::Held::write(std::int64_t leaf, float priority) noexcept {
+void SumTree::Operations::write(std::int64_t leaf, float priority) noexcept {
     if (priority > maximum()) set_maximum(priority);
     // -0 becomes 0: sums of both would depend on the order. Atomic because priority() reads without the lock.
     std::atomic_ref<float>(tree_.levels_[0][leaf]).store(priority + 0.0f, std::memory_order_relaxed);
 }
 
-void SumTree::Held::assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept {
+void SumTree::Operations::assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept {
     for (std::int64_t i = 0; i < n; ++i) {
         if (i + prefetched < n) __builtin_prefetch(&tree_.levels_[0][leaves[i + prefetched]], 1);
         write(leaves[i], priorities[i]);
@@ -40,7 +38,7 @@ void SumTree::Held::assign(const std::int64_t* leaves, const float* priorities, 
     recompute(leaves, n);
 }
 
-std::int64_t SumTree::Held::assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
+std::int64_t SumTree::Operations::assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
                                             const std::int64_t* generations, const std::int64_t* current_generations,
                                             std::int64_t rows_per_generation) noexcept {
     std::int64_t left_out = 0;
@@ -58,15 +56,15 @@ std::int64_t SumTree::Held::assign_if_alive(const std::int64_t* leaves, const fl
     return left_out;
 }
 
-void SumTree::Held::fill(std::int64_t first, std::int64_t n, float priority) noexcept {
+void SumTree::Operations::fill(std::int64_t first, std::int64_t n, float priority) noexcept {
     if (n <= 0) return;
     for (std::int64_t i = 0; i < n; ++i) write(first + i, priority);
     recompute_range(first, n);
 }
 
-void SumTree::Held::rebuild() noexcept { recompute_range(0, tree_.capacity_); }
+void SumTree::Operations::rebuild() noexcept { recompute_range(0, tree_.capacity_); }
 
-void SumTree::Held::recompute_range(std::int64_t first, std::int64_t n) noexcept {
+void SumTree::Operations::recompute_range(std::int64_t first, std::int64_t n) noexcept {
     const SumTreeKernels& kernels = *tree_.kernels_;
     for (int level = 1; level < tree_.num_levels_; ++level) {
         const int shift = level * tree_.fanout_bits_;
@@ -78,7 +76,7 @@ void SumTree::Held::recompute_range(std::int64_t first, std::int64_t n) noexcept
     }
 }
 
-void SumTree::Held::recompute(const std::int64_t* leaves, std::int64_t n) noexcept {
+void SumTree::Operations::recompute(const std::int64_t* leaves, std::int64_t n) noexcept {
     const SumTreeKernels& kernels = *tree_.kernels_;
     for (int level = 1; level < tree_.num_levels_; ++level) {
         const int shift = level * tree_.fanout_bits_;
@@ -96,7 +94,7 @@ void SumTree::Held::recompute(const std::int64_t* leaves, std::int64_t n) noexce
     }
 }
 
-bool SumTree::Held::draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves,
+bool SumTree::Operations::draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves,
                          float* priorities) noexcept {
     const double mass = static_cast<double>(total());
     if (!(mass > 0.0)) return false;
@@ -114,21 +112,21 @@ bool SumTree::Held::draw(Random& random, std::int64_t n, bool stratified, std::i
     return true;
 }
 
-void SumTree::Held::find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept {
+void SumTree::Operations::find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept {
     tree_.kernels_->find(tree_.levels_, tree_.num_levels_ - 1, residuals, n, leaves, tree_.fanout());
 }
 
-float SumTree::Held::total() const noexcept { return tree_.levels_[tree_.num_levels_ - 1][0]; }
+float SumTree::Operations::total() const noexcept { return tree_.levels_[tree_.num_levels_ - 1][0]; }
 
-float SumTree::Held::minimum() const noexcept { return tree_.minimums_[tree_.num_levels_ - 1][0]; }
+float SumTree::Operations::minimum() const noexcept { return tree_.minimums_[tree_.num_levels_ - 1][0]; }
 
-float SumTree::Held::maximum() const noexcept { return tree_.header_->maximum.load(std::memory_order_relaxed); }
+float SumTree::Operations::maximum() const noexcept { return tree_.header_->maximum.load(std::memory_order_relaxed); }
 
-void SumTree::Held::set_maximum(float priority) noexcept {
+void SumTree::Operations::set_maximum(float priority) noexcept {
     tree_.header_->maximum.store(priority, std::memory_order_relaxed);
 }
 
-bool SumTree::Held::verify() const noexcept {
+bool SumTree::Operations::verify() const noexcept {
     constexpr std::int64_t block = 256;
     float expected[block];
     const auto same = [&](auto recompute, const float* children, const float* parents, std::int64_t nodes) {

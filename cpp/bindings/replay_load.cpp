@@ -1,0 +1,42 @@
+// The replay's load driver for `rollmill bench replay`.
+#include "benchmarks/replay_load.h"
+
+#include <nanobind/stl/string.h>
+
+#include "bindings/buffers.h"
+
+namespace rollmill {
+namespace {
+
+nb::dict replay_load(const benchmarks::ReplayLoad& load) {
+    std::vector<benchmarks::OperationReport> reports;
+    {
+        const nb::gil_scoped_release released;
+        reports = benchmarks::run_replay_load(load);
+    }
+    nb::dict result;
+    for (const benchmarks::OperationReport& report : reports) {
+        nb::dict operation;
+        operation["per_second"] = static_cast<double>(report.count) / load.seconds;
+        operation["p50_us"] = report.p50;
+        operation["p99_us"] = report.p99;
+        operation["p999_us"] = report.p999;
+        result[report.name.c_str()] = operation;
+    }
+    return result;
+}
+
+}  // namespace
+
+void bind_replay_load(nb::module_& m) {
+    m.def(
+        "replay_load",
+        [](std::string locking, int num_workers, bool processes, double seconds, std::int64_t capacity,
+           std::int64_t row_bytes, std::int64_t insert_rows, std::int64_t batch) {
+            return replay_load({std::move(locking), num_workers, processes, seconds, capacity, row_bytes, insert_rows, batch});
+        },
+        nb::arg("locking"), nb::arg("num_workers"), nb::kw_only(), nb::arg("processes"), nb::arg("seconds"),
+        nb::arg("capacity"), nb::arg("row_bytes"), nb::arg("insert_rows") = 64, nb::arg("batch") = 256);
+}
+
+}  // namespace rollmill
