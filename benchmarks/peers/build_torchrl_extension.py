@@ -1,8 +1,8 @@
 """Compiles torchrl's C++ (its trees of priorities) for the torch that is installed beside it.
 
 torchrl's wheels are compiled for one version of torch each and do not load with another; they carry their sources, so
-that no other file is needed. Nothing is done if the extension loads. Flags are those of torchrl's own build, and
-``-march=native``, which makes no peer slower.
+that no other file is needed. Nothing is done if the extension loads. Flags are those of torchrl's own build,
+and ``-march=native``, which can only help it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,16 @@ def main() -> None:
     package = Path(spec.origin).parent
     output = package / f"_torchrl{sysconfig.get_config_var('EXT_SUFFIX')}"
     library = Path(torch.__file__).parent / "lib"
-    command = ["g++", "-O3", "-DNDEBUG", "-march=native", "-std=c++20", "-fPIC", "-shared", "-DTORCH_EXTENSION_NAME=_torchrl"]
+    command = [
+        "g++",
+        "-O3",
+        "-DNDEBUG",
+        "-march=native",
+        "-std=c++20",
+        "-fPIC",
+        "-shared",
+        "-DTORCH_EXTENSION_NAME=_torchrl",
+    ]
     command += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     command += [f"-I{path}" for path in (*include_paths(), sysconfig.get_path("include"))]
     command += [str(package / "csrc" / name) for name in ("pybind.cpp", "utils.cpp")]

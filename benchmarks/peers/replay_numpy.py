@@ -1,4 +1,4 @@
-"""A binary sum tree in NumPy over a ring of arrays: what is written by hand beside Stable-Baselines3, which has none."""
+"""A binary sum tree in NumPy over a ring of arrays: what one writes beside Stable-Baselines3, which has none."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.policy.sample_batch import SampleBatch
 from ray.rllib.utils.replay_buffers import PrioritizedEpisodeReplayBuffer, PrioritizedReplayBuffer
-from replay_measure import ALPHA, BETA, INSERT, Adapter, Sampled, Transitions, main
+from replay_measure import ALPHA, BETA, Adapter, Sampled, Transitions, main
 
 
 class RllibAdapter(Adapter):
