@@ -231,6 +231,7 @@ def main() -> None:
         frameskip=1,
         precision="fp32",
         config={"threads": arguments.threads, "batch_size": _BATCH, "policy_frequency": _POLICY_FREQUENCY},
+        steps_per_cpu_second=window.steps_per_cpu_second,
     )
 
 

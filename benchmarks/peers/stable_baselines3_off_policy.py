@@ -103,6 +103,7 @@ def main() -> None:
         frameskip=4 if arguments.env == "pong-dqn" else 1,
         precision="fp32 (it has no other)",
         config={"threads": arguments.threads, **settings},
+        steps_per_cpu_second=window.steps_per_cpu_second,
     )
 
 
