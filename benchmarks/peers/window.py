@@ -26,6 +26,7 @@ class Window:
         self._started: float | None = None
         self._first: tuple[float, int] | None = None
         self._last: tuple[float, int] | None = None
+        self._cpu: list[float] = []
 
     def update(self, steps: int, now: float | None = None) -> None:
         """Tells that ``steps`` agent steps in all have been learned from (or, in synchronous systems, will be next)."""
@@ -38,6 +39,7 @@ class Window:
         if self._first is None:
             self._first = (now, steps)
         self._last = (now, steps)
+        self._cpu[1:] = [time.process_time()]
 
     @property
     def is_full(self) -> bool:
@@ -55,6 +57,18 @@ class Window:
             raise RuntimeError("fewer than two updates after the warm-up: measure for longer (--seconds)")
         return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
 
+    @property
+    def steps_per_cpu_second(self) -> float:
+        """Agent steps a second that this process, with all its threads, had a core; steadier on a machine that is busy.
+
+        Raises:
+            RuntimeError: There were fewer than two updates after the warm-up.
+        """
+        rate = self.steps_per_second
+        assert self._first is not None
+        assert self._last is not None
+        return rate * (self._last[0] - self._first[0]) / (self._cpu[-1] - self._cpu[0])
+
 
 def make_parser(description: str, envs: tuple[str, ...]) -> argparse.ArgumentParser:
     """The arguments that every peer takes."""
@@ -68,9 +82,16 @@ def make_parser(description: str, envs: tuple[str, ...]) -> argparse.ArgumentPar
 
 
 def report(
-    peer: str, env: str, steps_per_second: float, *, frameskip: int, precision: str, config: dict[str, object]
+    peer: str,
+    env: str,
+    steps_per_second: float,
+    *,
+    frameskip: int,
+    precision: str,
+    config: dict[str, object],
+    **more: float,
 ) -> None:
-    """Prints the last line of a peer: its result as JSON."""
+    """Prints the last line of a peer: its result as JSON, ``more`` included."""
     result = {
         "peer": peer,
         "env": env,
@@ -78,5 +99,6 @@ def report(
         "frames_per_second": steps_per_second * frameskip,
         "precision": precision,
         "config": config,
+        **more,
     }
     print(json.dumps(result), flush=True)

@@ -55,6 +55,14 @@ class TestWindow:
         assert clock.is_full
         assert clock.steps_per_second == pytest.approx((4000 - 2000) / (116.0 - 111.0))
 
+    def test_counts_the_seconds_on_a_core(self, window: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+        cpu = iter((7.0, 8.0, 9.5))
+        monkeypatch.setattr(time, "process_time", lambda: next(cpu))
+        clock = window.Window(4.0, 10.0)
+        for now, steps in ((100.0, 50), (111.0, 2000), (113.0, 2600), (116.0, 4000)):
+            clock.update(steps, now)
+        assert clock.steps_per_cpu_second == pytest.approx((4000 - 2000) / (9.5 - 7.0))
+
     def test_an_update_without_progress_does_not_move_its_edges(self, window: ModuleType) -> None:
         clock = window.Window(4.0, 0.0)
         for now, steps in ((0.0, 0), (0.5, 0), (2.0, 100), (5.0, 100)):
