@@ -478,7 +478,6 @@ class ReplaySlots:
             repeat: What stands for frames before an episode's first: that one again, or zeros.
         """
 
-def gather(dst: _Array, src: _Array, index: _Int64, *, racing: bool = False) -> None:
 def replay_load(
     locking: Literal["robust", "none", "nested", "sharded", "over_data"],
     num_workers: int,
@@ -512,7 +511,7 @@ def replay_load(
         RuntimeError: A process could not be started.
     """
 
-def gather(dst: _Array, src: _Array, index: _Int64) -> None:
+def gather(dst: _Array, src: _Array, index: _Int64, *, racing: bool = False) -> None:
     """Copy rows: ``dst[m] = src[index[m]]``.
 
     Args:
