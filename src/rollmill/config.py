@@ -258,6 +258,11 @@ class Config:
             raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
         if self.in_replay:
             self._check_replay()
+        elif self.learner.num_learners > 1:
+            raise ConfigError(
+                f"learner.num_learners={self.learner.num_learners}: learners share a replay; with regime="
+                f"{self.regime!r} use 1, or several ranks in lockstep (torchrun)."
+            )
         if not self.in_lockstep:
             if self.learner.precision == "fp64":
                 raise ConfigError("learner.precision='fp64' is for runs in lockstep; use regime='lockstep'.")

@@ -90,6 +90,22 @@ def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
     assert len(result.returns) == 2
 
 
+@slow
+@pytest.mark.parametrize("bound", ["auto", 1])
+@pytest.mark.parametrize(("preset", "algo"), [("gym/Pendulum-v1", "td3"), ("gym/CartPole-v1", "dqn")])
+def test_several_learners_take_every_step_that_is_due_and_none_too_old(
+    preset: str, algo: str, bound: Any, tmp_path: Path
+) -> None:
+    changes = {"learner.num_learners": 2, "learner.max_staleness": bound, "debug_delay_s": 0.01}
+    run, last = train(preset, tmp_path / "run", algo=algo, **{"replay.priorities": "proportional"}, **changes)
+    assert run.ended_by == "total_steps"
+    assert 249 <= last["updates"] <= 250 + 4
+    rows = read_metrics(run.dir)
+    most = max(row["learners/staleness_max"] for row in rows)
+    assert 1 <= most <= (4 if bound == "auto" else 1)
+    assert last["loss/td_error"] > 0
+
+
 class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """Dict observations with a mask, and two choices; to take a forbidden one is an error."""
 
@@ -191,6 +207,7 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
         ({"model.core": "gru"}, "model.core='gru'"),
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
         ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
+        ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:

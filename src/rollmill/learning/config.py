@@ -87,6 +87,10 @@ class LearnerConfig:
             ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
             (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
+        num_learners: In the replay regime, processes that learn at the same time, each from batches of its own; with
+            more than one, the ``learner`` process is their parameter server, and each gradient is an SGD step.
+        max_staleness: SGD steps, at most, between the weights that one of several learners' gradient was computed at
+            and those that it is applied to; whoever is faster waits. "auto" is twice the number of learners.
         compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does without:
             on a CPU it saves 7 % of a small network's update and takes 14 s and a C++ compiler to start; on a GPU it
             has not been measured.
@@ -140,6 +144,8 @@ class LearnerConfig:
     precision: PrecisionChoice = "auto"
     micro_batch: int | Literal["auto"] = "auto"
     threads: int = 1
+    num_learners: int = 1
+    max_staleness: int | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     cuda_graphs: bool | Literal["auto"] = "auto"
     channels_last: bool | Literal["auto"] = "auto"
@@ -161,6 +167,11 @@ class LearnerConfig:
     def minibatch_size(self) -> int:
         """Samples of one SGD step."""
         return self.batch_size // self.minibatches
+
+    @property
+    def staleness_bound(self) -> int:
+        """``max_staleness``, or what "auto" stands for."""
+        return 2 * self.num_learners if self.max_staleness == "auto" else self.max_staleness
 
     @property
     def sgd_steps_per_batch(self) -> int:
@@ -200,11 +211,14 @@ class LearnerConfig:
         def below_one(v: float) -> bool:
             return 0 <= v < 1
 
-        for name in ("batch_size", "minibatches", "epochs", "publish_every", "threads"):
+        for name in ("batch_size", "minibatches", "epochs", "publish_every", "threads", "num_learners"):
             self._check_integer(name, getattr(self, name), 1)
         self._check_integer("max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":
             self._check_integer("micro_batch", self.micro_batch, 1, ' or "auto"')
+        if self.max_staleness != "auto":
+            # Gradients that are begun at the same weights are applied one after the other.
+            self._check_integer("max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
 
         rules: list[tuple[str, Callable[[float], bool], str]] = [
             ("discount", unit, "in [0, 1]"),

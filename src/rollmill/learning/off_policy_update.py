@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.optimisers import (
     NonFiniteGuard,
@@ -84,22 +84,48 @@ class OffPolicyUpdater:
         """
         self.sgd_steps += 1
         td_error = None
-        for objective, optimiser in zip(self._objectives, self._optimisers, strict=True):
-            if self.sgd_steps % objective.every:
-                continue
-            with self._autocast():
-                loss = objective.loss(batch, self._generator)
-            for parameter in objective.parameters:
-                parameter.grad = None
-            # What is not this objective's gets no gradient, and none is computed for it.
-            loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]
-            norm = clip_grad_norm_(objective.parameters, self._max_grad_norm, self._guard)
-            optimiser.step()
-            self._note(objective, loss.statistics, norm)
+        for index in self.due(self.sgd_steps):
+            loss = self.differentiate(index, batch)
+            self._descend(index)
             if td_error is None:
                 td_error = loss.td_error
         self._algorithm.update_targets(self.sgd_steps)
         return td_error
+
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """What an SGD step consists of."""
+        return self._objectives
+
+    def due(self, sgd_step: int) -> list[int]:
+        """Which objectives take part in this SGD step, counted from 1."""
+        return [index for index, objective in enumerate(self._objectives) if sgd_step % objective.every == 0]
+
+    def differentiate(self, index: int, batch: TransitionBatch) -> Loss:
+        """Leaves one objective's gradients in its parameters."""
+        objective = self._objectives[index]
+        with self._autocast():
+            loss = objective.loss(batch, self._generator)
+        for parameter in objective.parameters:
+            parameter.grad = None
+        # What is not this objective's gets no gradient, and none is computed for it.
+        loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]
+        self._note(loss.statistics)
+        return loss
+
+    def apply(self, indices: Sequence[int], statistics: Mapping[str, Tensor]) -> None:
+        """An SGD step with the gradients that these objectives' parameters have, computed elsewhere."""
+        self.sgd_steps += 1
+        for index in indices:
+            self._descend(index)
+        self._note(statistics)
+        self._algorithm.update_targets(self.sgd_steps)
+
+    def _descend(self, index: int) -> None:
+        objective = self._objectives[index]
+        norm = clip_grad_norm_(objective.parameters, self._max_grad_norm, self._guard)
+        self._optimisers[index].step()
+        self._note({f"{objective.name}_gradient_norm": norm})
 
     def check(self) -> None:
         """Whether all gradients since the last check were finite; the one other place that waits for the device.
@@ -147,8 +173,8 @@ class OffPolicyUpdater:
             load_optimiser_state(optimiser, state["optimisers"][name])
         self.sgd_steps = state["sgd_steps"]
 
-    def _note(self, objective: Objective, statistics: Mapping[str, Tensor], norm: Tensor) -> None:
-        for name, value in (*statistics.items(), (f"{objective.name}_gradient_norm", norm)):
+    def _note(self, statistics: Mapping[str, Tensor]) -> None:
+        for name, value in statistics.items():
             if name in self._sums:
                 self._sums[name] += value
                 self._counts[name] += 1

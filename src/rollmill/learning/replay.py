@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,12 +32,12 @@ from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler, ReturnRule
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["ReplayLearner"]
+__all__ = ["ReplayLearner", "ReplayLearnerBase", "return_rule", "settled_precision_of", "to_tensors"]
 
 _CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
 
 
-class ReplayLearner(LearnerBase):
+class ReplayLearnerBase(LearnerBase):
     """Owns an off-policy policy. ``updates`` counts batches, as ``sgd_steps`` does.
 
     Args:
@@ -73,7 +76,7 @@ class ReplayLearner(LearnerBase):
         self._device = take_device(config.device)
         self._algorithm = algorithm.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(plan.seed)
-        self._precision = _precision(config, self._device, spec)
+        self._precision = settled_precision_of(config, self._device, spec)
         self._updater = OffPolicyUpdater(
             self._algorithm,
             config,
@@ -90,6 +93,9 @@ class ReplayLearner(LearnerBase):
         self._left_as_they_were = 0
         if plan.resume:
             self._restore()
+        # Batches are counted from where the replay begins: with this session, unless it has outlived the last one.
+        is_kept = plan.resume and not store.limiter.limits.base
+        self._sgd_steps_before = 0 if is_kept else self.sgd_steps
         self._mirror(self._algorithm.acting)
 
     @property
@@ -101,56 +107,42 @@ class ReplayLearner(LearnerBase):
         if not self.agent_steps:
             self._save()
         self._leave_for_evaluation()
-        sampler = ReplaySampler(
-            self._store,
-            self._replay,
-            ReturnRule(self._config.discount, self._config.reward_scale, self._config.reward_clip or float("inf")),
-            self._draws,
-            empty=_pinned if self._device.type == "cuda" else np.empty,
-        )
-        loader = ReplayLoader(
-            self._store, sampler, self._replay, batch_size=self._config.batch_size, total_steps=self._total_steps
-        )
         self._send(self._report())
-        try:
-            while not self._context.stop.is_set():
-                self._ledger.enter(WAITING)
-                batch = loader.next()
-                self._take_episodes(loader.take_episodes())
-                if batch is not None:
-                    self._learn(batch, sampler)
-                    loader.give_back(batch)
-                elif self._store.limiter.is_done:
-                    break
-                self._look_around()
-            self._check_gradients()
-        except NonFiniteGradientError:
-            # Gradients that are not finite are left out, so what has been learned is sound.
-            self._save()
-            raise
-        finally:
-            loader.close()
-        self._take_episodes(loader.take_episodes())
+        with self._learning():
+            try:
+                while not (self._context.stop.is_set() or self._is_done):
+                    self._ledger.enter(WAITING)
+                    self._advance()
+                    self._look_around()
+                self._updater.check()
+            except NonFiniteGradientError:
+                # Gradients that are not finite are left out, so what has been learned is sound.
+                self._save()
+                raise
         self._publish_last()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
         self._context.send(LearnerFinished(self._report(), str(path)))
 
-    def _learn(self, drawn: ReplayBatch, sampler: ReplaySampler) -> None:
-        """One SGD step."""
-        self._ledger.enter(LEARNING)
-        self._context.dawdle()
-        self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
-        self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
-        td_error = self._updater.step(self._to_device(drawn))
-        if td_error is not None and self._replay.is_prioritised:
-            self._left_as_they_were += sampler.update(drawn, td_error.float().cpu().numpy())
+    @abstractmethod
+    def _learning(self) -> AbstractContextManager[None]:
+        """What learning needs while it goes on."""
+
+    @abstractmethod
+    def _advance(self) -> None:
+        """Takes the next SGD step; waits a moment, at most, for what it needs. Hears of episodes."""
+
+    @property
+    def _is_done(self) -> bool:
+        limiter = self._store.limiter
+        return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn
+
+    def _after_step(self) -> None:
         self.sgd_steps += 1
         self.updates += 1
-        self._ledger.add(0, len(drawn))
         self._ledger.add(1, 1)
         if self.sgd_steps % _CHECK_EVERY == 0:
-            self._check_gradients()
+            self._updater.check()
         if self.version - self._published >= self._config.publish_every:
             self._publish()
         if self._config.slow_down_s:
@@ -164,29 +156,6 @@ class ReplayLearner(LearnerBase):
             self._send(self._report())
         if self._checkpoints.is_due(self.agent_steps):
             self._save()
-
-    def _check_gradients(self) -> None:
-        self._updater.check()
-
-    def _to_device(self, drawn: ReplayBatch) -> TransitionBatch:
-        def tensor(array: Any) -> Tensor:
-            return torch.from_numpy(array).to(self._device, non_blocking=True)
-
-        def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-            return {name: tensor(array) for name, array in arrays.items()}
-
-        at_step = drawn.at_step
-        return TransitionBatch(
-            tensors(drawn.observation),
-            tensor(at_step["action_discrete"]) if "action_discrete" in at_step else None,
-            tensor(at_step["action_continuous"]) if "action_continuous" in at_step else None,
-            tensor(drawn.reward),
-            tensor(drawn.discount),
-            tensors(drawn.next_observation),
-            None if drawn.action_mask is None else tensor(drawn.action_mask),
-            None if drawn.next_action_mask is None else tensor(drawn.next_action_mask),
-            tensor(drawn.weight),
-        )
 
     def _report(self) -> LearnerReport:
         limiter = self._store.limiter
@@ -237,6 +206,49 @@ class ReplayLearner(LearnerBase):
         self._draws[1] = state["random"]["draws"]
 
 
+class ReplayLearner(ReplayLearnerBase):
+    """Draws its batches itself, in a thread of its own. See :class:`ReplayLearnerBase`."""
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        self._sampler = ReplaySampler(
+            self._store,
+            self._replay,
+            return_rule(self._config),
+            self._draws,
+            empty=_pinned if self._device.type == "cuda" else np.empty,
+        )
+        self._loader = ReplayLoader(
+            self._store, self._sampler, self._replay, batch_size=self._config.batch_size, total_steps=self._total_steps
+        )
+        try:
+            yield
+        finally:
+            self._loader.close()
+            self._take_episodes(self._loader.take_episodes())
+
+    def _advance(self) -> None:
+        batch = self._loader.next()
+        self._take_episodes(self._loader.take_episodes())
+        if batch is not None:
+            self._learn(batch)
+            self._loader.give_back(batch)
+
+    def _learn(self, drawn: ReplayBatch) -> None:
+        """One SGD step, and what it says about priorities."""
+        self._ledger.enter(LEARNING)
+        self._context.dawdle()
+        self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
+        self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
+        td_error = self._updater.step(to_tensors(drawn, self._device))
+        if td_error is not None and self._replay.is_prioritised:
+            self._left_as_they_were += self._sampler.update(drawn, td_error.float().cpu().numpy())
+        elif self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
+        self._ledger.add(0, len(drawn))
+        self._after_step()
+
+
 class _Mean:
     """The mean of what was added since it was last taken."""
 
@@ -253,10 +265,41 @@ class _Mean:
         return mean
 
 
-def _precision(config: LearnerConfig, device: torch.device, spec: EnvSpec) -> Literal["fp32", "bf16", "fp64"]:
+def settled_precision_of(config: LearnerConfig, device: torch.device, spec: EnvSpec) -> Literal["fp32", "bf16", "fp64"]:
+    """What a learner computes in: what it was told, or bf16 for pictures on devices with units for it."""
     if config.precision != "auto":
         return config.precision
     return settled_precision(device, has_images=spec.has_images)
+
+
+def return_rule(config: LearnerConfig) -> ReturnRule:
+    """How rewards add up for a learner."""
+    return ReturnRule(
+        config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
+    )
+
+
+def to_tensors(drawn: ReplayBatch, device: torch.device) -> TransitionBatch:
+    """A batch on its learner's device; on a CPU these very numbers, without a copy."""
+
+    def tensor(array: Any) -> Tensor:
+        return torch.from_numpy(array).to(device, non_blocking=True)
+
+    def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
+        return {name: tensor(array) for name, array in arrays.items()}
+
+    at_step = drawn.at_step
+    return TransitionBatch(
+        tensors(drawn.observation),
+        tensor(at_step["action_discrete"]) if "action_discrete" in at_step else None,
+        tensor(at_step["action_continuous"]) if "action_continuous" in at_step else None,
+        tensor(drawn.reward),
+        tensor(drawn.discount),
+        tensors(drawn.next_observation),
+        None if drawn.action_mask is None else tensor(drawn.action_mask),
+        None if drawn.next_action_mask is None else tensor(drawn.next_action_mask),
+        tensor(drawn.weight),
+    )
 
 
 def _pinned(shape: Any, dtype: Any) -> Any:

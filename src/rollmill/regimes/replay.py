@@ -7,14 +7,16 @@ rollout workers, which import this module too, must do without.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rollmill.config import Config, ConfigError
 from rollmill.regimes.setup import Memory, Probed, RunSetup, build_group, dawdling, make_off_policy, random_steps
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
-from rollmill.storage import weights
+from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
 from rollmill.storage.replay_file import open_replay
@@ -54,6 +56,8 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         policy_worker_of_group=groups.policy_worker_of_group,
         slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
         num_policy_workers=config.inference.num_workers,
+        # Each learner is woken by a ring of its own; of several, the first one is the parameter server's.
+        num_learners=1 if config.learner.num_learners == 1 else 1 + config.learner.num_learners,
     )
 
 
@@ -79,12 +83,21 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
+    sizes, num_learners = probed.shared, config.learner.num_learners
+    if sizes is not None:
+        gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
+        for policy, nbytes in sizes.rings.items():
+            weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
     limits = _limits(config, probed, base=0 if is_kept else saved_steps or 0)
     store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True, is_kept=is_kept)
     # Of a replay that was kept, the learner will say how far its checkpoint has come.
     store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
     weights.WeightStore(arena, create=True)
+    if sizes is not None:
+        gradients.GradientExchange(arena, num_learners, create=True)
+        for policy in sizes.rings:
+            weights.WeightStore(arena, policy=policy, create=True)
     return Memory(arena, fields, replay, limits, tuple(notes))
 
 
@@ -158,26 +171,64 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
-    """Child: the learner."""
-    setup.user_code.install()
-    import torch
-
+    """Child: the learner, or the parameter server of several."""
+    _prepare_torch(setup)
     from rollmill.learning.replay import ReplayLearner
-    from rollmill.runtime.seeds import int_seed
+    from rollmill.learning.server import ParameterServer
+    from rollmill.storage.gradients import GradientExchange
     from rollmill.storage.weights import WeightStore
 
-    config, spec = setup.config, setup.probed.spec
-    torch.set_num_threads(config.learner.threads)
-    # See :func:`rollmill.regimes.setup.run_learner`.
-    torch.set_flush_denormal(True)
-    torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    ReplayLearner(
+    config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
+    make: Any = ReplayLearner
+    if config.learner.num_learners > 1:
+        make = partial(
+            ParameterServer,
+            exchange=GradientExchange(arena, config.learner.num_learners),
+            arrays=arena,
+            max_staleness=config.learner.staleness_bound,
+        )
+    make(
         dawdling(context, config),
         store_of(setup),
-        WeightStore(setup.memory.arena),
+        WeightStore(arena),
         make_off_policy(config, spec),
         spec=spec,
         config=config.learner,
         replay=config.replay,
         plan=setup.plan(),
     ).run()
+
+
+def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:
+    """Child: one of several learners, beside the parameter server."""
+    _prepare_torch(setup)
+    from rollmill.learning.gradients import GradientLearner
+    from rollmill.runtime.seeds import int_seed
+    from rollmill.storage.gradients import GradientExchange
+
+    config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
+    GradientLearner(
+        dawdling(context, config),
+        store_of(setup),
+        GradientExchange(arena, config.learner.num_learners),
+        index,
+        make_off_policy(config, spec),
+        arrays=arena,
+        spec=spec,
+        config=config.learner,
+        replay=config.replay,
+        total_steps=config.total_steps,
+        seed=int_seed(setup.sampling_seed, "gradient learner", index),
+    ).run()
+
+
+def _prepare_torch(setup: RunSetup) -> None:
+    setup.user_code.install()
+    import torch
+
+    from rollmill.runtime.seeds import int_seed
+
+    torch.set_num_threads(setup.config.learner.threads)
+    # See :func:`rollmill.regimes.setup.run_learner`.
+    torch.set_flush_denormal(True)
+    torch.manual_seed(int_seed(setup.config.seed, "initial weights", 0))

@@ -317,7 +317,7 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     placement = plan(
         num_rollout_workers=topology.num_workers,
         num_policy_workers=topology.num_policy_workers,
-        num_learners=int(learner),
+        num_learners=topology.num_learners if learner else 0,
         config=config.placement,
         threads_per_learner=config.learner.threads,
     )
@@ -328,6 +328,17 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
         supervisor.start(
             LEARNER, regime.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
         )
+        for index, (cpus, nice) in enumerate(placement.learners[1:]):
+            supervisor.start(
+                f"gradient learner {index}",
+                replay.gradient_learner,
+                run_setup,
+                index,
+                role=learning_phases.ROLE,
+                env=threads,
+                cpus=cpus,
+                nice=nice,
+            )
     for index, (cpus, nice) in enumerate(placement.policy_workers):
         name, threads = f"policy worker {index}", {"OMP_NUM_THREADS": str(config.inference.threads)}
         supervisor.start(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from rollmill.envs.views import SavableGroup
     from rollmill.learning.base import RunPlan
     from rollmill.learning.learner import Learner
+    from rollmill.learning.sharing import SharedSizes
     from rollmill.models.actor_critic import ActorCritic
 
 
@@ -45,6 +46,7 @@ class Probed:
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
         first_iteration: In lockstep, where the run begins, or goes on.
+        shared: In the replay regime with several learners, what they share.
     """
 
     spec: EnvSpec
@@ -52,6 +54,7 @@ class Probed:
     weight_nbytes: int
     num_parameters: int
     first_iteration: int = 0
+    shared: SharedSizes | None = None
 
 
 @dataclass(frozen=True)
@@ -209,7 +212,12 @@ def probe(
     if config.in_replay:
         algorithm = make_off_policy(config, spec)
         size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
-        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size))
+        shared = None
+        if config.learner.num_learners > 1:
+            from rollmill.learning.sharing import shared_sizes
+
+            shared = shared_sizes(algorithm)
+        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size, shared=shared))
         return
     model = make_network(config, spec)
     first_iteration = 0

@@ -7,6 +7,7 @@ meanwhile, and may have been written over, is drawn anew.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,7 @@ class ReturnRule:
 
     discount: float
     scale: float = 1.0
-    clip: float = float("inf")
+    clip: float = math.inf
 
 
 @dataclass(frozen=True)

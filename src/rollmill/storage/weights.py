@@ -12,12 +12,14 @@ Bytes in, bytes out: what they mean is for :mod:`rollmill.models.flat_state` to 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.native import atomic_load, atomic_store, snapshot_read, snapshot_write
-from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.arena import ArenaLayout
 
 NOT_PUBLISHED = -1
 
@@ -37,7 +39,7 @@ def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, po
 class WeightStore:
     """One policy's published weights, seen from any process."""
 
-    def __init__(self, arena: Arena, *, policy: int = 0, create: bool = False) -> None:
+    def __init__(self, arena: Mapping[str, NDArray[Any]], *, policy: int = 0, create: bool = False) -> None:
         """Attaches; ``create`` (in one process, before the others start) marks every version as not published."""
         self._header = arena[f"weights/{policy}/header"]
         self._newest = arena[f"weights/{policy}/newest"]

@@ -1,0 +1,158 @@
+"""One of several learners of the replay regime: draws batches of its own and leaves gradients for the server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.phases import LEARNING, PUBLISHING, WAITING
+from rollmill.learning.replay import return_rule, settled_precision_of, to_tensors
+from rollmill.learning.replay_loader import ReplayLoader
+from rollmill.learning.sharing import FlatGradients, NetworkRing
+from rollmill.models.device import take_device
+from rollmill.runtime.child import ChildContext
+from rollmill.specs import EnvSpec
+from rollmill.storage.gradients import GradientExchange
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler
+from rollmill.storage.weights import NOT_PUBLISHED
+
+__all__ = ["GradientLearner"]
+
+_POLL_S = 0.2
+
+
+class GradientLearner:
+    """Differentiates until the stop flag is set.
+
+    Args:
+        context: The process's stop flag, ledger and messages.
+        store: The replay.
+        exchange: Where gradients are left.
+        index: Which of the learners this is.
+        algorithm: Its own copy.
+        arrays: Shared memory with the rings of weights.
+        spec: The environment.
+        config: Batch size, precision.
+        replay: What is drawn, and how.
+        total_steps: Of the run.
+        seed: Keys this learner's draws and noise.
+    """
+
+    def __init__(
+        self,
+        context: ChildContext,
+        store: ReplayStore,
+        exchange: GradientExchange,
+        index: int,
+        algorithm: OffPolicyAlgorithm,
+        *,
+        arrays: Mapping[str, np.ndarray],
+        spec: EnvSpec,
+        config: LearnerConfig,
+        replay: ReplayConfig,
+        total_steps: int,
+        seed: int,
+    ) -> None:
+        """Moves the algorithm to its device."""
+        self._context = context
+        self._ledger = context.ledger
+        self._store = store
+        self._exchange = exchange
+        self._index = index
+        self._config = config
+        self._replay = replay
+        self._total_steps = total_steps
+        self._device = take_device(config.device)
+        algorithm = algorithm.to(self._device)
+        self._updater = OffPolicyUpdater(
+            algorithm,
+            config,
+            generator=torch.Generator(self._device).manual_seed(seed),
+            precision=settled_precision_of(config, self._device, spec),
+            channels_last=config.channels_last is not False,
+        )
+        self._networks = NetworkRing(arrays, algorithm, is_server=False)
+        self._gradients = FlatGradients(self._updater, exchange.values[index])
+        self._draws = np.array([seed, 0], np.uint64)
+        self._batches = 0
+        self._latest: dict[str, Tensor] = {}
+
+    def run(self) -> None:
+        """Learns until the stop flag is set."""
+        # What the run goes on from is not known before the server has published it.
+        while self._networks.newest == NOT_PUBLISHED:
+            if self._context.stop.is_set():
+                return
+            time.sleep(_POLL_S / 10)
+        sampler = ReplaySampler(self._store, self._replay, return_rule(self._config), self._draws)
+        # Ring 0 is the server's.
+        loader = ReplayLoader(
+            self._store,
+            sampler,
+            self._replay,
+            batch_size=self._config.batch_size,
+            total_steps=self._total_steps,
+            learner=self._index + 1,
+        )
+        try:
+            while not self._context.stop.is_set():
+                self._ledger.enter(WAITING)
+                if not self._exchange.wait_for_turn(self._index, _POLL_S):
+                    continue
+                batch = self._wait_for_batch(loader)
+                if batch is None:
+                    break
+                self._learn(batch, sampler)
+                loader.give_back(batch)
+        finally:
+            loader.close()
+
+    def _wait_for_batch(self, loader: ReplayLoader) -> ReplayBatch | None:
+        while not self._context.stop.is_set():
+            if (batch := loader.next()) is not None:
+                return batch
+        return None
+
+    def _learn(self, drawn: ReplayBatch, sampler: ReplaySampler) -> None:
+        """One gradient. Only what computes is between the announcement and the submission: others may wait for it."""
+        self._ledger.enter(PUBLISHING)
+        self._exchange.announce(self._index, self._networks.newest)
+        version = self._networks.read()
+        self._ledger.enter(LEARNING)
+        self._context.dawdle()
+        batch = to_tensors(drawn, self._device)
+        self._batches += 1
+        td_error: Tensor | None = None
+        statistics: dict[str, Tensor] = {}
+        objectives = 0
+        for index in self._updater.due(self._batches):
+            loss = self._updater.differentiate(index, batch)
+            self._gradients.put(index)
+            objectives |= 1 << index
+            statistics |= loss.statistics
+            if td_error is None:
+                td_error = loss.td_error
+        self._leave_statistics(statistics)
+        self._exchange.submit(self._index, version, objectives)
+        self._updater.take_statistics()
+        if td_error is not None and self._replay.is_prioritised:
+            sampler.update(drawn, td_error.float().cpu().numpy())
+        self._ledger.add(0, len(drawn))
+        self._ledger.add(1, 1)
+
+    def _leave_statistics(self, statistics: Mapping[str, Tensor]) -> None:
+        """Every name's latest value, in the order of the names, so that all learners' columns mean the same."""
+        self._latest |= statistics
+        names = sorted(self._latest)
+        self._exchange.name_statistics(names)
+        values = torch.stack([self._latest[name].float() for name in names]).cpu().numpy()
+        self._exchange.statistics[self._index, : len(names)] = values

@@ -1,0 +1,111 @@
+"""The parameter server of the replay regime: applies the gradients of several learners, and owns what they change.
+
+Asynchronous, as PAL's (Zhang et al., section V-B; Li et al. 2014): each gradient is an SGD step of its own, applied in
+the order in which they were begun. See :mod:`rollmill.storage.gradients` for how stale they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+
+from rollmill.learning.batches import EpisodeEnd
+from rollmill.learning.phases import LEARNING
+from rollmill.learning.replay import ReplayLearnerBase
+from rollmill.learning.report import LearnerReport
+from rollmill.learning.sharing import FlatGradients, NetworkRing
+from rollmill.storage.episodes import unpack_episode
+from rollmill.storage.gradients import GradientExchange, Submitted
+
+__all__ = ["ParameterServer"]
+
+_POLL_S = 0.05
+_MOST_MESSAGES = 4096
+
+
+class ParameterServer(ReplayLearnerBase):
+    """Owns an off-policy policy that several learners learn.
+
+    Args:
+        *args: See :class:`rollmill.learning.replay.ReplayLearnerBase`.
+        exchange: Where gradients come from.
+        arrays: Shared memory with the rings of weights.
+        max_staleness: SGD steps, at most, between the weights that a gradient was computed at and those that it is
+            applied to.
+        **kwargs: See :class:`rollmill.learning.replay.ReplayLearnerBase`.
+    """
+
+    def __init__(self, *args: Any, exchange: GradientExchange, arrays: Any, max_staleness: int, **kwargs: Any) -> None:
+        """As a learner's; then publishes all networks for the learners."""
+        super().__init__(*args, **kwargs)
+        self._exchange = exchange
+        self._max_staleness = max_staleness
+        self._gradients = [FlatGradients(self._updater, values) for values in exchange.values]
+        self._ring = NetworkRing(arrays, self._algorithm, is_server=True)
+        self._messages = np.empty(_MOST_MESSAGES, np.int64)
+        self._waiting: dict[int, Submitted] = {}
+        self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
+        self._ring.publish(self.version, targets=True)
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        yield
+        self._hear()
+
+    def _advance(self) -> None:
+        self._hear()
+        # With a gradient at hand that may be applied, there is nothing to wait for.
+        ready = self._next()
+        for submitted in self._exchange.collect(0.0 if ready is not None else _POLL_S):
+            self._waiting[submitted.learner] = submitted
+        if (learner := self._next()) is not None:
+            self._apply(self._waiting.pop(learner))
+
+    def _next(self) -> int | None:
+        """Whose gradient is applied next: the one that was begun first, unless an older one is still computed."""
+        oldest = self._exchange.oldest_started()
+        if not self._waiting or oldest is None:
+            return None
+        version, learner = oldest
+        if learner in self._waiting:
+            return learner
+        if self.version + 1 - version > self._max_staleness:
+            return None
+        return min(self._waiting, key=lambda i: (self._exchange.version_of(i), i))
+
+    def _apply(self, submitted: Submitted) -> None:
+        """One SGD step with a learner's gradient."""
+        self._ledger.enter(LEARNING)
+        learner = submitted.learner
+        staleness = self.version - self._exchange.version_of(learner)
+        assert staleness <= self._max_staleness, "a gradient is older than it may be"
+        self._staleness_sum += staleness
+        self._staleness_count += 1
+        self._staleness_max = max(self._staleness_max, staleness)
+        objectives = [i for i in range(len(self._updater.objectives)) if submitted.objectives >> i & 1]
+        for index in objectives:
+            self._gradients[learner].take(index)
+        self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
+        names = self._exchange.statistic_names()
+        values = torch.from_numpy(self._exchange.statistics[learner, : len(names)].copy())
+        self._updater.apply(objectives, dict(zip(names, values, strict=True)))
+        self._after_step()
+        updated = self._updater.sgd_steps % self._algorithm.target_update_every == 0
+        self._ring.publish(self.version, targets=updated)
+        self._exchange.give_back(learner)
+        self._ledger.add(0, self._config.batch_size)
+
+    def _hear(self) -> None:
+        count = self._store.completed[0].get_many(self._messages, 0.0)
+        self._take_episodes([EpisodeEnd(*unpack_episode(m)) for m in self._messages[:count].tolist()])
+
+    def _report(self) -> LearnerReport:
+        report = super()._report()
+        mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
+        figures = {**report.figures, "learners/staleness_mean": mean, "learners/staleness_max": self._staleness_max}
+        self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
+        return LearnerReport(**{**vars(report), "figures": figures})

@@ -1,0 +1,152 @@
+"""What parallel learners share of an off-policy algorithm: gradients one way, all its networks the other."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.models.flat_state import FlatState, flat_nbytes
+from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
+
+__all__ = ["FlatGradients", "NetworkRing", "SharedSizes", "shared_sizes"]
+
+# Rings of weights: 0 is the acting network, for policy workers.
+_ONLINE, _TARGETS = 1, 2
+
+
+@dataclass(frozen=True)
+class SharedSizes:
+    """How much memory parallel learners share.
+
+    Attributes:
+        gradient: float32 numbers of all objectives' gradients.
+        online: Bytes of what SGD steps change.
+        targets: Bytes of the target networks.
+    """
+
+    gradient: int
+    online: int
+    targets: int
+
+    @property
+    def rings(self) -> dict[int, int]:
+        """Ring of weights -> its bytes."""
+        return {_ONLINE: self.online} | ({_TARGETS: self.targets} if self.targets else {})
+
+
+def shared_sizes(algorithm: OffPolicyAlgorithm) -> SharedSizes:
+    """The sizes for an algorithm.
+
+    Raises:
+        ValueError: Two of its objectives change the same parameter, whose gradients would be mixed up.
+    """
+    counts = Counter(id(p) for objective in algorithm.objectives() for p in objective.parameters)
+    if counts and max(counts.values()) > 1:
+        raise ValueError(
+            f"learner.num_learners is more than 1, but objectives of {type(algorithm).__name__} share parameters, "
+            "whose gradients parallel learners cannot tell apart: use one learner, or give each parameter to one "
+            "objective"
+        )
+    online, targets = _parts(algorithm)
+    gradient = sum(p.numel() for objective in algorithm.objectives() for p in objective.parameters)
+    return SharedSizes(gradient, flat_nbytes(online), flat_nbytes(targets) if list(targets.parameters()) else 0)
+
+
+def _parts(algorithm: OffPolicyAlgorithm) -> tuple[nn.Module, nn.Module]:
+    """What SGD steps change, and the targets, as modules that share the algorithm's tensors."""
+    targets = nn.ModuleList([target for _, target in algorithm.target_pairs()])
+    of_targets = {id(t) for t in (*targets.parameters(), *targets.buffers())}
+    online = nn.Module()
+    for index, tensor in enumerate(t for t in algorithm.parameters() if id(t) not in of_targets):
+        online.register_parameter(f"p{index}", tensor if isinstance(tensor, nn.Parameter) else nn.Parameter(tensor))
+    persistent = set(algorithm.state_dict(keep_vars=True))
+    buffers = [b for name, b in algorithm.named_buffers() if name in persistent and id(b) not in of_targets]
+    for index, buffer in enumerate(buffers):
+        online.register_buffer(f"b{index}", buffer)
+    return online, targets
+
+
+class NetworkRing:
+    """All networks of an algorithm, from the server to the learners.
+
+    Args:
+        arrays: Shared memory with :attr:`SharedSizes.rings`.
+        algorithm: On the CPU a learner's copy becomes a view of what it reads.
+        is_server: Whether this side publishes.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: OffPolicyAlgorithm, *, is_server: bool) -> None:
+        online, targets = _parts(algorithm)
+        on_cpu = next(online.parameters()).device.type == "cpu"
+        alias = on_cpu and not is_server
+        self._rings = [(WeightStore(arrays, policy=_ONLINE), FlatState(online, alias=alias))]
+        if list(targets.parameters()):
+            self._rings.append((WeightStore(arrays, policy=_TARGETS), FlatState(targets, alias=alias)))
+        self._versions = [NOT_PUBLISHED] * len(self._rings)
+
+    @property
+    def newest(self) -> int:
+        """The newest version of the online networks that can be read."""
+        return self._rings[0][0].newest
+
+    def publish(self, version: int, *, targets: bool) -> None:
+        """Makes the present networks readable; the targets only if they have changed."""
+        # Targets first: whoever sees this version of the online networks finds targets that are as new.
+        for store, flat in reversed(self._rings if targets else self._rings[:1]):
+            flat.pack()
+            store.publish(version, flat.bytes)
+
+    def read(self) -> int:
+        """Takes over the newest networks; returns their version."""
+        for index, (store, flat) in enumerate(self._rings):
+            version = store.read_newest(flat.bytes, unless=self._versions[index])
+            if version != self._versions[index]:
+                flat.unpack()
+                self._versions[index] = version
+        return self._versions[0]
+
+
+class FlatGradients:
+    """One run of float32 as the gradients of all objectives.
+
+    Args:
+        updater: Whose objectives.
+        values: float32 ``[size]``, shared memory.
+    """
+
+    def __init__(self, updater: OffPolicyUpdater, values: NDArray[np.float32]) -> None:
+        flat = torch.from_numpy(values)
+        self._parameters: list[Sequence[nn.Parameter]] = [objective.parameters for objective in updater.objectives]
+        self._views: list[list[Tensor]] = []
+        offset = 0
+        for parameters in self._parameters:
+            views = []
+            for parameter in parameters:
+                size = parameter.numel()
+                # In the parameter's own memory format, so that optimisers walk both side by side.
+                views.append(flat[offset : offset + size].as_strided(parameter.shape, parameter.stride()))
+                offset += size
+            self._views.append(views)
+
+    def put(self, index: int) -> None:
+        """Copies an objective's gradients out of its parameters."""
+        missing = [view for p, view in zip(self._parameters[index], self._views[index], strict=True) if p.grad is None]
+        if missing:
+            torch._foreach_zero_(missing)
+        pairs = [(view, p.grad) for p, view in zip(self._parameters[index], self._views[index], strict=True)]
+        present = [(view, grad) for view, grad in pairs if grad is not None]
+        torch._foreach_copy_([view for view, _ in present], [grad for _, grad in present])
+
+    def take(self, index: int) -> None:
+        """Makes them the gradients of its parameters: on a CPU these very numbers, without a copy."""
+        for parameter, view in zip(self._parameters[index], self._views[index], strict=True):
+            parameter.grad = view if parameter.device.type == "cpu" else view.to(parameter.device, non_blocking=True)

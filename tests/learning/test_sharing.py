@@ -1,0 +1,131 @@
+"""Parallel learners: what goes through shared memory is what one learner would have had."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from rollmill.algorithms.base import TransitionBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.registry import make_algorithm
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.sharing import FlatGradients, NetworkRing, shared_sizes
+from rollmill.models.config import ModelConfig
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
+from rollmill.storage import gradients, weights
+from rollmill.storage.gradients import GradientExchange
+
+PICTURE = {"obs": ArraySpec(shape=(36, 36, 2), dtype="uint8")}
+VECTOR = {"obs": ArraySpec(shape=(5,), dtype="float32")}
+CHOICE = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+BOX = ActionSpec(heads=(BoxHead(low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,)),), structure="box")
+CASES = [("dqn", PICTURE, CHOICE), ("dqn", VECTOR, CHOICE), ("sac", VECTOR, BOX), ("td3", VECTOR, BOX)]
+
+
+def make(name, observation, action, seed=0):
+    torch.manual_seed(seed)
+    return make_algorithm(observation, action, ModelConfig(mlp_sizes=(16,)), OffPolicyConfig(algorithm=name, tau=0.1))
+
+
+def batch_of(observation, action, rows=8, seed=1):
+    random = np.random.default_rng(seed)
+
+    def shown():
+        ((name, spec),) = observation.items()
+        values = (
+            random.integers(0, 255, (rows, *spec.shape)) if spec.is_image else random.normal(size=(rows, *spec.shape))
+        )
+        return {name: torch.from_numpy(values.astype(spec.dtype))}
+
+    discrete = torch.from_numpy(random.integers(3, size=(rows, 1)).astype(np.int32)) if action is CHOICE else None
+    continuous = torch.from_numpy(random.uniform(-1, 1, (rows, 2)).astype(np.float32)) if action is BOX else None
+    reward = torch.from_numpy(random.normal(size=rows).astype(np.float32))
+    ones = torch.ones(rows)
+    return TransitionBatch(shown(), discrete, continuous, reward, 0.9 * ones, shown(), None, None, ones)
+
+
+def updater_of(algorithm):
+    return OffPolicyUpdater(algorithm, LearnerConfig(max_grad_norm=0.5), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), CASES)
+def test_a_gradient_through_shared_memory_gives_the_same_step(name, observation, action):
+    one = make(name, observation, action)
+    server, learner = copy.deepcopy(one), copy.deepcopy(one)
+    batch = batch_of(observation, action)
+    alone, serving, learning = updater_of(one), updater_of(server), updater_of(learner)
+    values = np.full(shared_sizes(one).gradient, np.nan, np.float32)
+    sent, received = FlatGradients(learning, values), FlatGradients(serving, values)
+    # Several objectives of one step are computed at the same weights, so the first one alone is compared.
+    alone.differentiate(0, batch)
+    alone.apply([0], {})
+    learning.differentiate(0, batch)
+    sent.put(0)
+    received.take(0)
+    serving.apply([0], {})
+    for (label, expected), found in zip(one.state_dict().items(), server.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=label)
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), CASES)
+def test_a_learner_reads_all_networks(name, observation, action):
+    server, learner = make(name, observation, action), make(name, observation, action, seed=5)
+    updater, _ = updater_of(server), updater_of(learner)
+    sizes = shared_sizes(server)
+    layout = ArenaLayout()
+    for policy, nbytes in sizes.rings.items():
+        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
+    arena = Arena.create(layout)
+    for policy in sizes.rings:
+        weights.WeightStore(arena, policy=policy, create=True)
+    publishing, reading = NetworkRing(arena, server, is_server=True), NetworkRing(arena, learner, is_server=False)
+    for version in range(3):
+        publishing.publish(version, targets=True)
+        assert reading.newest == version
+        assert reading.read() == version
+        for (label, expected), found in zip(server.state_dict().items(), learner.state_dict().values(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=label)
+        updater.step(batch_of(observation, action, seed=version))
+
+
+def test_objectives_that_share_parameters_are_refused():
+    algorithm = make("sac", VECTOR, BOX)
+    objectives = list(algorithm.objectives())
+    algorithm.objectives = lambda: [*objectives, objectives[0]]
+    with pytest.raises(ValueError, match="share parameters"):
+        shared_sizes(algorithm)
+
+
+def exchange_of(num_learners, size=3):
+    layout = ArenaLayout()
+    gradients.add_to_layout(layout, num_learners=num_learners, size=size)
+    return GradientExchange(Arena.create(layout, poison=True), num_learners, create=True)
+
+
+def test_turns_and_submissions():
+    exchange = exchange_of(2)
+    assert exchange.oldest_started() is None
+    assert exchange.wait_for_turn(1, 0.0)
+    assert not exchange.wait_for_turn(1, 0.0), "one gradient at a time"
+    exchange.announce(1, 7)
+    assert exchange.oldest_started() == (7, 1)
+    exchange.announce(0, 9)
+    exchange.submit(1, 8, 0b101)
+    assert exchange.collect(0.0) == [(1, 0b101)]
+    assert exchange.version_of(1) == 8
+    assert exchange.oldest_started() == (7, 1)
+    exchange.give_back(1)
+    assert exchange.oldest_started() == (9, 0)
+    assert exchange.wait_for_turn(1, 0.0)
+
+
+def test_names_of_statistics():
+    exchange = exchange_of(1)
+    assert exchange.statistic_names() == []
+    exchange.name_statistics(["a", "loss/b"])
+    assert exchange.statistic_names() == ["a", "loss/b"]
+    with pytest.raises(ValueError, match="32 at most"):
+        exchange.name_statistics([str(i) for i in range(33)])
