@@ -13,7 +13,7 @@ help:  ## list the targets
 install: $(STAMP)  ## make .venv with everything
 
 # torch first, by itself and pinned, so that no range makes pip look for another build of it.
-$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cpp/bindings/*)
+$(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cpp/benchmarks/* cpp/bindings/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
 	$(BIN)/pip install --quiet -c constraints.txt torch

@@ -33,7 +33,8 @@ void bind_replay_load(nb::module_& m) {
         "replay_load",
         [](std::string locking, int num_workers, bool processes, double seconds, std::int64_t capacity,
            std::int64_t row_bytes, std::int64_t insert_rows, std::int64_t batch) {
-            return replay_load({std::move(locking), num_workers, processes, seconds, capacity, row_bytes, insert_rows, batch});
+            return replay_load(
+                {std::move(locking), num_workers, processes, seconds, capacity, row_bytes, insert_rows, batch});
         },
         nb::arg("locking"), nb::arg("num_workers"), nb::kw_only(), nb::arg("processes"), nb::arg("seconds"),
         nb::arg("capacity"), nb::arg("row_bytes"), nb::arg("insert_rows") = 64, nb::arg("batch") = 256);

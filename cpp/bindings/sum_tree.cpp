@@ -104,7 +104,8 @@ std::vector<float> priorities_of_errors(const Buffer& errors, double alpha, doub
         if (std::isfinite(error[i]) && first_invalid_priority(&priority, 1) < 0) continue;
         raise_value_error("td_errors[" + std::to_string(i) + "] is " + text(static_cast<double>(error[i])) +
                           " and gives the priority " + text(static_cast<double>(priority)) +
-                          "; errors must be finite, priorities 0 to 2^64. Nothing was updated; look for a loss that diverges");
+                          "; errors must be finite, priorities 0 to 2^64. Nothing was updated; look for a loss that "
+                          "diverges");
     }
     return priorities;
 }

@@ -26,7 +26,8 @@ std::size_t SumTree::nbytes(std::int64_t capacity, Options options) {
     if (capacity < 1 || capacity > max_capacity)
         throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; it must be 1 to " +
                                     std::to_string(max_capacity) + " leaves");
-    if (options.fanout < 2 || options.fanout > max_fanout || !std::has_single_bit(static_cast<unsigned>(options.fanout)))
+    if (options.fanout < 2 || options.fanout > max_fanout ||
+        !std::has_single_bit(static_cast<unsigned>(options.fanout)))
         throw std::invalid_argument("fanout is " + std::to_string(options.fanout) +
                                     "; it must be a power of two from 2 to " + std::to_string(max_fanout) +
                                     " (16 fills a cache line)");
@@ -68,7 +69,8 @@ SumTree SumTree::initialise(void* memory, std::size_t size, std::int64_t capacit
     const std::size_t needed = nbytes(capacity, options);
     if (size < needed)
         throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; a tree of " +
-                                    std::to_string(capacity) + " leaves needs " + std::to_string(needed) + " (see nbytes)");
+                                    std::to_string(capacity) + " leaves needs " + std::to_string(needed) +
+                                    " (see nbytes)");
     if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0)
         throw std::invalid_argument("the memory must start at a multiple of " + std::to_string(alignment) +
                                     " bytes; an mmap does");

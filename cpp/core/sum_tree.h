@@ -1,13 +1,13 @@
 // SumTree: the priorities of a replay, drawn from in proportion, in memory shared between processes.
 //
-// A K-ary tree in an implicit array (PAL, section IV-C): the leaves are the priorities, every inner node is the sum of its
-// K children, and the root is the total. Sibling groups lie on cache lines of their own. Unlike the paper's, no level is
-// rounded up to a power of K: level i + 1 has ceil(n_i / K) nodes, padded with zeros to whole groups, and a million leaves
-// take 4.27 MB. Leaves are the truth; whoever changes some recomputes their ancestors level by level, so that nothing
-// drifts, and a tree whose writer died is repaired from them.
+// A K-ary tree in an implicit array (PAL, section IV-C): the leaves are the priorities, every inner node is the sum of
+// its K children, and the root is the total. Sibling groups lie on cache lines of their own. Unlike the paper's, no level
+// is rounded up to a power of K: level i + 1 has ceil(n_i / K) nodes, padded with zeros to whole groups, and a million
+// leaves take 4.27 MB. Leaves are the truth; whoever changes some recomputes their ancestors level by level, so that
+// nothing drifts, and a tree whose writer died is repaired from them.
 //
-// All state lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a SumTree object is
-// only a view that can be copied and survives a fork. One robust lock makes a sequence of operations one step for all
+// All state lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a SumTree object
+// is only a view that can be copied and survives a fork. One robust lock makes a sequence of operations one step for all
 // others:
 //
 //     auto held = tree.hold();
@@ -66,8 +66,8 @@ class SumTree {
     int fanout() const noexcept { return 1 << fanout_bits_; }
     bool has_minimum() const noexcept { return minimums_[0] != nullptr; }
 
-    // The lock, for the life of what is returned; a tree left by a dead holder is repaired first (O(capacity)). Any thread
-    // of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
+    // The lock, for the life of what is returned; a tree left by a dead holder is repaired first (O(capacity)). Any
+    // thread of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
     [[nodiscard]] Held hold(double seconds = max_wait_seconds);
 
     // The same operations for who is alone with the tree, or keeps others away by other means.

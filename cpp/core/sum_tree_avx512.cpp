@@ -23,10 +23,15 @@ namespace {
 constexpr int lanes = 8;
 
 struct Group {
+    // In halves: what comes in 256 bits finds more ports free than what comes in 512, and no lane has to change places.
     ROLLMILL_INLINE float sum(const float* c, int fanout) noexcept {
-        __m512d lane = widen(c);
-        for (int j = lanes; j < fanout; j += lanes) lane = add(lane, widen(c + j));
-        const __m256d four = _mm256_add_pd(_mm512_castpd512_pd256(lane), _mm512_extractf64x4_pd(lane, 1));
+        __m256d low = _mm256_cvtps_pd(_mm_loadu_ps(c));
+        __m256d high = _mm256_cvtps_pd(_mm_loadu_ps(c + 4));
+        for (int j = lanes; j < fanout; j += lanes) {
+            low = _mm256_add_pd(low, _mm256_cvtps_pd(_mm_loadu_ps(c + j)));
+            high = _mm256_add_pd(high, _mm256_cvtps_pd(_mm_loadu_ps(c + j + 4)));
+        }
+        const __m256d four = _mm256_add_pd(low, high);
         const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(four), _mm256_extractf128_pd(four, 1));
         return static_cast<float>(_mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two))));
     }

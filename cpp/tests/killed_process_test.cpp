@@ -3,7 +3,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
+#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -210,22 +212,30 @@ TEST(killed_users_of_a_sum_tree_leave_it_whole) {
     SharedMemory memory(SumTree::nbytes(capacity, {}));
     SumTree tree = SumTree::initialise(memory.data(), memory.size(), capacity, {});
     tree.hold().fill(0, capacity, 1.0f);
+    SharedMemory counter(sizeof(std::atomic<int>));
+    auto& batches = *new (counter.data()) std::atomic<int>{0};
     std::mt19937 random(4);
     const auto work = [&](std::uint64_t seed) {
         Random stream{seed, 0};
         std::vector<std::int64_t> leaves(2000);
         std::vector<float> priorities(2000);
-        for (;;) {
+        for (;; batches.fetch_add(1)) {
             auto held = tree.hold();
             CHECK(held.draw(stream, 2000, false, leaves.data(), priorities.data()));
             for (float& p : priorities) p = static_cast<float>(stream.uniform());
             held.assign(leaves.data(), priorities.data(), 2000);
         }
     };
-    for (std::uint64_t round = 0; round < 60; ++round) {
+    for (std::uint64_t round = 0; round < 60 || (tree.repairs() == 0 && round < 600); ++round) {
+        batches.store(0);
         const pid_t victim = start_child([&] { work(2 * round); });
         const pid_t other = start_child([&] { work(2 * round + 1); });
-        usleep(static_cast<useconds_t>(random() % 3000));
+        const double deadline = rollmill::monotonic_seconds() + 20.0;
+        while (batches.load() < 2) {
+            CHECK(rollmill::monotonic_seconds() < deadline);
+            usleep(100);
+        }
+        usleep(static_cast<useconds_t>(random() % 1000));
         kill_and_reap(victim);
         CHECK(tree.hold().verify());  // while the other goes on
         kill_and_reap(other);

@@ -12,15 +12,15 @@ import pytest
 from rollmill.native import SumTree
 
 Z_999 = 3.2905  # |z| that a standard normal exceeds once in a thousand times
-BATCH = 1 << 16
 
 
 def draw_counts(tree: SumTree, draws: int, seed: int) -> npt.NDArray[np.int64]:
     """How often each leaf is drawn, in at least ``draws`` independent draws."""
     random = np.array([seed, 0], np.uint64)
-    leaves, priorities = np.empty(BATCH, np.int64), np.empty(BATCH, np.float32)
+    batch = max(1 << 16, tree.capacity)  # to add up the counts costs as much as a draw of each leaf
+    leaves, priorities = np.empty(batch, np.int64), np.empty(batch, np.float32)
     counts = np.zeros(tree.capacity, np.int64)
-    for _ in range(-(-draws // BATCH)):
+    for _ in range(-(-draws // batch)):
         assert tree.sample(random, leaves, priorities) > 0
         counts += np.bincount(leaves, minlength=tree.capacity)
     return counts
