@@ -48,7 +48,7 @@ class Critics(nn.Module):
             frozen: Whether the weights get no gradient.
             members: The first so many critics only.
         """
-        x = torch.cat([features, action.to(features.dtype)], -1)
+        x = torch.cat([features.to(action.dtype), action], -1)
         values: Tensor = self.mlp(x, frozen=frozen, members=members)
         return values.squeeze(-1)
 
