@@ -9,9 +9,19 @@
 
 namespace rollmill {
 
+// An acquire: what is read afterwards is no older. On x86 that is a plain load.
 template <class T>
 T racing_load(const T* at) noexcept {
-    return std::atomic_ref<T>(*const_cast<T*>(at)).load(std::memory_order_relaxed);
+    return std::atomic_ref<T>(*const_cast<T*>(at)).load(std::memory_order_acquire);
+}
+
+// Whatever this thread writes afterwards, with whatever instruction, is seen after what it has written before.
+inline void order_writes() noexcept {
+#if defined(__SANITIZE_THREAD__)
+    // ThreadSanitizer knows no fences; the writers of its tests use atomics.
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
 }
 
 // Words where both ends allow it, bytes elsewhere. The compiler cannot make vectors of atomic words, but memory that

@@ -126,8 +126,8 @@ void ReplaySlots::evict(std::int64_t slot) {
         if (!dying.empty()) held.assign(dying.data(), zeros.data(), static_cast<std::int64_t>(dying.size()));
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
-    // Whatever is written into the slot from here on, with whatever instruction, comes after the new generation.
-    std::atomic_thread_fence(std::memory_order_seq_cst);
+    // What is written into the slot from here on comes after the new generation.
+    order_writes();
 }
 
 bool ReplaySlots::draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out,
@@ -186,8 +186,7 @@ void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, const Drawn& 
 
 std::int64_t ReplaySlots::find_torn(const std::int64_t* witness, std::int64_t count,
                                     std::uint8_t* torn) const noexcept {
-    // The copies that are asked about were made before this; their loads must not be made after it.
-    std::atomic_thread_fence(std::memory_order_acquire);
+    // Each load of the copies that are asked about was an acquire, so the generations read here are no older.
     std::int64_t found = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         bool is_torn = false;
