@@ -4,7 +4,7 @@
     python benchmarks/replay_learning.py pendulum_sac         # five seeds of one task
     python benchmarks/replay_learning.py --no-training        # what has been found so far
 
-The gates are mean returns over the seeds of 100 episodes of the last network, without exploration, as Stable-Baselines3's
+The gates are mean returns, over the seeds, of 100 episodes of the last network without exploration, as SB3's
 rl-zoo and the papers report them. What was interrupted goes on where it ended, replay included, and what is done is not
 done again. The last line is JSON.
 """

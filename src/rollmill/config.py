@@ -258,6 +258,11 @@ class Config:
             raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
         if self.in_replay:
             self._check_replay()
+        elif self.off_policy != OffPolicyConfig():
+            raise ConfigError(
+                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy algorithms "
+                "learn from a replay; use regime='replay', or leave off_policy and algo out."
+            )
         elif self.learner.num_learners > 1:
             raise ConfigError(
                 f"learner.num_learners={self.learner.num_learners}: learners share a replay; with regime="

@@ -1,6 +1,6 @@
 """Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
 
-Rounds take turns: async, lockstep, and lockstep on two ranks of torchrun. ``make chaos`` runs this;
+Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, and replay with two learners. ``make chaos`` runs this;
 ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
 """
 
@@ -36,6 +36,8 @@ REGIMES = {
     "async": "--learner.batch-size 128 --checkpoint.every-s 1",
     "lockstep": f"{LOCKSTEP} --lag 1",
     "ranks": f"{LOCKSTEP} --lag 2",
+    "replay": "--algo dqn --learner.batch-size 32 --learner.num-learners 2 --replay.min-size 100 --replay.capacity 4096"
+    " --replay.storage file --model.mlp-sizes 16 --checkpoint.every-s 1",
 }
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
 
@@ -108,7 +110,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
     if round_number % 5 == 4:
         pytest.importorskip("vizdoom")
         preset = ["vizdoom/basic"]
-    regime = list(REGIMES)[round_number % 3]
+    regime = list(REGIMES)[round_number % len(REGIMES)]
     action = dice.choice(["launched", "main", "child", "child", "child", "watchdog", "SIGINT", "SIGTERM", "simulator"])
     process = start(run_dir, token, preset, regime)
     try:
@@ -151,6 +153,6 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
     store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
     if store.paths():
         assert store.load_latest().state["counters"]["agent_steps"] >= 0
-    if regime != "async" and any("_end" not in path.name for path in store.paths()):
+    if regime in ("lockstep", "ranks") and any("_end" not in path.name for path in store.paths()):
         state = store.load_latest(to_resume=True).state
         assert len(InFlight.unpack(state).groups) == (4 if state["counters"]["updates"] else 0)

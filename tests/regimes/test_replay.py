@@ -220,6 +220,11 @@ def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> N
         train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.error_buffer": 1.9})
 
 
+def test_an_off_policy_algorithm_in_another_regime_is_refused() -> None:
+    with pytest.raises(ValueError, match="off_policy.algorithm='sac' with regime='lockstep'"):
+        rollmill.make_config("gym/Pendulum-v1", {"regime": "lockstep"}, algo="sac")
+
+
 def test_a_regime_without_an_algorithm_is_refused() -> None:
     with pytest.raises(ConfigError, match="give algo, one of dqn, ddpg, td3 and sac"):
         rollmill.make_config("gym/CartPole-v1", {"regime": "replay"})

@@ -147,8 +147,8 @@ def measure_training(
         window.seconds,
         steps,
         steps * outcome.probed.spec.frameskip,
-        fmean(report.policy_lag_mean for report in reports),
-        max(report.policy_lag_max for report in reports),
+        fmean(report.policy_lag_mean or 0.0 for report in reports),
+        max(report.policy_lag_max or 0 for report in reports),
         reports[-1].fast_path,
         outcome.summary,
     )
@@ -164,6 +164,11 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
+    if config.in_replay:
+        raise ConfigError(
+            "regime='replay': its kernels have no frozen copies to be measured against; benchmarks/off_policy_updates.py "
+            "measures SGD steps, and ledger.txt says where a run's time went."
+        )
     # Pure simulation has all cores, whatever the run gives its rollout workers, if its environments can be spread so.
     alone = config
     with suppress(ConfigError):

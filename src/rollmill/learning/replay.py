@@ -169,14 +169,15 @@ class ReplayLearnerBase(LearnerBase):
             invalid_samples=0,
             episodes=self.episodes,
             recent_episodes=tuple(self._recent_episodes),
-            policy_lag_mean=age,
-            policy_lag_max=0,
+            policy_lag_mean=None,
+            policy_lag_max=None,
             policy_lag_histogram=(),
             versions_per_trajectory=0.0,
             losses=self._updater.take_statistics(),
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
             fast_path=f"{self._config.batch_size} transitions a batch, {self._precision}",
             figures={
+                "replay/age": age,
                 "replay/size": float(min(self.agent_steps, self._replay.capacity)),
                 "replay/total_priority": self._store.tree.total(),
                 "replay/max_priority": self._store.tree.max_priority,
@@ -188,6 +189,9 @@ class ReplayLearnerBase(LearnerBase):
     def _save(self) -> Path | None:
         """Writes a checkpoint."""
         self.agent_steps = self._store.limiter.inserted
+        if self.agent_steps >= self._total_steps and not self._is_done:
+            # All is collected, but not learned: whoever resumes the run has something left to do.
+            self.agent_steps = self._total_steps - 1
         return self._write_state(
             {
                 "model": self._algorithm.state_dict(),

@@ -23,7 +23,8 @@ class LearnerReport:
         invalid_samples: Masked rows: final observations and failed environments.
         episodes: How many have ended within the batches.
         recent_episodes: The last hundred of them.
-        policy_lag_mean: Mean over samples of (learner's version - sample's version) at admission, in SGD steps.
+        policy_lag_mean: Mean over samples of (learner's version - sample's version) at admission, in SGD steps; None
+            where samples are replayed, and of any age.
         policy_lag_max: Largest such lag since the previous record.
         policy_lag_histogram: Samples by lag; the last entry collects everything above.
         versions_per_trajectory: Mean number of policy versions in one trajectory.
@@ -42,8 +43,8 @@ class LearnerReport:
     invalid_samples: int
     episodes: int
     recent_episodes: tuple[EpisodeEnd, ...]
-    policy_lag_mean: float
-    policy_lag_max: int
+    policy_lag_mean: float | None
+    policy_lag_max: int | None
     policy_lag_histogram: tuple[int, ...]
     versions_per_trajectory: float
     losses: Mapping[str, float]

@@ -54,12 +54,14 @@ class Monitor:
         self._writer = writer
         self._display = display
         self._on_report = on_report
-        self._expected_lag = expected_lag(
-            num_rows=config.num_envs * probed.spec.rows_per_env,
-            rollout_length=config.rollout_length,
-            batch_size=config.learner.batch_size,
-            sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
-        )
+        self._expected_lag = None
+        if not config.in_replay:
+            self._expected_lag = expected_lag(
+                num_rows=config.num_envs * probed.spec.rows_per_env,
+                rollout_length=config.rollout_length,
+                batch_size=config.learner.batch_size,
+                sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
+            )
         self._started = time.monotonic()
         self._ends_at_s: float | None = None
         self._time_before_s = time_before_s
