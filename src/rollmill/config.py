@@ -260,8 +260,8 @@ class Config:
             self._check_replay()
         elif self.off_policy != OffPolicyConfig():
             raise ConfigError(
-                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy algorithms "
-                "learn from a replay; use regime='replay', or leave off_policy and algo out."
+                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy "
+                "algorithms learn from a replay; use regime='replay', or leave off_policy and algo out."
             )
         elif self.learner.num_learners > 1:
             raise ConfigError(

@@ -1,7 +1,7 @@
 """Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
 
-Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, and replay with two learners. ``make chaos`` runs this;
-``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
+Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, replay with two learners. ``make chaos`` runs
+this; ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
 """
 
 from __future__ import annotations

@@ -221,7 +221,7 @@ def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> N
 
 
 def test_an_off_policy_algorithm_in_another_regime_is_refused() -> None:
-    with pytest.raises(ValueError, match="off_policy.algorithm='sac' with regime='lockstep'"):
+    with pytest.raises(ValueError, match=r"off_policy.algorithm='sac' with regime='lockstep'"):
         rollmill.make_config("gym/Pendulum-v1", {"regime": "lockstep"}, algo="sac")
 
 

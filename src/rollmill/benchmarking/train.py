@@ -166,8 +166,8 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
     config = make_config(preset, overrides).resolved()
     if config.in_replay:
         raise ConfigError(
-            "regime='replay': its kernels have no frozen copies to be measured against; benchmarks/off_policy_updates.py "
-            "measures SGD steps, and ledger.txt says where a run's time went."
+            "regime='replay': there are no frozen copies of its kernels to be measured against; "
+            "benchmarks/off_policy_updates.py measures SGD steps, and ledger.txt says where a run's time went."
         )
     # Pure simulation has all cores, whatever the run gives its rollout workers, if its environments can be spread so.
     alone = config
