@@ -28,11 +28,20 @@ from typing import Any
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PEERS = _ROOT / "benchmarks" / "peers"
+_REPLAY = ("--regime", "replay", "--replay.min-size", "1000", "--off-policy.random-steps", "1000")
 _PRESETS = {
     "atari": ("atari/breakout",),
     "cartpole": ("gym/CartPole-v1",),
     # Sample Factory's scenario has pictures alone.
     "vizdoom": ("vizdoom/defend_the_center", "--env.vizdoom.measurements", "false"),
+    # Learning and acting by the network from soon after the start, as the peers' scripts have it.
+    "pong-dqn": (
+        *("atari/pong", "--regime", "replay", "--off-policy.algorithm", "dqn", "--replay.min-size", "1000"),
+        *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01"),
+    ),
+    "cartpole-dqn": ("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
+    "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac"),
+    "halfcheetah-td3": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3"),
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _SHARED_MEMORY = Path("/dev/shm")
@@ -78,6 +87,8 @@ def _stable_baselines(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ..
     )
 
 
+_THREADS = (("--threads=2",), ("--threads=1",))
+
 PEERS = (
     Peer(
         name="sample-factory",
@@ -117,6 +128,33 @@ PEERS = (
                 for envs, threads, env_threads in ((128, 2, 2), (64, 2, 2), (64, 1, 2), (32, 2, 2))
             )
         },
+    ),
+    Peer(
+        name="stable-baselines3-off-policy",
+        script="stable_baselines3_off_policy.py",
+        environment=".venv-peers",
+        requirements="requirements.txt",
+        imports="stable_baselines3, ale_py, cv2, mujoco",
+        envs=("pong-dqn", "cartpole-dqn", "halfcheetah-sac", "halfcheetah-td3"),
+        candidates=dict.fromkeys(("pong-dqn", "cartpole-dqn", "halfcheetah-sac", "halfcheetah-td3"), _THREADS),
+    ),
+    Peer(
+        name="cleanrl-dqn",
+        script="cleanrl_dqn.py",
+        environment=".venv-peers",
+        requirements="requirements.txt",
+        imports="torch, ale_py",
+        envs=("pong-dqn",),
+        candidates={"pong-dqn": _THREADS},
+    ),
+    Peer(
+        name="cleanrl-continuous",
+        script="cleanrl_continuous.py",
+        environment=".venv-peers",
+        requirements="requirements.txt",
+        imports="torch, mujoco",
+        envs=("halfcheetah-sac", "halfcheetah-td3"),
+        candidates=dict.fromkeys(("halfcheetah-sac", "halfcheetah-td3"), _THREADS),
     ),
 )
 

@@ -247,7 +247,7 @@ def test_an_algorithm_goes_over_the_preset_and_under_what_is_given(algo: str) ->
     assert config.model.encoder == "nature"
     # Cleanba's minibatch, of which fewer environments make fewer.
     assert config.learner.minibatch_size == {"ppo": 4096, "impala": 640}[algo]
-    with pytest.raises(ValueError, match="choose one of ppo, impala; did you mean ppo"):
+    with pytest.raises(ValueError, match="choose one of ppo, impala, dqn, ddpg, td3, sac; did you mean ppo"):
         rollmill.make_config("atari/pong", algo="pqo")
 
 
