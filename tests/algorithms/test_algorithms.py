@@ -142,7 +142,7 @@ def test_forbidden_next_choices_do_not_matter_to_targets(name: str, action: Acti
     with torch.no_grad():  # choice 0 of the first head becomes wonderful in x_{t+k}, where it is forbidden
         for network in (algorithm.acting, *(target for _, target in algorithm.target_pairs())):
             for path, p in network.named_parameters():
-                if path in ("advantage.bias", "mlp.bias_1") and network is not algorithm.acting:
+                if path in ("advantage.bias_1", "mlp.bias_1") and network is not algorithm.acting:
                     p.view(-1, p.shape[-1])[:, 0] += 1000.0
     after = objective.loss(batch, None).td_error
     assert before is not None

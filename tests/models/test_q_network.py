@@ -49,15 +49,14 @@ def test_a_dueling_networks_advantages_are_centred_on_its_value() -> None:
     config = off_policy_model(ModelConfig(mlp_sizes=(8,), head_sizes=(6,)))
     network = QNetwork(OBSERVATION, choices(2, 4), config, dueling=True)
     assert network.value is not None
-    assert network.value_hidden is not None
     x = torch.randn(5, 3)
     q = network({"obs": x})
     features = network.encoder({"obs": x})
-    value = network.value(network.value_hidden(features))
+    value = network.value(features)
     # The mean over existing choices is the state's value, and differences are those of the advantages.
     torch.testing.assert_close(q[:, 0, :2].mean(-1, keepdim=True), value)
     torch.testing.assert_close(q[:, 1].mean(-1, keepdim=True), value)
-    advantage = network.advantage(network.hidden(features))
+    advantage = network.advantage(features)
     torch.testing.assert_close(q[:, 1] - q[:, 1, :1], advantage[:, 2:] - advantage[:, 2:3])
 
 

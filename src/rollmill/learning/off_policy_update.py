@@ -28,6 +28,9 @@ __all__ = ["OffPolicyUpdater"]
 class OffPolicyUpdater:
     """Learns from batches of transitions: owns the optimisers, not the weights' publication.
 
+    It sets the thread that makes it, which should be the one that steps, to take denormal numbers for zero: the moments
+    of a dead unit become denormal after a thousand steps, and Adam's step then takes three times as long on a CPU.
+
     Args:
         algorithm: On its device, in its precision.
         config: Optimiser, learning rate and ``max_grad_norm``, which bounds each objective's gradient.
@@ -50,6 +53,7 @@ class OffPolicyUpdater:
         channels_last: bool = True,
     ) -> None:
         """Makes the optimisers."""
+        torch.set_flush_denormal(True)
         if precision == "fp64":
             algorithm.double()
         set_channels_last(algorithm, channels_last)

@@ -1,4 +1,4 @@
-"""The hidden layers and the last one of actors and critics."""
+"""The hidden layers and the last one of actors, critics and Q-networks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["MLP"]
 
 
 class MLP(nn.Module):
-    """One perceptron with hidden layers ``mlp_sizes``, or several of the same shape as batched matrix products.
+    """One perceptron, or several of the same shape as batched matrix products.
 
     Autocast is respected by the hidden layers; the last one computes in float32.
 
@@ -23,17 +23,26 @@ class MLP(nn.Module):
         inputs: Width.
         outputs: Width.
         config: Widths, activation (``"auto"`` is ReLU) and initialisation.
+        sizes: Widths of the hidden layers; None are ``mlp_sizes``.
         members: E perceptrons, initialised independently; None is one that gives no axis E.
         gain: Of the last layer's orthogonal initialisation.
     """
 
     def __init__(
-        self, inputs: int, outputs: int, config: ModelConfig, *, members: int | None = None, gain: float = 1.0
+        self,
+        inputs: int,
+        outputs: int,
+        config: ModelConfig,
+        *,
+        sizes: tuple[int, ...] | None = None,
+        members: int | None = None,
+        gain: float = 1.0,
     ) -> None:
         super().__init__()
-        widths = (inputs, *config.mlp_sizes, outputs)
+        sizes = config.mlp_sizes if sizes is None else sizes
+        widths = (inputs, *sizes, outputs)
         for index, (before, size) in enumerate(pairwise(widths)):
-            gains = {"gain": gain} if index == len(config.mlp_sizes) else {}
+            gains = {"gain": gain} if index == len(sizes) else {}
             layers = [initialise_dense(nn.Linear(before, size), config.init, **gains) for _ in range(members or 1)]
             weight = torch.stack([layer.weight.detach() for layer in layers])
             bias = torch.stack([layer.bias.detach().unsqueeze(0) for layer in layers])

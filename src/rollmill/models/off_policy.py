@@ -5,18 +5,15 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from typing import TypeVar
 
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.initialisation import activation_module, initialise_dense
-from rollmill.models.linear import Dense
 from rollmill.models.observation import BUILT_IN_ENCODERS, make_encoder
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["dense_layers", "frozen_copy", "make_input_encoder", "off_policy_model"]
+__all__ = ["frozen_copy", "is_plain_vector", "make_input_encoder", "off_policy_model"]
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -60,11 +57,18 @@ def make_input_encoder(
     """
     if config.encoder not in BUILT_IN_ENCODERS:
         return make_encoder(observation, action, config)
-    if len(observation) == 1 and not config.entry_encoders:
+    if is_plain_vector(observation, config):
         ((name, spec),) = observation.items()
-        if spec.dtype == "float32" and len(spec.shape) == 1:
-            return _Numbers(name), spec.size
+        return _Numbers(name), spec.size
     return make_encoder(observation, action, replace(config, mlp_sizes=()))
+
+
+def is_plain_vector(observation: Mapping[str, ArraySpec], config: ModelConfig) -> bool:
+    """Whether the observation is one vector of float32, which nothing has to be done to."""
+    if len(observation) > 1 or config.entry_encoders or config.encoder not in ("auto", "mlp"):
+        return False
+    (spec,) = observation.values()
+    return spec.dtype == "float32" and len(spec.shape) == 1
 
 
 class _Numbers(nn.Module):
@@ -76,14 +80,6 @@ class _Numbers(nn.Module):
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return observation[self.name]
-
-
-def dense_layers(width: int, sizes: tuple[int, ...], config: ModelConfig) -> tuple[nn.Sequential, int]:
-    """Hidden layers with an activation behind each, and the width of the last one."""
-    layers: list[nn.Module] = []
-    for before, size in pairwise((width, *sizes)):
-        layers += [initialise_dense(Dense(before, size), config.init), activation_module(config.activation, "relu")]
-    return nn.Sequential(*layers), (width, *sizes)[-1]
 
 
 def frozen_copy(network: M) -> M:

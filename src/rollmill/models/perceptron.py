@@ -14,10 +14,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
 
 from rollmill.models.linear import linear
 
 __all__ = ["perceptron"]
+
+_Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 _NARROW = "medium"
 """torch's word for products of float32 whose factors are rounded to bfloat16, or to TF32 on CUDA."""
@@ -62,36 +65,42 @@ def _perceptron(
     if activation is None and torch.is_grad_enabled():
         # torch leaves Function.apply untyped.
         return cast("Tensor", _Perceptron.apply(x, inner, *weights, *biases))  # type: ignore[no-untyped-call]
-    return _layers(x, inner, weights, biases, activation or torch.relu_)[-1]
+    return _layers(x, inner, weights, biases, linear, activation or torch.relu_)[-1]
 
 
 def _layers(
-    x: Tensor, inner: str, weights: Sequence[Tensor], biases: Sequence[Tensor], activation: Callable[[Tensor], Tensor]
+    x: Tensor,
+    inner: str,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    layer: _Layer,
+    activation: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
     """The input of each layer, and the output; ``inner`` is the precision of the hidden layers' products."""
     if weights[0].dim() == 3:
-        x = x.expand(len(weights[0]), *x.shape)
+        x, layer = x.expand(len(weights[0]), *x.shape), _batched
     inputs = [x]
     outer = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(inner)
     try:
         for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
-            inputs.append(activation(_layer(inputs[-1], weight, bias)))
+            inputs.append(activation(layer(inputs[-1], weight, bias)))
     finally:
         torch.set_float32_matmul_precision(outer)
-    return [*inputs, _layer(inputs[-1], weights[-1], biases[-1])]
+    return [*inputs, layer(inputs[-1], weights[-1], biases[-1])]
 
 
-def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _batched(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     # A sum in place after the product: baddbmm would first copy the bias into each row.
-    return linear(x, weight, bias) if weight.dim() == 2 else torch.bmm(x, weight.mT).add_(bias)
+    return torch.bmm(x, weight.mT).add_(bias)
 
 
 class _Perceptron(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, inner: str, *parameters: Tensor) -> Tensor:
         layers = len(parameters) // 2
-        *inputs, output = _layers(x, inner, parameters[:layers], parameters[layers:], torch.relu_)
+        # Not our linear(): what it gives may lie across in memory, and the gradients would go through it slowly.
+        *inputs, output = _layers(x, inner, parameters[:layers], parameters[layers:], functional.linear, torch.relu_)
         ctx.save_for_backward(*inputs, *parameters[:layers])
         ctx.layers, ctx.inner = layers, inner
         return output

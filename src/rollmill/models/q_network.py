@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.initialisation import initialise_dense
 from rollmill.models.memory_format import set_channels_last
+from rollmill.models.mlp import MLP
 from rollmill.models.observation import make_encoder
-from rollmill.models.off_policy import dense_layers
+from rollmill.models.off_policy import is_plain_vector, make_input_encoder
 from rollmill.models.precision import in_full_precision
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -93,7 +93,8 @@ class QNetwork(nn.Module):
     https://arxiv.org/abs/1711.08946). A dueling network has two streams of hidden layers, for the state's value and
     for the advantages (Wang et al. 2016); all heads share the value.
 
-    Autocast is respected by the encoder; what comes behind computes in float32.
+    Autocast is respected by the encoder (a plain vector's: ``mlp_sizes``, and ``head_sizes`` behind them); what comes
+    behind computes in float32.
 
     Args:
         observation: Name -> spec.
@@ -107,22 +108,25 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.branches = Branches(action.categorical_sizes)
-        self.encoder, width = make_encoder(observation, action, config)
-        self.hidden, hidden_width = dense_layers(width, config.head_sizes, config)
-        self.advantage = initialise_dense(nn.Linear(hidden_width, action.mask_size), config.init, gain=1.0)
-        self.value_hidden = self.value = None
-        if dueling:
-            self.value_hidden = dense_layers(width, config.head_sizes, config)[0]
-            self.value = initialise_dense(nn.Linear(hidden_width, 1), config.init, gain=1.0)
+        # Then all layers are one perceptron, which is faster than an encoder's layers one by one.
+        self.is_one_mlp = not dueling and is_plain_vector(observation, config)
+        sizes = config.head_sizes
+        if self.is_one_mlp:
+            self.encoder, width = make_input_encoder(observation, action, config)
+            sizes = (*config.mlp_sizes, *sizes)
+        else:
+            self.encoder, width = make_encoder(observation, action, config)
+        self.advantage = MLP(width, action.mask_size, config, sizes=sizes)
+        self.value = MLP(width, 1, config, sizes=sizes) if dueling else None
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         """Name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`."""
-        return in_full_precision(self._heads, self.encoder(observation))
+        features = self.encoder(observation)
+        return self._heads(features) if self.is_one_mlp else in_full_precision(self._heads, features)
 
     def _heads(self, features: Tensor) -> Tensor:
-        advantage = self.branches.split(self.advantage(self.hidden(features)))
-        if self.value is None or self.value_hidden is None:
+        advantage = self.branches.split(self.advantage(features))
+        if self.value is None:
             return advantage
-        value = self.value(self.value_hidden(features))
-        return dueling_values(value.unsqueeze(-1), advantage, self.branches.mean(advantage))
+        return dueling_values(self.value(features).unsqueeze(-1), advantage, self.branches.mean(advantage))
