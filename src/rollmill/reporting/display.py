@@ -117,7 +117,7 @@ def format_line(status: Status) -> str:
         f"ETA {_duration(status.eta_s)}",
         f"return {_number(status.episode_return)}",
         f"length {_number(status.episode_length)}",
-        *([] if status.policy_lag_mean is None else [f"lag {_lag(status)}"]),
+        f"lag {_lag(status)}",
     ]
     if status.shares:
         parts.append(waiting_sentence(status.shares))
