@@ -185,6 +185,11 @@ class Config:
             most = min(max(self.num_envs // _GROUP_ENVS, _FEWEST_GROUPS), _MOST_GROUPS)
             fitting = replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, most))
             return fitting.resolved(world_size)
+        if self.in_replay and world_size > 1 and self.num_envs % world_size == 0:
+            # Each rank is a replay of its own, with its share of the environments.
+            self._check_ranks(world_size)
+            of_rank = replace(self, num_envs=self.num_envs // world_size).resolved()
+            return replace(of_rank, num_envs=self.num_envs)
         num_workers = self._num_workers(world_size)
         envs_per_group = self._envs_per_group(num_workers)
         num_groups = self.num_envs // envs_per_group
@@ -240,10 +245,18 @@ class Config:
         return self.num_envs // groups
 
     def _check_ranks(self, world_size: int) -> None:
+        if self.in_replay:
+            if self.learner.batch_size % world_size or self.learner.num_learners > 1:
+                raise ConfigError(
+                    f"learner.batch_size={self.learner.batch_size}, learner.num_learners={self.learner.num_learners} "
+                    f"with {world_size} ranks: each of them learns from an equal part of each batch, by itself; use a "
+                    f"multiple of {world_size}, and one learner."
+                )
+            return
         if not self.in_lockstep:
             raise ConfigError(
-                f"regime={self.regime!r} with {world_size} ranks: ranks learn together in lockstep only; use "
-                "regime='lockstep', or start one program without torchrun."
+                f"regime={self.regime!r} with {world_size} ranks: ranks learn together in lockstep and replay only; "
+                "use one of these, or start one program without torchrun."
             )
         if self.learner.advantage == "vtrace" and self.learner.normalise_advantages:
             raise ConfigError(
@@ -330,19 +343,20 @@ class Config:
         if self.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
 
-    def error_buffer(self, rows_per_env: int) -> float:
-        """In the replay regime, agent steps that collecting may be ahead or behind.
+    def error_buffer(self, rows_per_env: int, world_size: int = 1) -> float:
+        """In the replay regime, agent steps that collecting may be ahead or behind on each rank.
 
         Args:
             rows_per_env: Agents of an environment.
+            world_size: Ranks, each of which makes its share of the steps for each SGD step.
 
         Raises:
             ConfigError: What was given would make both sides wait for ever.
         """
         assert self.envs_per_group != "auto"
-        given, interval = self.replay.error_buffer, self.replay.update_interval
+        given, interval = self.replay.error_buffer, self.replay.update_interval / world_size
         if given == "auto":
-            return self.num_envs * rows_per_env + interval
+            return self.num_envs // world_size * rows_per_env + interval
         least = least_error_buffer(update_interval=interval, group_rows=self.envs_per_group * rows_per_env)
         if given < least:
             raise ConfigError(

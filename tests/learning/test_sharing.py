@@ -70,6 +70,45 @@ def test_a_gradient_through_shared_memory_gives_the_same_step(name, observation,
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=label)
 
 
+class Ranks:
+    """One of two ranks, whose other one has left its gradients already."""
+
+    rank, world_size = 0, 2
+
+    def __init__(self):
+        self.others = []
+
+    def sum_gradients(self, parameters, statistics):
+        for parameter, other in zip(parameters, self.others.pop(0), strict=True):
+            parameter.grad += other
+        return statistics
+
+
+@pytest.mark.parametrize(("name", "observation", "action"), CASES[:2])
+def test_two_ranks_are_one_learner_with_the_whole_batch(name, observation, action):
+    whole = batch_of(observation, action)
+
+    def half(part):
+        return TransitionBatch(
+            *(
+                None if x is None else {k: v[part] for k, v in x.items()} if isinstance(x, dict) else x[part]
+                for x in whole
+            )
+        )
+
+    one = make(name, observation, action).double()
+    first, second = copy.deepcopy(one), copy.deepcopy(one)
+    ranks = Ranks()
+    config = LearnerConfig(max_grad_norm=0.1)
+    other = OffPolicyUpdater(second, config, precision="fp64")
+    other.differentiate(0, half(slice(4, 8)))
+    ranks.others.append([p.grad.clone() for p in other.objectives[0].parameters])
+    OffPolicyUpdater(one, config, precision="fp64").step(whole)
+    OffPolicyUpdater(first, config, precision="fp64", collective=ranks).step(half(slice(0, 4)))
+    for (label, expected), found in zip(one.state_dict().items(), first.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=label)
+
+
 @pytest.mark.parametrize(("name", "observation", "action"), CASES)
 def test_a_learner_reads_all_networks(name, observation, action):
     server, learner = make(name, observation, action), make(name, observation, action, seed=5)

@@ -104,6 +104,25 @@ def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], 
     assert read_metrics(tmp_path / "together")[-1]["agent_steps"] == one["counters"]["agent_steps"]
 
 
+@slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path) -> None:
+    words = [
+        *("gym/CartPole-v1", "--algo", "dqn", "--num-envs", "4", "--rollout-length", "8", "--learner.batch-size", "16"),
+        *("--replay.min-size", "100", "--replay.capacity", "512", "--replay.update-interval", "2"),
+    ]
+    run_dir = tmp_path / "run"
+    output = finish(torchrun(2, run_dir, *words, "--total-steps", "600"))
+    last = read_metrics(run_dir)[-1]
+    assert 600 <= last["agent_steps"] <= 604, output
+    assert 247 <= last["updates"] <= 254
+    assert last["episodes"] > 5
+    output = finish(torchrun(2, run_dir, "--resume", "--total-steps", "900"))
+    again = read_metrics(run_dir)[-1]
+    assert 900 <= again["agent_steps"] <= 904, output
+    assert again["updates"] > last["updates"]
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 def test_the_failure_of_one_rank_ends_all_with_its_traceback(tmp_path: Path) -> None:
     words = [

@@ -35,7 +35,9 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         action: The action spec, real numbers in [-1, 1].
         config: Batching, device and precision.
         seed: Keys this worker's exploration.
-        total_steps: Of the run, for schedules.
+        total_steps: Of the run on this rank, for schedules.
+        first_row: Index of this rank's first row among all of the run's.
+        num_rows: Rows of the run.
     """
 
     _store: ReplayStore
@@ -52,11 +54,14 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         config: InferenceConfig,
         seed: int,
         total_steps: int,
+        first_row: int,
+        num_rows: int,
     ) -> None:
         """As a policy worker's."""
         super().__init__(context, store, weights, index, algorithm, action=action, config=config, seed=seed)
         self._total_steps = total_steps
-        rows = np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
+        self._num_rows = num_rows
+        rows = first_row + np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
         self._row_of_place = torch.from_numpy(rows).to(self._device)
 
     def _published_part(self, model: OffPolicyAlgorithm) -> nn.Module:
@@ -75,7 +80,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         steps: NDArray[np.int64],
         mask: NDArray[np.bool_] | None,
     ) -> None:
-        store, rows = self._store, self._rows
+        store = self._store
         self._ledger.enter(GATHERING)
         observation = self._shown(groups, slots, steps)
         reset = torch.from_numpy(store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
@@ -83,7 +88,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             agent_steps=store.limiter.inserted,
             total_steps=self._total_steps,
             rows=self._row_of_place[torch.from_numpy(groups)].reshape(-1),
-            num_rows=store.topology.num_groups * rows,
+            num_rows=self._num_rows,
             reset=reset,
             generator=self._generator,
         )

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.optimisers import (
     NonFiniteGuard,
@@ -37,6 +38,7 @@ class OffPolicyUpdater:
         generator: Noise of the losses, of the algorithm's device; None is torch's global one.
         precision: ``"bf16"`` runs the losses under autocast; ``"fp64"`` makes the parameters double.
         channels_last: Memory format of convolutions.
+        collective: The ranks that learn together, each from an equal part of the batch.
 
     Attributes:
         sgd_steps: SGD steps done.
@@ -51,6 +53,7 @@ class OffPolicyUpdater:
         generator: torch.Generator | None = None,
         precision: Literal["fp32", "bf16", "fp64"] = "fp32",
         channels_last: bool = True,
+        collective: Collective | None = None,
     ) -> None:
         """Makes the optimisers."""
         torch.set_flush_denormal(True)
@@ -61,6 +64,7 @@ class OffPolicyUpdater:
         self._generator = generator
         self._precision = precision
         self._max_grad_norm = config.max_grad_norm
+        self._collective = collective or Alone()
         self._objectives = list(algorithm.objectives())
         self._device = self._objectives[0].parameters[0].device
         self._optimisers = [
@@ -90,6 +94,7 @@ class OffPolicyUpdater:
         td_error = None
         for index in self.due(self.sgd_steps):
             loss = self.differentiate(index, batch)
+            self._average_over_ranks(index)
             self._descend(index)
             if td_error is None:
                 td_error = loss.td_error
@@ -124,6 +129,15 @@ class OffPolicyUpdater:
             self._descend(index)
         self._note(statistics)
         self._algorithm.update_targets(self.sgd_steps)
+
+    def _average_over_ranks(self, index: int) -> None:
+        """Losses are means over a rank's part; the parts are equal, so the whole batch's gradient is their mean."""
+        ranks = self._collective.world_size
+        if ranks == 1:
+            return
+        parameters = list(self._objectives[index].parameters)
+        self._collective.sum_gradients(parameters, torch.zeros(1))
+        torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(ranks))
 
     def _descend(self, index: int) -> None:
         objective = self._objectives[index]

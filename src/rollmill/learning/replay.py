@@ -16,6 +16,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
 from rollmill.learning.base import LearnerBase, RunPlan
+from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.learning.optimisers import NonFiniteGradientError
@@ -49,6 +50,7 @@ class ReplayLearnerBase(LearnerBase):
         config: Optimiser, batch size, discount, precision.
         replay: What is drawn, and how.
         plan: The run.
+        collective: The ranks that learn together, each from a replay of its own.
     """
 
     _SAVED_PARTS = ("model", "updater", "counters", "recent_episodes", "random")
@@ -65,9 +67,10 @@ class ReplayLearnerBase(LearnerBase):
         config: LearnerConfig,
         replay: ReplayConfig,
         plan: RunPlan,
+        collective: Collective | None = None,
     ) -> None:
         """Restores the newest checkpoint when resuming, and publishes the first weights."""
-        super().__init__(context, weights, plan)
+        super().__init__(context, weights, plan, collective)
         self._store = store
         self._config = config
         self._replay = replay
@@ -83,12 +86,15 @@ class ReplayLearnerBase(LearnerBase):
             generator=self._generator,
             precision=self._precision,
             channels_last=config.channels_last is not False,
+            collective=self._collective,
         )
+        self._is_stopped_by_others = False
+        self._steps_of_all = 0
         self._schedule = coefficient_schedule(
             "linear" if config.schedule == "linear" else "constant", 1.0, plan.total_steps
         )
-        # Seed and counter of the draws.
-        self._draws = np.array([plan.seed, 0], np.uint64)
+        # Seed and counter of the draws; of each rank's own replay.
+        self._draws = np.array([plan.seed + self._collective.rank, 0], np.uint64)
         self._ages = _Mean()
         self._left_as_they_were = 0
         if plan.resume:
@@ -110,10 +116,10 @@ class ReplayLearnerBase(LearnerBase):
         self._send(self._report())
         with self._learning():
             try:
-                while not (self._context.stop.is_set() or self._is_done):
-                    self._ledger.enter(WAITING)
-                    self._advance()
+                self._ledger.enter(WAITING)
+                while self._advance():
                     self._look_around()
+                    self._ledger.enter(WAITING)
                 self._updater.check()
             except NonFiniteGradientError:
                 # Gradients that are not finite are left out, so what has been learned is sound.
@@ -122,20 +128,29 @@ class ReplayLearnerBase(LearnerBase):
         self._publish_last()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
-        self._context.send(LearnerFinished(self._report(), str(path)))
+        self._context.send(LearnerFinished(self._report(), str(path), self._is_stopped_by_others))
 
     @abstractmethod
     def _learning(self) -> AbstractContextManager[None]:
         """What learning needs while it goes on."""
 
     @abstractmethod
-    def _advance(self) -> None:
-        """Takes the next SGD step; waits a moment, at most, for what it needs. Hears of episodes."""
+    def _advance(self) -> bool:
+        """Takes the next SGD step; waits a moment, at most, for what it needs. Hears of episodes.
+
+        Returns:
+            Whether to go on.
+        """
 
     @property
     def _is_done(self) -> bool:
         limiter = self._store.limiter
         return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn
+
+    @property
+    def _inserted(self) -> int:
+        """Agent steps that all ranks have inserted, as far as this one knows."""
+        return self._store.limiter.inserted if self._collective.world_size == 1 else self._steps_of_all
 
     def _after_step(self) -> None:
         self.sgd_steps += 1
@@ -150,7 +165,7 @@ class ReplayLearnerBase(LearnerBase):
 
     def _look_around(self) -> None:
         """What is to be done now and then, also while there is nothing to learn from."""
-        self.agent_steps = self._store.limiter.inserted
+        self.agent_steps = self._inserted
         self._leave_for_evaluation()
         if self._is_time_to_report():
             self._send(self._report())
@@ -158,8 +173,7 @@ class ReplayLearnerBase(LearnerBase):
             self._save()
 
     def _report(self) -> LearnerReport:
-        limiter = self._store.limiter
-        self.agent_steps = limiter.inserted
+        self.agent_steps = self._inserted
         age = self._ages.take()
         return LearnerReport(
             agent_steps=self.agent_steps,
@@ -188,7 +202,7 @@ class ReplayLearnerBase(LearnerBase):
 
     def _save(self) -> Path | None:
         """Writes a checkpoint."""
-        self.agent_steps = self._store.limiter.inserted
+        self.agent_steps = self._inserted
         if self.agent_steps >= self._total_steps and not self._is_done:
             # All is collected, but not learned: whoever resumes the run has something left to do.
             self.agent_steps = self._total_steps - 1
@@ -222,8 +236,13 @@ class ReplayLearner(ReplayLearnerBase):
             self._draws,
             empty=_pinned if self._device.type == "cuda" else np.empty,
         )
+        self._batch: ReplayBatch | None = None
         self._loader = ReplayLoader(
-            self._store, self._sampler, self._replay, batch_size=self._config.batch_size, total_steps=self._total_steps
+            self._store,
+            self._sampler,
+            self._replay,
+            batch_size=self._config.batch_size // self._collective.world_size,
+            total_steps=self._store.limiter.limits.total_steps,
         )
         try:
             yield
@@ -231,12 +250,32 @@ class ReplayLearner(ReplayLearnerBase):
             self._loader.close()
             self._take_episodes(self._loader.take_episodes())
 
-    def _advance(self) -> None:
-        batch = self._loader.next()
-        self._take_episodes(self._loader.take_episodes())
-        if batch is not None:
-            self._learn(batch)
-            self._loader.give_back(batch)
+    def _advance(self) -> bool:
+        if self._batch is None:
+            self._batch = self._loader.next()
+        if not self._agree():
+            return False
+        if self._batch is not None and self._all_have_batches:
+            self._learn(self._batch)
+            self._loader.give_back(self._batch)
+            self._batch = None
+        return True
+
+    def _agree(self) -> bool:
+        """What every rank calls once in each round: whether to go on, and whether all have a batch."""
+        stop = self._context.stop
+        is_done = self._batch is None and self._is_done
+        has_batch, episodes = self._batch is not None, self._loader.take_episodes()
+        own = (stop.is_set(), is_done, has_batch, self._store.limiter.inserted, episodes)
+        answers = self._collective.gather(own)
+        self._all_have_batches = all(has for _, _, has, _, _ in answers)
+        self._steps_of_all = sum(inserted for _, _, _, inserted, _ in answers)
+        self._take_episodes([episode for *_, ended in answers for episode in ended])
+        if any(stops for stops, *_ in answers) and not stop.is_set():
+            stop.set()
+            self._is_stopped_by_others = True
+        # Where one rank's steps are all learned, the others' last batch, if they have one, has no counterpart.
+        return not (stop.is_set() or any(done for _, done, *_ in answers))
 
     def _learn(self, drawn: ReplayBatch) -> None:
         """One SGD step, and what it says about priorities."""

@@ -56,7 +56,9 @@ class ParameterServer(ReplayLearnerBase):
         yield
         self._hear()
 
-    def _advance(self) -> None:
+    def _advance(self) -> bool:
+        if self._context.stop.is_set() or self._is_done:
+            return False
         self._hear()
         # With a gradient at hand that may be applied, there is nothing to wait for.
         ready = self._next()
@@ -64,6 +66,7 @@ class ParameterServer(ReplayLearnerBase):
             self._waiting[submitted.learner] = submitted
         if (learner := self._next()) is not None:
             self._apply(self._waiting.pop(learner))
+        return True
 
     def _next(self) -> int | None:
         """Whose gradient is applied next: the one that was begun first, unless an older one is still computed."""

@@ -7,12 +7,22 @@ rollout workers, which import this module too, must do without.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rollmill.config import Config, ConfigError
-from rollmill.regimes.setup import Memory, Probed, RunSetup, build_group, dawdling, make_off_policy, random_steps
+from rollmill.regimes.setup import (
+    Memory,
+    Probed,
+    RunSetup,
+    build_group,
+    dawdling,
+    device_of_rank,
+    make_off_policy,
+    random_steps,
+)
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
@@ -31,24 +41,23 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     Args:
         config: Resolved.
         probed: What the environment and the network are.
-        world_size: 1; ranks that learn together are for lockstep.
+        world_size: Ranks, each with a replay of its own and an equal share of its capacity.
 
     Raises:
         ConfigError: The replay could not begin with these numbers.
     """
-    assert world_size == 1
     assert config.envs_per_group != "auto"
-    groups = spread_groups(config)
+    groups = spread_groups(config, world_size)
     rows = config.envs_per_group * probed.spec.rows_per_env
-    waiting = len(groups.worker_of_group) * rows * config.replay.n_step
-    if config.replay.min_size < waiting:
+    num_groups = len(groups.worker_of_group)
+    all_rows = num_groups * rows * world_size
+    if config.replay.min_size < (least := all_rows * config.replay.n_step):
         raise ConfigError(
             f"replay.min_size={config.replay.min_size}: after so few agent steps no transition may be whole yet; with "
-            f"{len(groups.worker_of_group) * rows} rows and n_step={config.replay.n_step} it must be {waiting} or more."
+            f"{all_rows} rows and n_step={config.replay.n_step} it must be {least} or more."
         )
-    num_groups = len(groups.worker_of_group)
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
-    wanted = -(-config.replay.capacity // (config.rollout_length * rows)) + 2 * num_groups
+    wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=rows,
@@ -61,7 +70,9 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     )
 
 
-def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None) -> Memory:
+def allocate(
+    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, world_size: int = 1
+) -> Memory:
     """Lays out and allocates the replay, and what stands beside it.
 
     Raises:
@@ -89,7 +100,7 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
-    limits = _limits(config, probed, base=0 if is_kept else saved_steps or 0)
+    limits = _limits(config, probed, base=0 if is_kept else (saved_steps or 0) // world_size, world_size=world_size)
     store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True, is_kept=is_kept)
     # Of a replay that was kept, the learner will say how far its checkpoint has come.
     store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
@@ -101,14 +112,15 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
     return Memory(arena, fields, replay, limits, tuple(notes))
 
 
-def _limits(config: Config, probed: Probed, *, base: int) -> RateLimits:
-    left = config.total_steps - base
+def _limits(config: Config, probed: Probed, *, base: int, world_size: int) -> RateLimits:
+    """Those of one rank: an SGD step is all ranks' together, for which each makes its share of the agent steps."""
+    total, min_size = -(-config.total_steps // world_size), -(-config.replay.min_size // world_size)
     return RateLimits(
-        update_interval=config.replay.update_interval,
+        update_interval=config.replay.update_interval / world_size,
         # Of a run that goes on, something is to be left to learn from, however near its end is.
-        min_size=config.replay.min_size if not base else max(1, min(config.replay.min_size, left // 2)),
-        error_buffer=config.error_buffer(probed.spec.rows_per_env),
-        total_steps=config.total_steps,
+        min_size=min_size if not base else max(1, min(min_size, (total - base) // 2)),
+        error_buffer=config.error_buffer(probed.spec.rows_per_env, world_size),
+        total_steps=total,
         base=base,
     )
 
@@ -117,10 +129,19 @@ def store_of(setup: RunSetup) -> ReplayStore:
     """The replay, attached."""
     memory = setup.memory
     assert memory.replay is not None
-    assert memory.limits is not None
     return ReplayStore(
-        {**memory.arena, **memory.replay}, setup.probed.spec, setup.topology, setup.config.replay, memory.limits
+        {**memory.arena, **memory.replay},
+        setup.probed.spec,
+        setup.topology,
+        setup.config.replay,
+        _limits_of(setup),
     )
+
+
+def _limits_of(setup: RunSetup) -> RateLimits:
+    limits = setup.memory.limits
+    assert limits is not None
+    return limits
 
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
@@ -137,11 +158,15 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         dawdling(context, config),
         store,
         worker,
-        lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
+        lambda group: build_group(config, setup.first_group + group, budget, seed=setup.sampling_seed),
         action=setup.probed.spec.action.in_unit_box,
         random_steps=random_steps(config),
-        random=lambda group: stream(setup.sampling_seed, "decorrelation", group.index),
-        remover=make_remover(config.replay.remover, stream(setup.sampling_seed, "remover", worker), store.priority_of),
+        random=lambda group: stream(setup.sampling_seed, "decorrelation", setup.first_group + group.index),
+        remover=make_remover(
+            config.replay.remover,
+            stream(setup.sampling_seed, f"remover of rank {setup.ranks.rank}", worker),
+            store.priority_of,
+        ),
     ).run()
 
 
@@ -165,20 +190,29 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         make_off_policy(config, spec),
         action=spec.action.in_unit_box,
         config=config.inference,
-        seed=int_seed(setup.sampling_seed, "policy worker", index),
-        total_steps=config.total_steps,
+        seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
+        total_steps=_limits_of(setup).total_steps,
+        first_row=setup.first_group * setup.topology.group_rows,
+        num_rows=setup.topology.num_groups * setup.topology.group_rows * setup.ranks.world_size,
     ).run()
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner, or the parameter server of several."""
     _prepare_torch(setup)
+    from rollmill.learning.collective import Alone, Collective
+    from rollmill.learning.process_group import ProcessGroup
     from rollmill.learning.replay import ReplayLearner
     from rollmill.learning.server import ParameterServer
     from rollmill.storage.gradients import GradientExchange
     from rollmill.storage.weights import WeightStore
 
     config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
+    collective: Collective = Alone()
+    if not setup.ranks.is_alone:
+        device = device_of_rank(config.learner.device, setup.ranks)
+        config = replace(config, learner=replace(config.learner, device=str(device)))
+        collective = ProcessGroup(setup.ranks, device, config.distributed.timeout_s)
     make: Any = ReplayLearner
     if config.learner.num_learners > 1:
         make = partial(
@@ -196,7 +230,9 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         config=config.learner,
         replay=config.replay,
         plan=setup.plan(),
+        collective=collective,
     ).run()
+    collective.close()
 
 
 def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:

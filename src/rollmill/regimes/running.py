@@ -104,7 +104,7 @@ def run(
             return signals.received is not None or launcher.is_gone
 
         probed = probe(supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end)
-        already = saved_steps(run_dir) if resume else None
+        already = (probed.saved_steps or saved_steps(run_dir)) if resume else None
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
         writer = None
         if not ranks.rank:
@@ -295,7 +295,7 @@ def prepare(
     """
     ranks = ranks or Ranks()
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
-    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps)
+    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks.world_size)
     return RunSetup(
         config,
         probed,

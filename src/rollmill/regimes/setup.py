@@ -47,6 +47,7 @@ class Probed:
         num_parameters: Trainable numbers.
         first_iteration: In lockstep, where the run begins, or goes on.
         shared: In the replay regime with several learners, what they share.
+        saved_steps: In the replay regime, agent steps of the checkpoint that a run goes on from.
     """
 
     spec: EnvSpec
@@ -55,6 +56,7 @@ class Probed:
     num_parameters: int
     first_iteration: int = 0
     shared: SharedSizes | None = None
+    saved_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -154,7 +156,7 @@ class RunSetup:
 
 
 def allocate_slots(
-    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None
+    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, world_size: int = 1
 ) -> Memory:
     """Lays out and allocates the slots of an on-policy regime, and all that stands beside them.
 
@@ -164,6 +166,7 @@ def allocate_slots(
         topology: Who serves whom.
         run_dir: The run's directory; nothing of it is needed.
         saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
+        world_size: Ranks; likewise.
 
     Raises:
         NotEnoughMemory: They do not fit.
@@ -217,7 +220,8 @@ def probe(
             from rollmill.learning.sharing import shared_sizes
 
             shared = shared_sizes(algorithm)
-        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size, shared=shared))
+        saved = None if run_dir is None else _saved_steps(config, run_dir, ranks or Ranks())
+        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size, shared=shared, saved_steps=saved))
         return
     model = make_network(config, spec)
     first_iteration = 0
@@ -225,6 +229,18 @@ def probe(
         first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
     num_parameters = sum(p.numel() for p in model.parameters())
     context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
+
+
+def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
+    """Agent steps of the checkpoint that a run goes on from, as rank 0's disk has it."""
+    from rollmill.learning.process_group import exchange
+    from rollmill.storage.checkpoints import CheckpointStore
+
+    def find() -> int:
+        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
+        return store.latest_header(to_resume=True).agent_steps
+
+    return find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s)
 
 
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:

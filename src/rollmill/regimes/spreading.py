@@ -21,8 +21,8 @@ class SpreadGroups(NamedTuple):
     groups_of_worker: tuple[int, ...]
 
 
-def spread_groups(config: Config) -> SpreadGroups:
-    """Deals the groups of a resolved configuration out.
+def spread_groups(config: Config, world_size: int = 1) -> SpreadGroups:
+    """Deals the groups of a resolved configuration out; of several ranks, this one's.
 
     Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
     where it has fewer groups than there are policy workers, groups go round over all rollout workers.
@@ -30,7 +30,7 @@ def spread_groups(config: Config) -> SpreadGroups:
     num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
     assert num_workers != "auto"
     assert envs_per_group != "auto"
-    num_groups, num_policy_workers = config.num_envs // envs_per_group, config.inference.num_workers
+    num_groups, num_policy_workers = config.num_envs // envs_per_group // world_size, config.inference.num_workers
     # The rollout worker with the fewest groups has num_groups // num_workers of them.
     round_of = num_workers if num_policy_workers <= num_groups // num_workers else 1
     return SpreadGroups(
