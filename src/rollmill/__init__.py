@@ -17,6 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rollmill.algorithms.registry import register_algorithm
     from rollmill.api import Run, load, make_config, train
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.evaluate import evaluate
@@ -30,6 +31,7 @@ __all__ = [
     "load",
     "make_config",
     "plot_runs",
+    "register_algorithm",
     "register_encoder",
     "register_env",
     "register_model",
@@ -45,6 +47,7 @@ _HOME = {
     "evaluate": "rollmill.evaluation.evaluate",
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",
+    "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.registry",
     "register_model": "rollmill.models.registry",

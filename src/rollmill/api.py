@@ -395,12 +395,15 @@ def _own_script() -> Path | None:
 
 
 def _is_registered_by_user(config: Config) -> bool:
-    """Whether the environment or the network is known here because somebody other than Rollmill registered it."""
+    """Whether the environment, network or algorithm is known here because somebody other than Rollmill registered it."""
     if find_registration(config.env.name) is not None:
         return True
     # Only who has registered a network has loaded torch in this process.
     models = sys.modules.get("rollmill.models.registry")
     if models is not None and models.is_users(config.model):
+        return True
+    algorithms = sys.modules.get("rollmill.algorithms.registry")
+    if algorithms is not None and algorithms.is_registered_algorithm(config.off_policy.algorithm):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)

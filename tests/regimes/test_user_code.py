@@ -157,3 +157,54 @@ def test_a_resume_with_another_network_is_refused_and_changes_nothing(tmp_path: 
     (tmp_path / "config.json").write_text(before[:100])
     with pytest.raises(RunDirectoryError, match=r"config\.json is not whole"):
         rollmill.train(run_dir=tmp_path, resume=True)
+
+
+ALGORITHM = """
+import rollmill
+from rollmill.algorithms.dqn import DQN
+
+
+class Hopeful(DQN):
+    def target(self, batch):
+        return super().target(batch) + 1.0
+
+
+rollmill.register_algorithm("hopeful", Hopeful)
+SETTINGS = {
+    "num_envs": 2, "rollout_length": 8, "total_steps": 300, "replay.capacity": 256, "replay.min_size": 50,
+    "learner.batch_size": 16, "model.mlp_sizes": "8",
+}
+
+if __name__ == "__main__":
+    run = rollmill.train("gym/CartPole-v1", algo="hopeful", run_dir="run", quiet=True, **SETTINGS)
+    agent = rollmill.load(run.dir)
+    assert agent.act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    print(run.agent_steps)
+"""
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_algorithm_of_a_script_is_trained_and_found_again(tmp_path: Path) -> None:
+    (tmp_path / "hopeful.py").write_text(ALGORITHM)
+    done = subprocess.run([sys.executable, "hopeful.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert done.stdout.strip() in ("300", "301"), done.stderr
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["off_policy"]["algorithm"] == "hopeful"
+    again = [sys.executable, "-m", "rollmill", "eval", "run", "--episodes", "2", "--json"]
+    result = subprocess.run(again, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert len(json.loads(result.stdout)["returns"]) == 2, result.stderr
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_algorithm_is_trained_by_its_name(tmp_path: Path) -> None:
+    (tmp_path / "hopeful.py").write_text(ALGORITHM)
+    settings = "--num-envs 2 --total-steps 300 --replay.capacity 256 --replay.min-size 50 --model.mlp-sizes 8 --quiet"
+    command = [sys.executable, "-m", "rollmill", "train", "gym/CartPole-v1", "--algo", "hopeful"]
+    done = subprocess.run(
+        [*command, "--import", "hopeful.py", "--run-dir", "run", *settings.split()],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
