@@ -395,7 +395,7 @@ def _own_script() -> Path | None:
 
 
 def _is_registered_by_user(config: Config) -> bool:
-    """Whether the environment, network or algorithm is known here because somebody other than Rollmill registered it."""
+    """Whether environment, network or algorithm is known here because somebody other than Rollmill registered it."""
     if find_registration(config.env.name) is not None:
         return True
     # Only who has registered a network has loaded torch in this process.
