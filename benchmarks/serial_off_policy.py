@@ -49,6 +49,7 @@ class Task:
         discount: Gamma.
         model: Networks.
         off_policy: Over :class:`OffPolicyConfig`'s defaults.
+        learner: The optimiser's settings, where ``learning_rate`` does not say enough.
     """
 
     env: str
@@ -63,6 +64,7 @@ class Task:
     discount: float = 0.98
     model: ModelConfig = field(default_factory=lambda: ModelConfig(mlp_sizes=(256, 256)))
     off_policy: Mapping[str, Any] = field(default_factory=dict)
+    learner: LearnerConfig | None = None
 
 
 _PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "gate": -200.0, "steps": 20_000}
@@ -168,7 +170,7 @@ class Loop:
         self.action_spec = action_spec(self.env.action_space)
         config = OffPolicyConfig(**task.off_policy)
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
-        learner = LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
+        learner = task.learner or LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
         self.updater = OffPolicyUpdater(self.algorithm, learner, precision=precision)  # type: ignore[arg-type]
         self.generator = torch.Generator().manual_seed(seed)
         self.random = np.random.default_rng(seed)

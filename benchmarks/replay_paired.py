@@ -1,0 +1,97 @@
+"""Does the parallel run learn what the serial one learns? Pairs of runs of the same settings, steps and update ratio.
+
+    python benchmarks/replay_paired.py pendulum_sac --seeds 1 2 3 4 5
+    python benchmarks/replay_paired.py lunarlander_dqn --setting learner.num_learners=2
+
+The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (algorithm
+1 of the PAL paper), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes
+of the greedy policy. The last line is JSON: both returns of each seed, and the mean of the differences with its 95 %
+interval (Student's t).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import stats
+from serial_off_policy import Loop, Task
+
+import rollmill
+from rollmill.config import Config
+
+EPISODES = 100
+TASKS = {
+    "cartpole_dqn": ("gym/CartPole-v1", "dqn"),
+    "lunarlander_dqn": ("gym/LunarLander-v3", "dqn"),
+    "pendulum_ddpg": ("gym/Pendulum-v1", "ddpg"),
+    "pendulum_td3": ("gym/Pendulum-v1", "td3"),
+    "pendulum_sac": ("gym/Pendulum-v1", "sac"),
+}
+
+
+def serial_task(config: Config) -> Task:
+    """The serial loop's task with a configuration's settings."""
+    interval = config.replay.update_interval
+    assert interval == int(interval), "the serial loop makes whole steps"
+    return Task(
+        env=config.env.name.partition("/")[2],
+        gate=-np.inf,
+        steps=config.total_steps,
+        batch_size=config.learner.batch_size,
+        learning_starts=config.replay.min_size,
+        update_interval=int(interval),
+        capacity=config.replay.capacity,
+        learning_rate=config.learner.learning_rate,
+        discount=config.learner.discount,
+        model=config.model,
+        off_policy=asdict(config.off_policy),
+        learner=config.learner,
+    )
+
+
+def main() -> int:
+    """Runs the command line; 1 if the parallel runs are worse beyond doubt."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the parallel run")
+    parser.add_argument("--out", type=Path, default=Path("runs/replay_paired"), help="where runs are kept")
+    arguments = parser.parse_args()
+    preset, algo = TASKS[arguments.task]
+    task = serial_task(rollmill.make_config(preset, {}, algo=algo).resolved())
+    settings = dict(setting.split("=", 1) for setting in arguments.setting)
+    torch.set_num_threads(1)
+    pairs: dict[int, tuple[float, float]] = {}
+    for seed in arguments.seeds:
+        begun = time.perf_counter()
+        loop = Loop(task, seed)
+        loop.run()
+        serial, halfway = loop.evaluate(EPISODES), time.perf_counter()
+        run_dir = arguments.out / "-".join([arguments.task, *settings.values()]) / f"seed-{seed}"
+        run = rollmill.train(preset, run_dir=run_dir, algo=algo, seed=seed, quiet=True, **settings)
+        parallel = rollmill.evaluate(run.dir, episodes=EPISODES, seed=seed).mean
+        pairs[seed] = (serial, parallel)
+        print(
+            f"seed {seed}: serial {serial:,.1f} in {halfway - begun:,.0f} s, parallel {parallel:,.1f} in "
+            f"{time.perf_counter() - halfway:,.0f} s",
+            flush=True,
+        )
+    differences = np.array([parallel - serial for serial, parallel in pairs.values()])
+    mean = float(differences.mean())
+    half = float("inf")
+    if len(differences) > 1:
+        half = float(stats.t.ppf(0.975, len(differences) - 1) * stats.sem(differences))
+    print(f"parallel - serial: {mean:,.1f} +- {half:,.1f}")
+    print(json.dumps({"task": arguments.task, "settings": settings, "pairs": pairs, "mean": mean, "half_width": half}))
+    return int(mean + half < 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
