@@ -3,10 +3,10 @@
     python benchmarks/replay_paired.py pendulum_sac --seeds 1 2 3 4 5
     python benchmarks/replay_paired.py lunarlander_dqn --setting learner.num_learners=2
 
-The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (algorithm
-1 of the PAL paper), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes
-of the greedy policy. The last line is JSON: both returns of each seed, and the mean of the differences with its 95 %
-interval (Student's t).
+The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (PAL's
+algorithm 1), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes of the
+greedy policy. The last line is JSON: both returns of each seed, and the mean of the differences with its 95 % interval
+(Student's t).
 """
 
 from __future__ import annotations

@@ -334,6 +334,9 @@ class Config:
                 f"learner.minibatches={self.learner.minibatches}, learner.epochs={self.learner.epochs}: in the replay "
                 "regime each batch is drawn for one SGD step; use 1 and 1, and replay.update_interval for more of them."
             )
+        for name, value in (("compile", self.learner.compile), ("micro_batch", self.learner.micro_batch)):
+            if value not in ("auto", False):
+                raise ConfigError(f"learner.{name}={value!r}: not built for the replay regime; use 'auto'.")
         for name in ("core", "normalise_observations", "normalise_returns"):
             if (value := getattr(self.model, name)) not in ("none", False):
                 raise ConfigError(
