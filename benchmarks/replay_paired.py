@@ -4,8 +4,8 @@
     python benchmarks/replay_paired.py lunarlander_dqn --setting learner.num_learners=2
 
 The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (PAL's
-algorithm 1), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes of the
-greedy policy. The last line is JSON: both returns of each seed, and the mean of the differences with its 95 % interval
+algorithm 1), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes of
+the greedy policy. The last line is JSON: both returns of each seed, the mean of the differences, its 95 % interval
 (Student's t).
 """
 
