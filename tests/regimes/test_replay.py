@@ -140,7 +140,7 @@ class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
 
 
 def test_masks_dicts_and_several_choices(tmp_path: Path) -> None:
-    run, last = train(Choosy, tmp_path / "run", algo="dqn")
+    run, _ = train(Choosy, tmp_path / "run", algo="dqn")
     assert run.ended_by == "total_steps"
     assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
 

@@ -20,7 +20,7 @@ def make(**changes):
     return limiter
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     interval=st.floats(0.05, 300, allow_nan=False),
     min_size=st.integers(1, 200),

@@ -230,7 +230,7 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
         holds[slot] = (group, 0)
         current[group] = (slot, 0, 0)
         show(group, slot, 0, 0)
-    for _ in range(60 * steps):
+    for _ in range(40 * steps):
         group = int(random.integers(case.groups))
         slot, step, t = current[group]
         for b in range(rows):
