@@ -7,6 +7,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
 * :class:`SumTree` holds a replay's priorities and draws in proportion to them, between processes.
 * :class:`ReplaySlots` says which steps of which slots can be drawn, and what they are transitions to.
+* :class:`ReplayRing` is the core of :class:`rollmill.replay.PrioritizedReplay`; use that.
 * :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
 * :func:`push_frames` shrinks frames and stacks them.
 * :func:`activate` and :func:`activation_gradient` compute activation functions in place, in float32 and bfloat16.
@@ -20,6 +21,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 from rollmill.native._core import (
     LaneRing,
     MessageLanes,
+    ReplayRing,
     ReplaySlots,
     SumTree,
     activate,
@@ -42,6 +44,7 @@ from rollmill.native._core import (
 __all__ = [
     "LaneRing",
     "MessageLanes",
+    "ReplayRing",
     "ReplaySlots",
     "SumTree",
     "activate",
