@@ -339,7 +339,8 @@ void bind_replay_ring(nb::module_& m) {
              nb::arg("reward").none(), nb::arg("discount").none(), nb::arg("terminated").none(), nb::arg("columns"),
              nb::arg("next_columns"))
         .def("sample", &sample, nb::arg("batch_size"), nb::arg("beta"))
-        .def("update", &update, nb::arg("tickets"), nb::arg("values"), nb::arg("are_priorities") = false)
+        .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
+             nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
         .def("priorities",
              [](PyReplayRing& self, nb::handle out_array) {

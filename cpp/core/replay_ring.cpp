@@ -521,7 +521,8 @@ void ReplayRing::copy_out(const Places& places, const Batch& batch) const noexce
 }
 
 bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch) {
-    thread_local Places places;
+    thread_local Places own_places;
+    Places& places = own_places;  // looked up once
     places.resize(batch.count);
     std::iota(places.at.begin(), places.at.begin() + batch.count, std::int64_t{0});
     double total = 0.0, least = 0.0;
@@ -575,20 +576,17 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
 }
 
 std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay) {
-    thread_local std::vector<std::int64_t> rows;
-    thread_local std::vector<float> values;
-    const auto size = static_cast<std::size_t>(n);
-    if (rows.size() < size) {
-        rows.resize(size);
-        values.resize(size);
-    }
+    thread_local Places places;
+    places.resize(n);
+    std::int64_t* rows = places.rows.data();
+    float* values = places.priorities.data();
     // A lap is subtracted, not divided by; tickets that this is wrong for are not there any more.
     const std::int64_t before = given(), lap = before - before % shape_.capacity;
     for (std::int64_t i = 0; i < n; ++i) {
         std::int64_t row = tickets[i] - lap;
         if (row < 0) row += shape_.capacity;
         if (row < 0 || row >= shape_.capacity) row = tickets[i] < 0 ? 0 : row_of(tickets[i]);
-        rows[static_cast<std::size_t>(i)] = row;
+        rows[i] = row;
         tree_.prefetch(row);
     }
     auto held = tree_.hold();
@@ -596,12 +594,11 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     const std::int64_t now = given(), oldest = std::max(now - shape_.capacity, std::int64_t{0});
     std::int64_t kept = 0;
     for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = rows[static_cast<std::size_t>(i)];
-        if (tickets[i] < oldest || tickets[i] >= now || !(tree_.priority(row) > 0.0f)) continue;
-        rows[static_cast<std::size_t>(kept)] = row;
-        values[static_cast<std::size_t>(kept++)] = priorities[i];
+        if (tickets[i] < oldest || tickets[i] >= now || !(tree_.priority(rows[i]) > 0.0f)) continue;
+        rows[kept] = rows[i];
+        values[kept++] = priorities[i];
     }
-    held.assign(rows.data(), values.data(), kept);
+    held.assign(rows, values, kept);
     return n - kept;
 }
 
