@@ -14,7 +14,7 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
 * :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
   word.
-* :func:`replay_load` measures a replay under load, for ``rollmill bench``.
+* :func:`replay_load` measures a replay under load, :func:`tree_alignment` its tree, for ``rollmill bench``.
 * :func:`set_pdeathsig` asks the kernel for a signal when the parent dies.
 """
 
@@ -39,6 +39,7 @@ from rollmill.native._core import (
     set_pdeathsig,
     snapshot_read,
     snapshot_write,
+    tree_alignment,
 )
 
 __all__ = [
@@ -62,4 +63,5 @@ __all__ = [
     "set_pdeathsig",
     "snapshot_read",
     "snapshot_write",
+    "tree_alignment",
 ]

@@ -664,6 +664,23 @@ class ReplaySlots:
             repeat: What stands for frames before an episode's first: that one again, or zeros.
         """
 
+def tree_alignment(*, capacity: int, fanout: int, offset: int, batch: int, seconds: float) -> tuple[float, float]:
+    """Measure a sum tree whose levels begin ``offset`` bytes after the start of a cache line; 0 is how ours lies.
+
+    Args:
+        capacity: Leaves.
+        fanout: Children of a node.
+        offset: A multiple of 4, below 64.
+        batch: Leaves of a search and of an update.
+        seconds: How long.
+
+    Returns:
+        Median microseconds of the search for a batch and of its update, one thread, without a lock.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
 def replay_load(
     locking: Literal["robust", "none", "nested", "sharded", "over_data"],
     num_workers: int,
