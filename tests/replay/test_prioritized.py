@@ -1,5 +1,6 @@
 """Independent transitions: what comes back, how often, with which weight, and what is refused."""
 
+import pickle
 import subprocess
 import sys
 
@@ -15,6 +16,20 @@ def filled(capacity=100, count=100, **settings):
     replay = PrioritizedReplay(capacity, SCALAR, **settings)
     replay.add(x=np.arange(count))
     return replay
+
+
+def test_a_private_replay_is_for_one_process():
+    replay = filled(shared=False)
+    assert (replay.sample(8)["x"] < 100).all()
+    assert replay.view().sample(8).tickets.shape == (8,)
+    with pytest.raises(ValueError, match="this replay is of one process; make it without shared=False"):
+        pickle.dumps(replay)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_more_than_there_is_memory_is_refused(shared):
+    with pytest.raises(MemoryError, match="Give a smaller capacity, smaller fields"):
+        PrioritizedReplay(2**40, {"x": ((1000,), "float64")}, shared=shared)
 
 
 def test_importing_it_imports_no_torch():

@@ -19,13 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from rollmill.native import ReplayRing
 from rollmill.replay.batch import Batch
 from rollmill.replay.fields import FieldSpecs, array_of, fields_of, flattened
+from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
 from rollmill.replay.saving import create_file, flush, layout_of, load, open_file, save, write_settings
 from rollmill.replay.settings import FLAGS, Settings, WeightNormalisation
-from rollmill.runtime.arena import Arena
 
 __all__ = ["PrioritizedReplay"]
-
-_ADVICE = "Give a smaller capacity, smaller fields (uint8 frames), or path= for a file."
 
 
 class PrioritizedReplay:
@@ -69,6 +67,8 @@ class PrioritizedReplay:
             no field if there is no such or a field ``next_obs``.
         fanout: K of the sum tree; 16 fills a cache line.
         path: A new file to keep everything in, instead of memory; :meth:`open` finds it again.
+        shared: Whether other processes can have it, too. Without that, sampling from a large replay is faster
+            (``memory`` says why); threads share it either way.
         seed: Of the draws. Each view and each process draws from a stream of its own.
 
     Attributes:
@@ -117,6 +117,7 @@ class PrioritizedReplay:
         next_of: Sequence[str] | None = None,
         fanout: int = 16,
         path: str | os.PathLike[str] | None = None,
+        shared: bool = True,
         seed: int = 0,
     ) -> None:
         specs = {field.name: (field.shape, field.dtype) for field in fields_of(fields)}
@@ -138,11 +139,15 @@ class PrioritizedReplay:
             seed=seed,
         )
         layout = layout_of(settings)
-        arena = Arena.create(layout, advice=_ADVICE) if path is None else create_file(layout, Path(path))
+        arena: Memory
+        if path is not None:
+            arena = create_file(layout, Path(path))
+        else:
+            arena = shared_memory(layout) if shared else PrivateMemory(layout)
         write_settings(arena, settings)
         self._attach(arena, settings, create=True)
 
-    def _attach(self, arena: Arena, settings: Settings, *, create: bool = False) -> None:
+    def _attach(self, arena: Memory, settings: Settings, *, create: bool = False) -> None:
         self._arena = arena
         self._settings = settings
         self._ring = ReplayRing(
@@ -431,7 +436,7 @@ class PrioritizedReplay:
         return f"PrioritizedReplay({len(self)} of {self.capacity}, {kind}: {names})"
 
 
-def _attached(cls: type[PrioritizedReplay], arena: Arena, settings: Settings) -> PrioritizedReplay:
+def _attached(cls: type[PrioritizedReplay], arena: Memory, settings: Settings) -> PrioritizedReplay:
     replay = cls.__new__(cls)
     replay._attach(arena, settings)
     return replay

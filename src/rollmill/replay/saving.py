@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.native import ReplayRing
+from rollmill.replay.memory import Memory, map_of
 from rollmill.replay.settings import Settings
 from rollmill.runtime.arena import Arena, ArenaLayout
 
@@ -40,7 +41,7 @@ def layout_of(settings: Settings) -> ArenaLayout:
     return layout
 
 
-def write_settings(arena: Arena, settings: Settings) -> None:
+def write_settings(arena: Memory, settings: Settings) -> None:
     """Makes the memory known for what it is.
 
     Raises:
@@ -91,21 +92,18 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
     return arena, settings
 
 
-def flush(arena: Arena) -> None:
+def flush(arena: Memory) -> None:
     """Brings a mapped file to the disk; in memory nothing happens."""
     _sync(arena)
     _write_boot(arena, b"")
     _sync(arena)
 
 
-def _sync(arena: Arena) -> None:
-    base: Any = arena["settings"]
-    while isinstance(base, np.ndarray):
-        base = base.base
-    base.flush()
+def _sync(arena: Memory) -> None:
+    map_of(arena).flush()
 
 
-def _write_boot(arena: Arena, boot: bytes) -> None:
+def _write_boot(arena: Memory, boot: bytes) -> None:
     arena["boot"][:] = 0
     arena["boot"][: len(boot)] = np.frombuffer(boot, np.uint8)
 
@@ -114,12 +112,12 @@ def _boot_id() -> bytes:
     return _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
 
 
-def _records(arena: Arena, ring: ReplayRing, capacity: int) -> NDArray[np.uint8]:
+def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8]:
     """uint8 ``[capacity, bytes]``: the rows as they lie there."""
     return arena["ring"][ring.records_at :][: capacity * ring.stride].reshape(capacity, ring.stride)
 
 
-def save(path: Path, settings: Settings, arena: Arena, ring: ReplayRing) -> None:
+def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
     """Writes a copy, beside it first.
 
     Nobody is kept waiting: priorities are taken in one look, rows are copied after it, and those that were given out
@@ -156,7 +154,7 @@ def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
             file.write(flat[start : start + _CHUNK_BYTES].tobytes())
 
 
-def load(path: Path, settings: Settings, arena: Arena, ring: ReplayRing) -> None:
+def load(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
     """Reads a copy into a replay like the one that it is of.
 
     Raises:
