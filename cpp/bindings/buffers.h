@@ -104,6 +104,7 @@ void bind_arrays(nb::module_& m);
 void bind_atomics(nb::module_& m);
 void bind_sum_tree(nb::module_& m);
 void bind_replay_slots(nb::module_& m);
+void bind_replay_ring(nb::module_& m);
 void bind_replay_load(nb::module_& m);
 
 }  // namespace rollmill

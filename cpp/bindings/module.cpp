@@ -11,6 +11,7 @@ NB_MODULE(_core, m) {
     rollmill::bind_atomics(m);
     rollmill::bind_sum_tree(m);
     rollmill::bind_replay_slots(m);
+    rollmill::bind_replay_ring(m);
     rollmill::bind_replay_load(m);
     m.def(
         "set_pdeathsig",

@@ -78,6 +78,9 @@ class SumTree {
         return std::atomic_ref<float>(levels_[0][leaf]).load(std::memory_order_relaxed);
     }
 
+    // Has the priority of a leaf fetched that is about to be changed.
+    void prefetch(std::int64_t leaf) const noexcept { __builtin_prefetch(levels_[0] + leaf, 1); }
+
     // How often a dead holder's tree was repaired. Any thread of any process.
     std::uint64_t repairs() const noexcept;
 

@@ -269,14 +269,21 @@ def _report(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     _import_modules(arguments, overrides)
     benchmark = importlib.import_module(f"rollmill.benchmarking.{arguments.what}")
-    if arguments.what == "ring":
+    if arguments.what != "replay" and (arguments.peers is not None or arguments.install_peers):
+        raise OptionError("--peers and --install-peers are of `rollmill bench replay`, which has peers to compare with")
+    if arguments.what in ("ring", "replay"):
         if overrides:
-            raise OptionError(f"the ring's benchmark has no settings; given: {', '.join(overrides)}")
-        result: Mapping[str, object] = benchmark.run(seconds=arguments.seconds)
+            raise OptionError(f"the {arguments.what}'s benchmark has no settings; given: {', '.join(overrides)}")
+        options = {} if arguments.what == "ring" else _peers_of(arguments)
+        result: Mapping[str, object] = benchmark.run(seconds=arguments.seconds, **options)
     else:
         result = benchmark.run(arguments.preset, seconds=arguments.seconds, overrides=overrides)
     print(json.dumps(result) if arguments.json else _format_result(result))
     return 0
+
+
+def _peers_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {"environments": arguments.peers, "install_peers": arguments.install_peers}
 
 
 def _format_result(result: Mapping[str, object], indent: str = "") -> str:

@@ -15,7 +15,7 @@ _USAGE = {
     "eval": "RUN_DIR [--episodes N] [--video FILE.mp4] [--json] [...]",
     "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
     "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
-    "bench": "{sim,sampler,train,ring} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
+    "bench": "{sim,sampler,train,ring,replay} [PRESET] [--seconds N] [--json] [--KEY VALUE ...]",
     "verify": "PRESET [--updates N] [--lag K] [--algo NAME] [--json] [--KEY VALUE ...]",
     "report": "RUN [RUN ...] [--output DIR] [--title TEXT] [--json]",
     "envs": "[FAMILY] [--import MODULE]",
@@ -69,14 +69,22 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
         _USAGE["bench"],
         "Measure speed.\n\n"
         "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
-        "machine's bound; ring: the queue between processes. Any setting is given as --KEY VALUE.",
+        "machine's bound; ring: the queue between processes; replay: prioritised replay, beside its peers. Any\n"
+        "setting is given as --KEY VALUE.",
     )
-    bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring"), help="what to measure")
+    bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring", "replay"), help="what to measure")
     bench.parser.add_argument(
         "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
     )
     bench.option("--seconds", "how long (default 30)", kind=seconds, default=30.0, metavar="N")
     bench.flag("--json", "print the result as one line of JSON, the last of the output")
+    bench.option(
+        "--peers",
+        "replay: folder with the peers' environments (default: $ROLLMILL_PEERS, or the checkout)",
+        kind=Path,
+        metavar="DIR",
+    )
+    bench.flag("--install-peers", "replay: install the peers that are not there")
     _add_import(bench)
 
     verify = Command(

@@ -1,1 +1,1 @@
-"""Measurements: the ring, pure simulation, the sampler, full training, and the bound of the machine."""
+"""Measurements: the ring, the replay, pure simulation, the sampler, full training, and the bound of the machine."""

@@ -359,6 +359,192 @@ class SumTree:
     def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
         """Let this object use no instructions beyond these; the results are the same. Raises ValueError for others."""
 
+class ReplayRing:
+    """A ring of transitions with a sum tree over it: the core of :class:`rollmill.replay.PrioritizedReplay`.
+
+    A transition's fields lie next to each other in one record. With ``linked`` a row is a step of an environment and knows
+    the next one; see ``cpp/core/replay_ring.h``. Methods release the GIL while they work, and raise ``RuntimeError`` when a
+    lock is not to be had within a minute, because its holder is stopped. Arrays that are not C-contiguous, or not of the
+    declared dtype and shape, are not converted: methods then return -1.
+
+    Args:
+        memory: Writable memory shared by the processes, of at least ``nbytes`` bytes, zero at first; its start must be a
+            multiple of 64 bytes. It is kept alive.
+        capacity: Rows.
+        fields: For each field the format of its entries (of the buffer protocol), the shape of a row, and whether batches
+            have it of the row that they bootstrap from, too.
+        linked: Whether rows are steps of environments.
+        reward: Which field rewards are, with ``linked``; else -1.
+        n_step: Rewards that are added up.
+        discount: Of each later one.
+        fanout: Of the sum tree.
+        minimum: Whether the tree keeps the least priority.
+        num_envs: Environments whose steps this object adds.
+        seed: Of the draws; each object, and each child process, draws from a stream of its own.
+        create: Whether to write an empty ring (one process, before the others attach) or to attach to the one there.
+
+    Raises:
+        ValueError: The memory is too small or misaligned, or holds no ring of this shape, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        memory: Buffer | _Array,
+        *,
+        capacity: int,
+        fields: list[tuple[str, list[int], bool]],
+        linked: bool,
+        reward: int,
+        n_step: int,
+        discount: float,
+        fanout: int,
+        minimum: bool,
+        num_envs: int,
+        seed: int,
+        create: bool,
+    ) -> None: ...
+    @staticmethod
+    def nbytes(
+        *,
+        capacity: int,
+        fields: list[tuple[str, list[int], bool]],
+        linked: bool,
+        reward: int,
+        n_step: int,
+        discount: float,
+        fanout: int,
+        minimum: bool,
+    ) -> int:
+        """Bytes of memory. Raises ValueError if a number is out of range."""
+
+    def configure(self, *, alpha: float, epsilon: float, decay: float, weights: str, stratified: bool) -> None:
+        """Says how this object draws and updates.
+
+        Args:
+            alpha: Exponent of priorities.
+            epsilon: Added to errors.
+            decay: What the highest priority is multiplied by before each update.
+            weights: ``"ones"``, or what they are divided by: ``"batch"``, ``"global"``, ``"none"``.
+            stratified: As for :meth:`SumTree.sample`.
+
+        Raises:
+            ValueError: ``weights`` is something else.
+        """
+
+    def add(self, columns: tuple[Any, ...]) -> int:
+        """Append independent transitions, an array ``[n, ...]`` for each field; returns how many, or -1."""
+
+    def add_step(
+        self,
+        columns: tuple[Any, ...],
+        next_columns: tuple[Any, ...],
+        terminated: Any,
+        truncated: Any,
+        valid: Any,
+    ) -> int:
+        """Append a step of each environment.
+
+        Args:
+            columns: ``[num_envs, ...]`` for each field.
+            next_columns: Likewise for each field that has a next; read where an episode ends.
+            terminated: bool ``[num_envs]``.
+            truncated: Likewise, or None.
+            valid: Likewise, or None. Where it is False there is no step.
+
+        Returns:
+            How many rows that took, or -1.
+        """
+
+    def adopt(
+        self,
+        batch: object,
+        watched: list[Any],
+        tickets: _Int64,
+        weights: _Float32,
+        reward: _Float32 | None,
+        discount: _Float32 | None,
+        terminated: _Array | None,
+        columns: tuple[_Array | None, ...],
+        next_columns: tuple[_Array | None, ...],
+    ) -> None:
+        """Keep arrays that :meth:`sample` can draw into whenever nobody else holds them.
+
+        Args:
+            batch: Holds all arrays, one reference to each; what ``sample`` returns.
+            watched: Objects that ``batch`` holds besides.
+            tickets: int64 ``[B]``.
+            weights: float32 ``[B]``.
+            reward: float32 ``[B]``, with ``linked``.
+            discount: Likewise.
+            terminated: bool ``[B]``, likewise.
+            columns: ``[B, ...]`` for each field; None for the reward of linked rows.
+            next_columns: For each field that has a next, else None.
+        """
+
+    def sample(self, batch_size: int, beta: float) -> object:
+        """Draw into arrays of this size that nobody holds.
+
+        Returns:
+            The ``batch`` that was adopted with them; None if there are none, False if there is nothing to draw.
+
+        Raises:
+            ValueError: ``beta`` is out of range.
+        """
+
+    def update(self, tickets: Any, values: Any, are_priorities: bool = False) -> int:
+        """Set priorities.
+
+        Args:
+            tickets: int64 ``[n]``.
+            values: float32 ``[n]``: TD errors, or priorities.
+            are_priorities: Which.
+
+        Returns:
+            How many of the transitions were not there any more; -1 if the arrays are not such.
+
+        Raises:
+            ValueError: An error is not finite, or gives no priority above 0; nothing was changed.
+        """
+
+    def restore(self, given: int, priorities: _Float32, maximum: float) -> None:
+        """Say that so many rows were given out, and what their priorities are; alone with the ring."""
+
+    def priorities(self, out: _Float32) -> tuple[int, float]:
+        """Copy all priorities ``[capacity]``; returns how many rows were given out then, and the highest priority."""
+
+    def verify(self) -> bool:
+        """Whether every sum of the tree is right."""
+
+    @property
+    def given(self) -> int:
+        """Rows ever given out: the next ticket."""
+
+    @property
+    def live(self) -> int:
+        """Transitions that can be drawn."""
+
+    @property
+    def max_priority(self) -> float:
+        """What new transitions get."""
+
+    @property
+    def lookahead(self) -> int:
+        """Steps that must follow one before it can be drawn, if its episode goes on."""
+
+    @property
+    def stride(self) -> int:
+        """Bytes of a record."""
+
+    @property
+    def records_at(self) -> int:
+        """Where in the memory the first record is."""
+
+    def offset(self, field: int) -> int:
+        """Where in a record a field is. Raises IndexError if there is no such field."""
+
+    def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
+        """As :meth:`SumTree.use_instructions`."""
+
 class ReplaySlots:
     """Replay over slots: which of their steps can be drawn now, and what a drawn step is a transition to.
 
@@ -477,6 +663,23 @@ class ReplaySlots:
             cells: ``[n]``.
             repeat: What stands for frames before an episode's first: that one again, or zeros.
         """
+
+def tree_alignment(*, capacity: int, fanout: int, offset: int, batch: int, seconds: float) -> tuple[float, float]:
+    """Measure a sum tree whose levels begin ``offset`` bytes after the start of a cache line; 0 is how ours lies.
+
+    Args:
+        capacity: Leaves.
+        fanout: Children of a node.
+        offset: A multiple of 4, below 64.
+        batch: Leaves of a search and of an update.
+        seconds: How long.
+
+    Returns:
+        Median microseconds of the search for a batch and of its update, one thread, without a lock.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
 
 def replay_load(
     locking: Literal["robust", "none", "nested", "sharded", "over_data"],

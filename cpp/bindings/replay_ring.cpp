@@ -1,0 +1,377 @@
+// ReplayRing for Python: one call for each operation. What is not exactly as declared is handed back to Python, which
+// converts or complains, so that the fast way checks little.
+#include "core/replay_ring.h"
+
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/buffers.h"
+#include "core/powers.h"
+
+namespace rollmill {
+namespace {
+
+using FieldTuple = std::tuple<std::string, std::vector<std::int64_t>, bool>;  // format, shape of a row, has a next
+
+// Batches whose arrays are kept for use again. Whoever holds on to more gets new ones each time.
+constexpr std::size_t max_pooled = 16;
+
+// Children of fork() must not go on with the parent's streams.
+std::uint64_t forks = 0;
+
+struct Field {
+    std::string format;
+    std::int64_t row_bytes;
+    int ndim;
+};
+
+// Memory of an argument, or nothing if it is not a C-contiguous array of rows like these.
+class Column {
+   public:
+    Column() = default;
+    Column(Column&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
+    Column(const Column&) = delete;
+    Column& operator=(const Column&) = delete;
+    ~Column() { PyBuffer_Release(&view_); }
+
+    // rows < 0: any number.
+    bool take(nb::handle object, const char* format, std::int64_t row_bytes, int ndim, std::int64_t rows) {
+        if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
+            PyErr_Clear();
+            view_ = {};
+            return false;
+        }
+        if (view_.ndim != ndim || view_.format == nullptr || std::strcmp(view_.format, format) != 0) return false;
+        if (rows >= 0 && view_.shape[0] != rows) return false;
+        return view_.len == row_bytes * view_.shape[0];
+    }
+    std::int64_t rows() const noexcept { return view_.shape[0]; }
+    const std::byte* data() const noexcept { return static_cast<const std::byte*>(view_.buf); }
+
+   private:
+    Py_buffer view_{};
+};
+
+// Arrays that a batch is drawn into, again and again as long as nobody else holds them.
+struct Pooled {
+    nb::object batch;
+    std::vector<std::pair<PyObject*, Py_ssize_t>> watched;  // and the references when nobody does
+    std::vector<Buffer> memory;
+    std::vector<std::byte*> columns, next_columns;
+    ReplayRing::Batch arrays;
+
+    bool is_free() const noexcept {
+        return std::all_of(watched.begin(), watched.end(), [](auto& w) { return Py_REFCNT(w.first) <= w.second; });
+    }
+};
+
+struct PyReplayRing {
+    PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed)
+        : memory(std::move(held)),
+          ring(core),
+          fields(std::move(all)),
+          stream(envs, core.lookahead()),
+          seed(first_seed),
+          fork(forks) {
+        begin_stream();
+    }
+
+    void begin_stream() noexcept { own_seed = Random{seed, ring.next_stream()}.bits(); }
+
+    // With the GIL.
+    void notice_fork() {
+        if (fork == forks) return;
+        fork = forks;
+        stream.forget();
+        new (&mutex) std::mutex;  // whoever held it is not in this process
+        begin_stream();
+    }
+
+    Buffer memory;
+    ReplayRing ring;
+    std::vector<Field> fields;
+    ReplayRing::Stream stream;
+    std::mutex mutex;  // of the stream
+    std::uint64_t seed, own_seed = 0, calls = 0;
+    std::uint64_t fork;
+    std::vector<std::shared_ptr<Pooled>> pool;  // the one made last at the end
+
+    ReplayRing::DrawRule rule;
+    double alpha = 0.6, epsilon = 1e-6, decay = 1.0;
+};
+
+std::string text(double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); }
+
+RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward,
+                   std::int64_t n_step, double discount, int fanout, bool minimum) {
+    RingShape shape{.capacity = capacity,
+                    .fields = {},
+                    .linked = linked,
+                    .reward = reward,
+                    .n_step = n_step,
+                    .discount = discount,
+                    .tree = {.fanout = fanout, .minimum = minimum}};
+    for (const auto& [format, row, has_next] : fields) {
+        Py_ssize_t bytes = PyBuffer_SizeFromFormat(format.c_str());
+        if (bytes < 0) throw nb::python_error();
+        for (const std::int64_t axis : row) bytes *= axis;
+        shape.fields.push_back({static_cast<std::size_t>(bytes), has_next});
+    }
+    return shape;
+}
+
+void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, const std::vector<FieldTuple>& fields,
+               bool linked, int reward, std::int64_t n_step, double discount, int fanout, bool minimum,
+               std::int64_t num_envs, std::uint64_t seed, bool create) {
+    Buffer buffer(memory, "memory", true);
+    const RingShape shape = shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum);
+    const auto size = static_cast<std::size_t>(buffer.nbytes());
+    auto* data = buffer.data<void>();
+    const ReplayRing ring =
+        create ? ReplayRing::initialise(data, size, shape) : ReplayRing::attach(data, size, shape);
+    std::vector<Field> columns;
+    for (std::size_t i = 0; i < fields.size(); ++i)
+        columns.push_back({std::get<0>(fields[i]), static_cast<std::int64_t>(shape.fields[i].bytes),
+                           1 + static_cast<int>(std::get<1>(fields[i]).size())});
+    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed);
+}
+
+void configure(PyReplayRing& self, double alpha, double epsilon, double decay, const std::string& weights,
+               bool stratified) {
+    self.alpha = alpha;
+    self.epsilon = epsilon;
+    self.decay = decay;
+    self.rule.stratified = stratified;
+    if (weights == "ones") self.rule.weights = ReplayRing::Weights::ones;
+    else if (weights == "batch") self.rule.weights = ReplayRing::Weights::batch;
+    else if (weights == "global") self.rule.weights = ReplayRing::Weights::everything;
+    else if (weights == "none") self.rule.weights = ReplayRing::Weights::none;
+    else raise_value_error("weights is '" + weights + "'; allowed: 'ones', 'batch', 'global', 'none'");
+}
+
+// Appends the memory of these arrays, one for each field, or for each that has a next (null for the others); false if one
+// is not as declared.
+bool take_columns(const PyReplayRing& self, nb::tuple arrays, bool of_next, std::int64_t rows, std::vector<Column>& held,
+                  std::vector<const std::byte*>& data) {
+    std::size_t taken = 0;
+    for (std::size_t i = 0; i < self.fields.size(); ++i) {
+        data.push_back(nullptr);
+        if (of_next && !self.ring.shape().fields[i].has_next) continue;
+        if (taken == arrays.size()) return false;
+        Column& column = held.emplace_back();
+        const Field& field = self.fields[i];
+        if (!column.take(arrays[taken++], field.format.c_str(), field.row_bytes, field.ndim, rows)) return false;
+        if (rows < 0) rows = column.rows();
+        data.back() = column.data();
+    }
+    return taken == arrays.size();
+}
+
+// Transitions that follow nothing; returns how many, or -1.
+std::int64_t add(PyReplayRing& self, nb::tuple arrays) {
+    self.notice_fork();
+    std::vector<Column> held;
+    held.reserve(self.fields.size());
+    std::vector<const std::byte*> columns;
+    columns.reserve(self.fields.size());
+    if (!take_columns(self, arrays, false, -1, held, columns)) return -1;
+    const std::int64_t n = held[0].rows();
+    const nb::gil_scoped_release released;
+    self.ring.add(columns.data(), n);
+    return n;
+}
+
+// A step of every environment; returns how many rows it took, or -1.
+std::int64_t add_step(PyReplayRing& self, nb::tuple arrays, nb::tuple next_arrays, nb::handle terminated,
+                      nb::handle truncated, nb::handle valid) {
+    self.notice_fork();
+    const std::int64_t n = self.stream.num_envs();
+    std::vector<Column> held;
+    held.reserve(2 * self.fields.size() + 3);
+    std::vector<const std::byte*> columns, next_columns;
+    columns.reserve(self.fields.size());
+    next_columns.reserve(self.fields.size());
+    if (!take_columns(self, arrays, false, n, held, columns) ||
+        !take_columns(self, next_arrays, true, n, held, next_columns))
+        return -1;
+    const std::uint8_t* flags[3] = {};
+    const nb::handle given[3] = {terminated, truncated, valid};
+    for (std::size_t i = 0; i < 3; ++i) {
+        if (given[i].is_none()) continue;
+        Column& column = held.emplace_back();
+        if (!column.take(given[i], "?", 1, 1, n)) return -1;
+        flags[i] = reinterpret_cast<const std::uint8_t*>(column.data());
+    }
+    const nb::gil_scoped_release released;
+    const std::lock_guard guard(self.mutex);
+    return self.ring.add(self.stream, {columns.data(), next_columns.data(), flags[0], flags[1], flags[2]});
+}
+
+template <class T>
+T* pooled_array(Pooled& pooled, nb::handle array, const char* name) {
+    if (array.is_none()) return nullptr;
+    pooled.watched.emplace_back(array.ptr(), 0);
+    return pooled.memory.emplace_back(array, name, true).data<T>();
+}
+
+void adopt(PyReplayRing& self, nb::object batch, nb::list watched, nb::handle tickets, nb::handle weights,
+           nb::handle reward, nb::handle discount, nb::handle terminated, nb::tuple columns, nb::tuple next_columns) {
+    auto pooled = std::make_shared<Pooled>();
+    pooled->memory.reserve(5 + columns.size() + next_columns.size());
+    auto& arrays = pooled->arrays;
+    arrays.tickets = pooled_array<std::int64_t>(*pooled, tickets, "tickets");
+    arrays.weights = pooled_array<float>(*pooled, weights, "weights");
+    arrays.reward = pooled_array<float>(*pooled, reward, "reward");
+    arrays.discount = pooled_array<float>(*pooled, discount, "discount");
+    arrays.terminated = pooled_array<std::uint8_t>(*pooled, terminated, "terminated");
+    for (const nb::handle array : columns) pooled->columns.push_back(pooled_array<std::byte>(*pooled, array, "column"));
+    for (const nb::handle array : next_columns)
+        pooled->next_columns.push_back(pooled_array<std::byte>(*pooled, array, "next column"));
+    arrays.count = pooled->memory[0].shape(0);
+    arrays.columns = pooled->columns.data();
+    arrays.next_columns = pooled->next_columns.data();
+    // Each array is held by the batch and by its buffer here, the batch by this entry, what it holds besides by it.
+    for (auto& [object, references] : pooled->watched) references = 2;
+    for (const nb::handle object : watched) pooled->watched.emplace_back(object.ptr(), 1);
+    pooled->watched.emplace_back(batch.ptr(), 1);
+    pooled->batch = std::move(batch);
+    if (self.pool.size() == max_pooled) self.pool.erase(self.pool.begin());
+    self.pool.push_back(std::move(pooled));
+}
+
+void check_beta(double beta) {
+    if (!(beta >= 0.0 && std::isfinite(beta)))
+        raise_value_error("beta is " + text(beta) + "; it must be finite and at least 0 (0: all weights are 1)");
+}
+
+// The batch; None when all of this size are in use; False when there is nothing to draw.
+nb::object sample(PyReplayRing& self, std::int64_t count, double beta) {
+    self.notice_fork();
+    check_beta(beta);
+    const auto free = std::find_if(self.pool.begin(), self.pool.end(), [&](const auto& pooled) {
+        return pooled->arrays.count == count && pooled->is_free();
+    });
+    if (free == self.pool.end()) return nb::none();
+    const std::shared_ptr<Pooled> chosen = *free;
+    nb::object batch = chosen->batch;  // in use from now on
+    Random random{Random{self.own_seed, self.calls++}.bits(), 0};
+    ReplayRing::DrawRule rule = self.rule;
+    rule.beta = beta;
+    bool drawn;
+    {
+        const nb::gil_scoped_release released;
+        drawn = self.ring.sample(random, rule, chosen->arrays);
+    }
+    return drawn ? batch : nb::bool_(false);
+}
+
+std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle values_array, bool are_priorities) {
+    Column tickets, values;
+    if (!tickets.take(tickets_array, "l", 8, 1, -1)) return -1;
+    const std::int64_t n = tickets.rows();
+    if (!values.take(values_array, "f", 4, 1, n)) return -1;
+    const auto* value = reinterpret_cast<const float*>(values.data());
+    std::vector<float> priorities(static_cast<std::size_t>(n));
+    if (are_priorities)
+        std::copy(value, value + n, priorities.begin());
+    else
+        powers(value, n, {.offset = self.epsilon, .exponent = self.alpha}, priorities.data());
+    for (std::int64_t i = 0; i < n; ++i) {
+        const float priority = priorities[static_cast<std::size_t>(i)];
+        if (std::isfinite(value[i]) && priority > 0.0f && priority <= SumTree::largest_priority) continue;
+        raise_value_error(std::string(are_priorities ? "priorities[" : "td_errors[") + std::to_string(i) + "] is " +
+                          text(static_cast<double>(value[i])) +
+                          (are_priorities ? "; a priority must be above 0 and at most 2^64"
+                                          : " and gives the priority " + text(static_cast<double>(priority)) +
+                                                "; errors must be finite, and priorities above 0 and at most 2^64") +
+                          ". Nothing was updated; look for a loss that diverges");
+    }
+    const nb::gil_scoped_release released;
+    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), priorities.data(), n, self.decay);
+}
+
+void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array, float maximum) {
+    const Buffer priorities(priorities_array, "priorities", false);
+    if (priorities.format() != 'f' || priorities.ndim() != 1 || priorities.shape(0) != self.ring.shape().capacity)
+        raise_value_error("priorities must be a float32 array with an entry for each row");
+    if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
+        first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
+        raise_value_error("these are no priorities of a replay");
+    self.stream.forget();
+    self.ring.restore(given, priorities.data<float>(), maximum);
+}
+
+}  // namespace
+
+void bind_replay_ring(nb::module_& m) {
+    pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    nb::class_<PyReplayRing>(m, "ReplayRing")
+        .def("__init__", &construct, nb::arg("memory"), nb::kw_only(), nb::arg("capacity"), nb::arg("fields"),
+             nb::arg("linked"), nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"),
+             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("create"))
+        .def_static(
+            "nbytes",
+            [](std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward, std::int64_t n_step,
+               double discount, int fanout, bool minimum) {
+                return ReplayRing::nbytes(
+                    shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum));
+            },
+            nb::kw_only(), nb::arg("capacity"), nb::arg("fields"), nb::arg("linked"), nb::arg("reward"),
+            nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"), nb::arg("minimum"))
+        .def("configure", &configure, nb::kw_only(), nb::arg("alpha"), nb::arg("epsilon"), nb::arg("decay"),
+             nb::arg("weights"), nb::arg("stratified"))
+        .def("add", &add, nb::arg("columns"))
+        .def("add_step", &add_step, nb::arg("columns"), nb::arg("next_columns"), nb::arg("terminated"),
+             nb::arg("truncated").none(), nb::arg("valid").none())
+        .def("adopt", &adopt, nb::arg("batch"), nb::arg("watched"), nb::arg("tickets"), nb::arg("weights"),
+             nb::arg("reward").none(), nb::arg("discount").none(), nb::arg("terminated").none(), nb::arg("columns"),
+             nb::arg("next_columns"))
+        .def("sample", &sample, nb::arg("batch_size"), nb::arg("beta"))
+        .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
+             nb::arg("are_priorities") = false)
+        .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
+        .def("priorities",
+             [](PyReplayRing& self, nb::handle out_array) {
+                 const Buffer out(out_array, "out", true);
+                 if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
+                     raise_value_error("out must be a float32 array with an entry for each row");
+                 auto held = self.ring.tree().hold();
+                 for (std::int64_t i = 0; i < out.shape(0); ++i) out.data<float>()[i] = self.ring.tree().priority(i);
+                 return std::make_pair(self.ring.given(), static_cast<double>(held.maximum()));
+             }, nb::arg("out"))
+        .def("verify", [](PyReplayRing& self) { return self.ring.tree().hold().verify(); })
+        .def_prop_ro("given", [](const PyReplayRing& self) { return self.ring.given(); })
+        .def_prop_ro("live", [](PyReplayRing& self) { return self.ring.live(); })
+        .def_prop_ro("max_priority",
+                     [](PyReplayRing& self) { return static_cast<double>(self.ring.tree().hold().maximum()); })
+        .def_prop_ro("lookahead", [](const PyReplayRing& self) { return self.ring.lookahead(); })
+        .def_prop_ro("stride", [](const PyReplayRing& self) { return self.ring.stride(); })
+        .def_prop_ro("records_at", [](const PyReplayRing& self) {
+            return self.ring.records() - self.memory.data<std::byte>();
+        })
+        .def("offset", [](const PyReplayRing& self, std::size_t field) {
+            if (field >= self.fields.size()) raise_index_error("there is no such field");
+            return self.ring.offset(field);
+        }, nb::arg("field"))
+        .def("use_instructions", [](PyReplayRing& self, const std::string& most) {
+            if (most != "scalar" && most != "avx2" && most != "avx512")
+                raise_value_error("instructions are '" + most + "'; allowed: 'scalar', 'avx2', 'avx512'");
+            self.ring.tree().use_instructions(most == "scalar" ? Instructions::scalar
+                                              : most == "avx2" ? Instructions::avx2
+                                                               : Instructions::avx512);
+        }, nb::arg("most"));
+}
+
+}  // namespace rollmill

@@ -1,0 +1,201 @@
+// A prioritised replay that stands alone: a ring of transitions, a sum tree over them, and everything that is done to them
+// in one call each, by any thread of any process.
+//
+// A row of the ring is one record: all fields of a transition next to each other, on whole cache lines where that costs
+// little, so that a draw of n transitions is n cache misses and not n times the number of fields. Rows are given out in
+// the order of the ring, and a row's *ticket* is how many were given out before it: ticket % capacity is the row, and
+// whether a ticket's transition is still there is one comparison with the number given out so far. That number is the
+// generation of all rows at once: what was copied before it moved on is whole, what was drawn before it moved on is
+// drawn anew, and what is updated after it moved on is left alone.
+//
+//     reserve (under the lock: priority 0, the number moves on) -> write (no lock) -> commit (under the lock: maximum)
+//
+// That is PAL's lazy writing. Whoever would write over rows that are still being written waits for their writer, who
+// holds a robust lock of its own: one that died lets go, and its rows stay at priority 0 until they are given out again.
+//
+// With `linked` rows are steps of environments, and each knows the row of the same environment's next step. A transition
+// goes over up to n_step of them and bootstraps from the observation of the row after, so that no observation is kept
+// twice. Where an episode ends the true last observation has a row of its own, which is never drawn. A row is live when
+// the rows that it needs are there; they are younger, so they are all still there as long as the row itself is.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "core/sum_tree.h"
+
+namespace rollmill {
+
+struct RingField {
+    std::size_t bytes;   // of one row
+    bool has_next;       // with `linked`: batches have it of the row that they bootstrap from, too
+};
+
+struct RingShape {
+    std::int64_t capacity = 1;  // rows
+    std::vector<RingField> fields;
+    bool linked = false;
+    int reward = -1;  // which field, float32; only with `linked`
+    std::int64_t n_step = 1;
+    double discount = 1.0;
+    SumTree::Options tree;
+};
+
+class ReplayRing {
+   public:
+    static constexpr std::int64_t max_n_step = 1024;
+
+    enum class Weights { ones, batch, everything, none };  // (P / least of batch)^-beta, of all; (N P / total)^-beta
+
+    struct DrawRule {
+        double beta = 0.0;
+        Weights weights = Weights::ones;
+        bool stratified = false;
+    };
+
+    // Arrays of `count` each; null where the shape has no such thing. Columns in the order of the fields.
+    struct Batch {
+        std::int64_t count;
+        std::int64_t* tickets;
+        float* weights;
+        std::byte* const* columns;       // [count, bytes]; null for the reward of linked rows
+        std::byte* const* next_columns;  // likewise; null for fields without
+        float* reward;                   // sum of discount^i r_i
+        float* discount;                 // discount^k; 0 where the episode terminated
+        std::uint8_t* terminated;        // likewise 1
+    };
+
+    // One step of num_envs environments.
+    struct Step {
+        const std::byte* const* columns;       // [num_envs, bytes]
+        const std::byte* const* next_columns;  // of fields that have a next; read where an episode ends
+        const std::uint8_t* terminated;
+        const std::uint8_t* truncated;  // null: none
+        const std::uint8_t* valid;      // null: all. The others are left out, and what waited for them is never drawn.
+    };
+
+    // Where each of some environments stands: belongs to the one thread that adds their steps.
+    class Stream {
+       public:
+        Stream(std::int64_t num_envs, std::int64_t lookahead);
+        std::int64_t num_envs() const noexcept { return static_cast<std::int64_t>(count_.size()); }
+        void forget() noexcept;  // what comes next follows nothing
+
+       private:
+        friend class ReplayRing;
+        std::int64_t* waiting(std::int64_t env) noexcept { return waiting_.data() + env * (lookahead_ + 1); }
+
+        std::int64_t lookahead_;
+        std::vector<std::int64_t> newest_;   // ticket, or -1
+        std::vector<std::int64_t> count_;    // of `waiting`
+        std::vector<std::int64_t> waiting_;  // [num_envs, lookahead + 1]: tickets, the oldest first
+        std::vector<std::int64_t> given_;    // [num_envs]: of the step that is being added
+    };
+
+    // Bytes of memory. Throws std::invalid_argument.
+    static std::size_t nbytes(const RingShape& shape);
+
+    // One process, before the others attach. Memory is to be zero where it begins and aligned to 64 bytes. Throws
+    // std::invalid_argument.
+    static ReplayRing initialise(void* memory, std::size_t size, const RingShape& shape);
+
+    // A view of what is there, which must have been made of the same shape. Throws std::invalid_argument.
+    static ReplayRing attach(void* memory, std::size_t size, const RingShape& shape);
+
+    const RingShape& shape() const noexcept { return shape_; }
+    SumTree& tree() noexcept { return tree_; }
+    std::size_t stride() const noexcept { return stride_; }
+    std::size_t offset(std::size_t field) const noexcept { return offsets_[field]; }
+    std::byte* records() const noexcept { return records_; }
+
+    // Rows that a step must be followed by before it can be drawn, if its episode goes on.
+    std::int64_t lookahead() const noexcept;
+
+    // Tickets given out so far. Any thread.
+    std::int64_t given() const noexcept;
+
+    // A number of its own for each caller, for streams of random numbers. Any thread.
+    std::uint64_t next_stream() noexcept;
+
+    // --- All of these: any thread of any process; std::runtime_error when a lock is not to be had within a minute.
+
+    // Transitions that can be drawn. O(1), but O(capacity) after a process died with the lock.
+    std::int64_t live();
+
+    // Appends n <= capacity transitions, not `linked`, which can be drawn from then on. Returns the first one's ticket.
+    // O(n).
+    std::int64_t add(const std::byte* const* columns, std::int64_t n);
+
+    // Appends the next step of a stream's environments; `linked`. Returns how many rows that took. O(num_envs).
+    std::int64_t add(Stream& stream, const Step& step);
+
+    // Fills a batch with draws by priority; never torn, never of rows that are gone. False, and nothing is to be read, if
+    // there is nothing to draw.
+    bool sample(Random& random, const DrawRule& rule, const Batch& batch);
+
+    // New priorities, valid ones, for those of the tickets whose transitions are there; `decay` goes to the maximum
+    // before. Returns how many were not there. O(n log capacity).
+    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay);
+
+    // --- Alone with the ring: what a file held.
+
+    // Says that so many tickets were given out and that rows have these priorities [capacity].
+    void restore(std::int64_t given, const float* priorities, float maximum);
+
+   private:
+    static constexpr std::size_t max_writers = 64;
+    static constexpr std::int64_t nobody = INT64_MAX;
+
+    // On a line of its own each: a writer keeps it locked from reserve to commit.
+    struct alignas(64) Writer {
+        RobustLock lock;
+    };
+    struct alignas(64) Header {
+        std::uint64_t magic;
+        std::uint64_t digest;  // of the shape
+        std::atomic<std::uint64_t> streams;
+        // Changes with the tree's lock held.
+        alignas(64) std::atomic<std::int64_t> given;
+        std::int64_t live;
+        std::uint64_t counted_at_repair;  // `live` holds for this many repairs of the tree
+        std::uint64_t writers_used;
+        alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, or nobody
+        Writer writers[max_writers];
+    };
+    struct Places;
+    class Writing;
+
+    ReplayRing(void* memory, const RingShape& shape, const SumTree& tree);
+    static std::size_t tree_at() noexcept;
+
+    std::byte* record(std::int64_t row) const noexcept {
+        return records_ + static_cast<std::size_t>(row) * stride_;
+    }
+    std::int64_t row_of(std::int64_t ticket) const noexcept { return ticket % shape_.capacity; }
+    // Calls `use(row, count)` for the rows of tickets first .. first + n - 1: two runs where they go round the end.
+    template <class Use>
+    void for_rows(std::int64_t first, std::int64_t n, Use&& use) const {
+        const std::int64_t row = row_of(first), until_end = std::min(n, shape_.capacity - row);
+        use(row, until_end);
+        if (until_end < n) use(0, n - until_end);
+    }
+    void count_again_after_repair(SumTree::Held& held) noexcept;
+    void draw(SumTree::Held& held, Random& random, bool stratified, std::int64_t of, Places& places) noexcept;
+    void walk(Places& places, const Batch& batch) const noexcept;
+    void copy_out(const Places& places, const Batch& batch) const noexcept;
+    void prefetch_record(std::int64_t row) const noexcept;
+
+    RingShape shape_;
+    SumTree tree_;
+    Header* header_ = nullptr;
+    std::byte* records_ = nullptr;
+    std::vector<std::size_t> offsets_;
+    std::size_t flags_at_ = 0;
+    std::size_t stride_ = 0;
+    std::size_t prefetched_ = 0;  // bytes of a record
+};
+
+}  // namespace rollmill

@@ -1,0 +1,52 @@
+"""What a replay gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Batch"]
+
+
+class Batch(Mapping[str, NDArray[Any]]):
+    """B transitions: name -> ``[B, ...]``, and what says which they are and what they weigh.
+
+    The arrays are the caller's as long as the caller holds any of them, the batch, or a view of one of them (such as
+    ``torch.from_numpy`` makes). When nobody does, the replay draws its next batch into them.
+
+    Attributes:
+        tickets: int64 ``[B]``. A ticket stands for one transition, for ever: no later one gets the same.
+        weights: float32 ``[B]``, importance weights (1 in a uniform replay).
+    """
+
+    __slots__ = ("__weakref__", "_arrays", "tickets", "weights")
+
+    tickets: NDArray[np.int64]
+    weights: NDArray[np.float32]
+
+    def __init__(
+        self, tickets: NDArray[np.int64], weights: NDArray[np.float32], arrays: dict[str, NDArray[Any]]
+    ) -> None:
+        self.tickets = tickets
+        self.weights = weights
+        self._arrays = arrays
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return self._arrays[name]
+        except KeyError:
+            raise KeyError(f"the batch has no {name!r}; it has {', '.join(map(repr, self._arrays))}") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        """How many arrays there are; ``len(batch.tickets)`` is the number of transitions."""
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        arrays = ", ".join(f"{name}={list(array.shape)} {array.dtype}" for name, array in self._arrays.items())
+        return f"Batch({len(self.tickets)} transitions: {arrays})"

@@ -1,0 +1,101 @@
+"""What a transition is made of: names, shapes, dtypes, and the arrays that are given for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened"]
+
+# Name -> (shape of one transition's, dtype), or more of these: "a" with "b" in it is called "a/b".
+FieldSpecs: TypeAlias = Mapping[str, "tuple[int | Sequence[int], DTypeLike] | FieldSpecs"]
+
+_KINDS = "biuf"
+
+
+class Field(NamedTuple):
+    """One array of a transition.
+
+    Attributes:
+        name: Of it; what was nested is joined by slashes.
+        shape: Of one transition's.
+        dtype: Of its entries.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def buffer_format(self) -> str:
+        """What Python's buffer protocol calls the dtype."""
+        return memoryview(cast(Any, np.empty(0, self.dtype))).format
+
+
+def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Name -> value, of nested mappings the innermost, with names joined by slashes."""
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            flat |= flattened(value, f"{prefix}{name}/")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
+    """The fields, in the order in which they are given.
+
+    Raises:
+        ValueError: There are none, or one has no shape or no dtype of numbers.
+    """
+    fields = []
+    for name, spec in flattened(specs).items():
+        try:
+            shape, dtype = spec
+            axes = (shape,) if isinstance(shape, int) else tuple(int(axis) for axis in shape)
+            kind = np.dtype(dtype)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"field {name!r} is {spec!r}; give (shape of one transition's, dtype), such as ((8,), 'float32')"
+            ) from error
+        if kind.kind not in _KINDS or kind.itemsize > 8 or not kind.isnative:
+            raise ValueError(
+                f"field {name!r} has dtype {kind}; it must be bool, an integer or float16/32/64, in the machine's order"
+            )
+        if any(axis < 1 for axis in axes):
+            raise ValueError(f"field {name!r} has shape {axes}; every axis must be at least 1")
+        if math.prod(axes) * kind.itemsize >= 2**31:
+            raise ValueError(f"field {name!r} has 2 GiB a transition or more")
+        fields.append(Field(name, axes, kind))
+    if not fields:
+        raise ValueError("fields is empty; say what a transition is made of, such as {'obs': ((8,), 'float32')}")
+    return tuple(fields)
+
+
+def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int | None) -> NDArray[Any]:
+    """A C-contiguous array ``[rows, *shape]`` of the dtype.
+
+    Args:
+        name: For messages.
+        value: An array, or what ``numpy.asarray`` makes one of. Without the first axis it is one row.
+        shape: Of a row.
+        dtype: Converted to where that keeps the kind of number (float64 to float32, int32 to int64).
+        rows: How many there must be; None for any number.
+
+    Raises:
+        ValueError: The shape or the dtype is another.
+    """
+    array = np.asarray(value)
+    if array.shape == shape and rows in (None, 1):
+        array = array[None]
+    if array.shape[1:] != shape or array.ndim != 1 + len(shape) or (rows is not None and len(array) != rows):
+        expected = ", ".join(map(str, ("N" if rows is None else rows, *shape)))
+        raise ValueError(f"{name} has shape {list(array.shape)}; give [{expected}]")
+    if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+        raise ValueError(f"{name} has dtype {array.dtype}, which is not converted to {dtype}; give {dtype}")
+    return np.ascontiguousarray(array, dtype)

@@ -1,0 +1,463 @@
+"""The replay: a ring of transitions in shared memory, drawn from by priority.
+
+Every operation is one native call (``cpp/core/replay_ring.h`` says how it goes about it); here arguments are named,
+converted where they must be, and complained about.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rollmill.native import ReplayRing
+from rollmill.replay.batch import Batch
+from rollmill.replay.fields import FieldSpecs, array_of, fields_of, flattened
+from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
+from rollmill.replay.saving import create_file, flush, layout_of, load, open_file, save, write_settings
+from rollmill.replay.settings import FLAGS, Settings, WeightNormalisation
+
+__all__ = ["PrioritizedReplay"]
+
+
+class PrioritizedReplay:
+    """A prioritised replay (Schaul et al. 2016, arXiv:1511.05952) for any trainer.
+
+    Transitions come in one of two ways:
+
+    * *Steps in order*, of ``num_envs`` environments (the default where there is a field ``obs``): each ``add`` takes
+      one step of all of them, with ``terminated``, ``truncated`` and the true ``next_obs``. Observations are stored
+      once: the next observation of a step is the observation of the one after, or the last observation of its episode,
+      which takes a row of its own. Rewards are added up over ``n_step`` steps, up to the end of the episode. A step can
+      be drawn when the ``n_step`` steps after it (or the end of its episode) are there.
+    * *Independent transitions* (``next_of=()`` and ``n_step=1``): each ``add`` takes any number of them; every field is
+      given back as it came.
+
+    New transitions get the highest priority so far; a sample is drawn with probability ``p / sum p``, and ``p`` becomes
+    ``(|TD error| + epsilon) ** alpha`` when its error is known. The oldest transitions make place for new ones.
+
+    Any thread may call any method, and so may any process: send the replay to a child as an argument of
+    ``multiprocessing.Process``, or let it be inherited by fork. Whoever adds *steps* must be one thread for each
+    object; other threads take a :meth:`view` with environments of its own (child processes have one). A process that is
+    killed leaves the replay whole; of what it was adding nothing is drawn.
+
+    Args:
+        capacity: Rows: transitions, and one for each episode's last observation.
+        fields: Name -> (shape of one transition's, dtype), which may be nested: ``{"obs": {"image": ((84, 84),
+            "uint8")}}`` is the field ``"obs/image"``. Steps in order need ``"reward": ((), "float32")``.
+        num_envs: Environments whose steps this object adds.
+        n_step: Rewards that are added up before the bootstrap (Sutton 1988).
+        discount: Gamma: of the rewards added up, and of ``batch["discount"]``.
+        alpha: Exponent of the priorities; 0.6 is the paper's.
+        beta: Exponent of the importance weights, where ``sample`` is not given another; 0.4 is the paper's first.
+        epsilon: Added to each error's magnitude, so that no transition is never drawn again.
+        weights: What the importance weights ``(N p / sum p) ** -beta`` are divided by: the largest in the batch, the
+            largest possible in the whole replay ("global", the paper's), or nothing.
+        max_priority_decay: Factor on the highest priority so far at each update; a little less than 1 forgets an
+            outlier.
+        stratified: Draw one transition out of each of ``batch_size`` equal parts of the sum (appendix B.2.1).
+        uniform: All transitions are as likely; priorities are not updated.
+        next_of: Fields of which batches have the next one too. By default ``("obs",)``, with all that is nested in it;
+            no field if there is no such or a field ``next_obs``.
+        fanout: K of the sum tree; 16 fills a cache line.
+        path: A new file to keep everything in, instead of memory; :meth:`open` finds it again.
+        shared: Whether other processes can have it, too. Without that, sampling from a large replay is faster
+            (``memory`` says why); threads share it either way.
+        seed: Of the draws. Each view and each process draws from a stream of its own.
+
+    Attributes:
+        capacity: Rows.
+        fields: What a transition is made of.
+        num_envs: Environments whose steps this object adds.
+        beta: Exponent of the importance weights where ``sample`` is not given another; may be set.
+
+    Raises:
+        ValueError: A setting is out of range, or does not fit the others.
+        rollmill.runtime.arena.NotEnoughMemory: There is not as much memory.
+        rollmill.runtime.arena.NotEnoughDisk: There is not as much room for ``path``.
+        FileExistsError: There is a file ``path``.
+
+    Example:
+        >>> replay = PrioritizedReplay(1000, {"obs": ((4,), "float32"), "reward": ((), "float32")}, num_envs=2)
+        >>> for t in range(3):
+        ...     replay.add(
+        ...         obs=np.full((2, 4), t, np.float32),
+        ...         reward=np.ones(2, np.float32),
+        ...         terminated=np.zeros(2, bool),
+        ...         next_obs=np.full((2, 4), t + 1, np.float32),
+        ...     )
+        >>> batch = replay.sample(32)
+        >>> batch["next_obs"].shape, batch.weights.dtype, len(replay)
+        ((32, 4), dtype('float32'), 4)
+        >>> replay.update_priorities(batch, np.zeros(32, np.float32))
+        0
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        fields: FieldSpecs,
+        *,
+        num_envs: int = 1,
+        n_step: int = 1,
+        discount: float = 0.99,
+        alpha: float = 0.6,
+        beta: float = 0.4,
+        epsilon: float = 1e-6,
+        weights: WeightNormalisation = "batch",
+        max_priority_decay: float = 1.0,
+        stratified: bool = False,
+        uniform: bool = False,
+        next_of: Sequence[str] | None = None,
+        fanout: int = 16,
+        path: str | os.PathLike[str] | None = None,
+        shared: bool = True,
+        seed: int = 0,
+    ) -> None:
+        specs = {field.name: (field.shape, field.dtype) for field in fields_of(fields)}
+        settings = Settings(
+            capacity=capacity,
+            specs=specs,
+            num_envs=num_envs,
+            n_step=n_step,
+            discount=discount,
+            alpha=alpha,
+            beta=beta,
+            epsilon=epsilon,
+            weights=weights,
+            max_priority_decay=max_priority_decay,
+            stratified=stratified,
+            uniform=uniform,
+            next_of=_observations_of(specs) if next_of is None else _spread(next_of, specs),
+            fanout=fanout,
+            seed=seed,
+        )
+        layout = layout_of(settings)
+        arena: Memory
+        if path is not None:
+            arena = create_file(layout, Path(path))
+        else:
+            arena = shared_memory(layout) if shared else PrivateMemory(layout)
+        write_settings(arena, settings)
+        self._attach(arena, settings, create=True)
+
+    def _attach(self, arena: Memory, settings: Settings, *, create: bool = False) -> None:
+        self._arena = arena
+        self._settings = settings
+        self._ring = ReplayRing(
+            arena["ring"], **settings.geometry(), num_envs=settings.num_envs, seed=settings.seed, create=create
+        )
+        self._ring.configure(
+            alpha=0.0 if settings.uniform else float(settings.alpha),
+            epsilon=float(settings.epsilon),
+            decay=float(settings.max_priority_decay),
+            weights="ones" if settings.uniform else settings.weights,
+            stratified=settings.stratified,
+        )
+        self.capacity = settings.capacity
+        self.fields = settings.fields
+        self.num_envs = settings.num_envs
+        self.beta = float(settings.beta)
+        self._is_linked = settings.is_linked
+        self._is_uniform = settings.uniform
+        names = [field.name for field in self.fields]
+        self._take = _taker(names)
+        self._next_names = [f"next_{name}" for name in names if name in settings.next_of]
+        self._take_next = _taker(self._next_names)
+        self._num_given = len(names) + (len(self._next_names) + 1 if self._is_linked else 0)
+        self._sample, self._update = self._ring.sample, self._ring.update
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Only for a child process that is being started: the memory goes as a descriptor."""
+        return _attached, (type(self), self._arena, self._settings)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Goes on with the file of an earlier replay, with its settings and all that was in it.
+
+        Raises:
+            OSError: There is no such file, or it is not whole.
+            ValueError: It is no replay's, or the machine went down while it was open: not all may have reached the
+                disk.
+        """
+        arena, settings = open_file(Path(path))
+        return cast("Self", _attached(cls, arena, settings))
+
+    def view(self, *, num_envs: int | None = None) -> Self:
+        """The same replay for another thread, with environments of its own.
+
+        Args:
+            num_envs: How many; by default as many as here.
+
+        Raises:
+            ValueError: There is no place for so many.
+        """
+        settings = self._settings if num_envs is None else replace(self._settings, num_envs=num_envs)
+        return cast("Self", _attached(type(self), self._arena, settings))
+
+    def add(self, **arrays: ArrayLike | Mapping[str, Any]) -> None:
+        """Appends a step of each environment, or any number of independent transitions.
+
+        Arrays that are C-contiguous and of their field's dtype are copied straight into the ring; others are converted
+        first, where that keeps the kind of number.
+
+        Args:
+            **arrays: Every field by name, ``[num_envs, ...]`` or ``[N, ...]`` (with one environment also without that
+                axis). Nested fields as mappings, or by their whole names. Steps in order also need:
+
+                * ``terminated``, bool ``[num_envs]``: the step ended its episode, beyond which there is no reward;
+                * ``truncated``, bool ``[num_envs]``, may be left out: something else ended it;
+                * ``next_obs`` (``next_`` and a name of ``next_of``): the observation after the step, which is read only
+                  where an episode ends, and must then be its last and not the next one's first;
+                * ``valid``, bool ``[num_envs]``, may be left out: False where this is no step, such as the one in which
+                  Gymnasium's NEXT_STEP vectors reset. It is left out, and a step that waited for it is never drawn.
+
+        Raises:
+            ValueError: An array is missing or not known, or has another shape, or its dtype is not converted. Nothing
+                was added.
+        """
+        ring = self._ring
+        try:
+            if not self._is_linked:
+                if len(arrays) == self._num_given and ring.add(self._take(arrays)) >= 0:
+                    return
+            else:
+                truncated, valid = arrays.get("truncated"), arrays.get("valid")
+                count = self._num_given + (truncated is not None) + (valid is not None)
+                if (
+                    len(arrays) == count
+                    and ring.add_step(
+                        self._take(arrays), self._take_next(arrays), arrays["terminated"], truncated, valid
+                    )
+                    >= 0
+                ):
+                    return
+        except KeyError:
+            pass
+        self._add_converted(arrays)
+
+    def _add_converted(self, arrays: Mapping[str, Any]) -> None:
+        """Any arrays will do that can be meant."""
+        given = {name: value for name, value in flattened(arrays).items() if value is not None}
+        rows = self.num_envs if self._is_linked else None
+        missing = [field.name for field in self.fields if field.name not in given]
+        if self._is_linked:
+            missing += [name for name in (*self._next_names, "terminated") if name not in given]
+        if missing:
+            raise ValueError(f"add was not given {', '.join(missing)}; it takes {self._signature()}")
+        columns = []
+        for field in self.fields:
+            column = array_of(field.name, given.pop(field.name), field.shape, field.dtype, rows)
+            rows = len(column)
+            columns.append(column)
+        followers = [
+            array_of(f"next_{field.name}", given.pop(f"next_{field.name}"), field.shape, field.dtype, rows)
+            for field in self.fields
+            if f"next_{field.name}" in self._next_names
+        ]
+        flags = {
+            name: array_of(name, given.pop(name), (), np.dtype(bool), rows)
+            for name in (FLAGS if self._is_linked else ())
+            if name in given
+        }
+        if given:
+            raise ValueError(f"add does not know {', '.join(given)}; it takes {self._signature()}")
+        if self._is_linked:
+            added = self._ring.add_step(
+                tuple(columns), tuple(followers), flags["terminated"], flags.get("truncated"), flags.get("valid")
+            )
+        else:
+            added = self._ring.add(tuple(columns))
+        assert added >= 0
+
+    def _signature(self) -> str:
+        names = [field.name for field in self.fields] + self._next_names
+        return ", ".join(
+            names + (["terminated", "truncated (optional)", "valid (optional)"] if self._is_linked else [])
+        )
+
+    def sample(self, batch_size: int, beta: float | None = None) -> Batch:
+        """Draws transitions, each with probability ``p / sum p``, with replacement.
+
+        All of a transition is of one moment: what is written over while it is copied is drawn anew.
+
+        Args:
+            batch_size: B.
+            beta: Exponent of the importance weights; by default the replay's.
+
+        Returns:
+            Every field, ``[B, ...]``, as it was added. Of steps in order besides, for the k <= n_step steps from there
+            to the end of the episode: ``"reward"``, float32 ``[B]``, the sum of ``discount ** i`` times their rewards;
+            ``"next_obs"`` (``next_of``), the observation after them; ``"discount"``, float32 ``[B]``, ``discount **
+            k``, or 0 where they end in termination, which is what the value of ``next_obs`` is to be multiplied with;
+            ``"terminated"``, bool ``[B]``, whether they do.
+
+        Raises:
+            ValueError: There is nothing to draw, ``batch_size`` is not positive, or ``beta`` is out of range.
+        """
+        if beta is None:
+            beta = self.beta
+        while (batch := self._sample(batch_size, beta)) is None:
+            self._make_batch(batch_size)
+        if batch is False:
+            raise ValueError(
+                "there is nothing to sample yet; add transitions first"
+                + (
+                    f" (a step can be drawn when {self._ring.lookahead} more were added)"
+                    if self._ring.lookahead
+                    else ""
+                )
+            )
+        return cast("Batch", batch)
+
+    def _make_batch(self, size: int) -> None:
+        """Makes arrays to draw into."""
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
+            raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
+        tickets, weights = np.empty(size, np.int64), np.empty(size, np.float32)
+        columns: list[NDArray[Any] | None] = []
+        followers: list[NDArray[Any] | None] = []
+        arrays: dict[str, NDArray[Any]] = {}
+        for field in self.fields:
+            is_return = self._is_linked and field.name == "reward"
+            columns.append(None if is_return else np.empty((size, *field.shape), field.dtype))
+            has_next = f"next_{field.name}" in self._next_names
+            followers.append(np.empty((size, *field.shape), field.dtype) if has_next else None)
+            if (column := columns[-1]) is not None:
+                arrays[field.name] = column
+            if (follower := followers[-1]) is not None:
+                arrays[f"next_{field.name}"] = follower
+        if self._is_linked:
+            arrays |= {
+                "reward": np.empty(size, np.float32),
+                "discount": np.empty(size, np.float32),
+                "terminated": np.empty(size, np.bool_),
+            }
+        self._ring.adopt(
+            Batch(tickets, weights, arrays),
+            [arrays],
+            tickets,
+            weights,
+            arrays["reward"] if self._is_linked else None,
+            arrays.get("discount") if self._is_linked else None,
+            arrays.get("terminated") if self._is_linked else None,
+            tuple(columns),
+            tuple(followers),
+        )
+
+    def update_priorities(
+        self, batch: Batch | ArrayLike, td_errors: ArrayLike | None = None, *, priorities: ArrayLike | None = None
+    ) -> int:
+        """Gives transitions the priorities that their TD errors say; a uniform replay ignores it.
+
+        Args:
+            batch: What was sampled, or int64 ``[B]``, tickets of it. Of equal tickets the last one's error stays.
+            td_errors: ``[B]``, of either sign: the priority becomes ``(|error| + epsilon) ** alpha``.
+            priorities: ``[B]``, instead of errors: above 0, taken as they are.
+
+        Returns:
+            How many transitions are no longer there, and were skipped.
+
+        Raises:
+            ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0: then nothing was
+                changed.
+        """
+        if self._is_uniform:
+            return 0
+        tickets = batch.tickets if isinstance(batch, Batch) else batch
+        is_priority = td_errors is None
+        values = priorities if is_priority else td_errors
+        skipped = self._update(tickets, values, is_priority)
+        if skipped >= 0:
+            return skipped
+        return self._update_converted(tickets, td_errors, priorities)
+
+    def _update_converted(self, tickets: ArrayLike, td_errors: ArrayLike | None, priorities: ArrayLike | None) -> int:
+        if (td_errors is None) == (priorities is None):
+            raise ValueError("update_priorities takes td_errors or priorities, one of them")
+        name = "priorities" if td_errors is None else "td_errors"
+        which = array_of("tickets", tickets, (), np.dtype(np.int64), None)
+        values = array_of(name, priorities if td_errors is None else td_errors, (), np.dtype(np.float32), len(which))
+        skipped = self._update(which, values, td_errors is None)
+        assert skipped >= 0
+        return skipped
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes all transitions and priorities to a file, while others go on with the replay.
+
+        The file is whole or not there. What is added meanwhile is not in it; what makes place for that is not, either.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        save(Path(path), self._settings, self._arena, self._ring)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Replaces everything by what :meth:`save` wrote; nobody may be using the replay.
+
+        Episodes that were not over when it was saved end there.
+
+        Raises:
+            OSError: There is no such file.
+            ValueError: It is no saved replay, or one of other fields, capacity, n_step, discount or weights.
+        """
+        load(Path(path), self._settings, self._arena, self._ring)
+
+    def flush(self) -> None:
+        """Brings a replay in a file to the disk, so that :meth:`open` trusts it after a power failure, too.
+
+        For when nobody adds any more; others may not have done so.
+        """
+        flush(self._arena)
+
+    def __len__(self) -> int:
+        """Transitions that can be drawn."""
+        return self._ring.live
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory, or of the file."""
+        return self._arena.nbytes
+
+    @property
+    def max_priority(self) -> float:
+        """What new transitions get."""
+        return self._ring.max_priority
+
+    def __repr__(self) -> str:
+        kind = f"steps of {self.num_envs} environments" if self._is_linked else "independent transitions"
+        names = ", ".join(field.name for field in self.fields)
+        return f"PrioritizedReplay({len(self)} of {self.capacity}, {kind}: {names})"
+
+
+def _attached(cls: type[PrioritizedReplay], arena: Memory, settings: Settings) -> PrioritizedReplay:
+    replay = cls.__new__(cls)
+    replay._attach(arena, settings)
+    return replay
+
+
+def _observations_of(specs: Mapping[str, Any]) -> list[str]:
+    if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
+        return []
+    return [name for name in specs if name == "obs" or name.startswith("obs/")]
+
+
+def _spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
+    """The names, with all that is nested in one instead of it."""
+    if isinstance(next_of, str):
+        raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
+    names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
+    return [field for fields in names for field in fields]
+
+
+def _taker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
+    """What takes these entries out of a mapping, as a tuple."""
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda arrays: tuple(arrays[name] for name in names)

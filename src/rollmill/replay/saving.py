@@ -1,0 +1,192 @@
+"""Replays in files: one that everything is kept in, mapped, and copies to go back to.
+
+A mapped file begins with the replay's settings, so that it can be opened knowing nothing else. Processes that are
+killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if the replay
+was flushed last; therefore the file says in which boot it was opened.
+
+A copy is a zip archive of arrays (``numpy.load`` reads it): ``settings.npy``, JSON; ``given.npy``, the number of rows
+ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.npy``, uint8 ``[rows, bytes]``.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import ReplayRing
+from rollmill.replay.memory import Memory, map_of
+from rollmill.replay.settings import Settings
+from rollmill.runtime.arena import Arena, ArenaLayout
+
+__all__ = ["create_file", "flush", "layout_of", "load", "open_file", "save", "write_settings"]
+
+_SETTINGS_BYTES = 65_536
+_MAGIC = b"rollmill replay 1\n"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_CHUNK_BYTES = 1 << 24
+
+
+def layout_of(settings: Settings) -> ArenaLayout:
+    """What a replay's memory is."""
+    layout = ArenaLayout()
+    layout.add("settings", _SETTINGS_BYTES, "uint8")
+    layout.add("boot", 64, "uint8")
+    layout.add("ring", ReplayRing.nbytes(**settings.geometry()), "uint8", page_aligned=True)
+    return layout
+
+
+def write_settings(arena: Memory, settings: Settings) -> None:
+    """Makes the memory known for what it is.
+
+    Raises:
+        ValueError: There are too many fields.
+    """
+    text = _MAGIC + settings.to_json().encode()
+    if len(text) >= _SETTINGS_BYTES:
+        raise ValueError(f"the settings take {len(text)} bytes, and there are {_SETTINGS_BYTES}; have fewer fields")
+    arena["settings"][: len(text)] = np.frombuffer(text, np.uint8)
+
+
+def create_file(layout: ArenaLayout, path: Path) -> Arena:
+    """Memory in a new file.
+
+    Raises:
+        FileExistsError: There is one.
+        rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
+    """
+    if path.exists():
+        raise FileExistsError(
+            f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
+        )
+    arena = Arena.create_file(layout, path)
+    _write_boot(arena, _boot_id())
+    return arena
+
+
+def open_file(path: Path) -> tuple[Arena, Settings]:
+    """Memory that :func:`create_file` made, and what is in it.
+
+    Raises:
+        OSError: There is no such file, or it has another size than its settings say.
+        ValueError: It is no replay's, or not all of it may have reached the disk.
+    """
+    with path.open("rb") as file:
+        head = file.read(_SETTINGS_BYTES)
+    if not head.startswith(_MAGIC):
+        raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
+    settings = Settings.from_json(head[len(_MAGIC) :].rstrip(b"\0").decode())
+    arena = Arena.open_file(layout_of(settings), path)
+    boot = arena["boot"].tobytes().rstrip(b"\0")
+    if boot not in (b"", _boot_id()):
+        arena.close()
+        raise ValueError(
+            f"{path} was open when the machine went down, so not all of it may have reached the disk; start a new one"
+        )
+    _write_boot(arena, _boot_id())
+    return arena, settings
+
+
+def flush(arena: Memory) -> None:
+    """Brings a mapped file to the disk; in memory nothing happens."""
+    _sync(arena)
+    _write_boot(arena, b"")
+    _sync(arena)
+
+
+def _sync(arena: Memory) -> None:
+    map_of(arena).flush()
+
+
+def _write_boot(arena: Memory, boot: bytes) -> None:
+    arena["boot"][:] = 0
+    arena["boot"][: len(boot)] = np.frombuffer(boot, np.uint8)
+
+
+def _boot_id() -> bytes:
+    return _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
+
+
+def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8]:
+    """uint8 ``[capacity, bytes]``: the rows as they lie there."""
+    return arena["ring"][ring.records_at :][: capacity * ring.stride].reshape(capacity, ring.stride)
+
+
+def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
+    """Writes a copy, beside it first.
+
+    Nobody is kept waiting: priorities are taken in one look, rows are copied after it, and those that were given out
+    anew meanwhile get priority zero. What a row needs besides is younger than it, so it is still there if the row is.
+    """
+    capacity = settings.capacity
+    priorities = np.empty(capacity, np.float32)
+    given, maximum = ring.priorities(priorities)
+    rows = _records(arena, ring, capacity)[: min(given, capacity)]
+    aside = path.with_name(path.name + ".new")
+    try:
+        with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
+            _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
+            _write(archive, "records", rows)
+            gone = min(ring.given - given, capacity)
+            priorities[np.arange(given, given + gone) % capacity] = 0
+            _write(archive, "priorities", priorities)
+            _write(archive, "given", np.array(given))
+            _write(archive, "maximum", np.array(maximum))
+        with aside.open("rb") as file:
+            os.fsync(file.fileno())
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+
+
+def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
+    with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+        file.write(header.getvalue())
+        flat = array.reshape(-1).view(np.uint8)
+        for start in range(0, len(flat), _CHUNK_BYTES):
+            file.write(flat[start : start + _CHUNK_BYTES].tobytes())
+
+
+def load(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
+    """Reads a copy into a replay like the one that it is of.
+
+    Raises:
+        OSError: There is no such file.
+        ValueError: It is no copy, or of a replay that differs in what the data depend on.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            found = Settings.from_json(_read(archive, "settings").tobytes().decode())
+            if difference := settings.describe_difference(found):
+                raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
+            priorities = _read(archive, "priorities")
+            given, maximum = int(_read(archive, "given")), float(_read(archive, "maximum"))
+            rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
+            # Nothing is drawn of what is half read, should reading fail.
+            ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)
+            _read(archive, "records", rows)
+            ring.restore(given, priorities, maximum)
+    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is no saved replay ({error})") from error
+
+
+def _read(archive: zipfile.ZipFile, name: str, into: NDArray[np.uint8] | None = None) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+        if into is None:
+            return np.frombuffer(file.read(), dtype).reshape(shape)
+        if shape != into.shape or dtype != into.dtype:
+            raise ValueError(f"{name} is {dtype} {shape} and must be {into.dtype} {into.shape}")
+        flat = into.reshape(-1)
+        for start in range(0, len(flat), _CHUNK_BYTES):
+            chunk = file.read(min(_CHUNK_BYTES, len(flat) - start))
+            flat[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
+        return into

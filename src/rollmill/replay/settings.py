@@ -1,0 +1,178 @@
+"""A replay's settings: checked, written beside the data, and what the native ring is to know of them."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, TypedDict, get_args
+
+from rollmill.replay.fields import Field, FieldSpecs, fields_of
+
+__all__ = ["FLAGS", "Geometry", "Settings", "WeightNormalisation"]
+
+WeightNormalisation = Literal["batch", "global", "none"]
+
+# Said of every step, whatever the fields.
+FLAGS = ("terminated", "truncated", "valid")
+
+_FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
+_MOST_N_STEP = 1024
+
+
+class Geometry(TypedDict):
+    """What the bytes of a replay depend on: arguments of :class:`rollmill.native.ReplayRing`."""
+
+    capacity: int
+    fields: list[tuple[str, list[int], bool]]
+    linked: bool
+    reward: int
+    n_step: int
+    discount: float
+    fanout: int
+    minimum: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """As given to :class:`rollmill.replay.PrioritizedReplay`, which documents them.
+
+    Attributes:
+        specs: The fields as they were given, flattened.
+        next_of: Names of fields of which batches have the next one too.
+
+    Raises:
+        ValueError: One is out of range, or does not fit the others.
+    """
+
+    capacity: int
+    specs: FieldSpecs
+    num_envs: int
+    n_step: int
+    discount: float
+    alpha: float
+    beta: float
+    epsilon: float
+    weights: WeightNormalisation
+    max_priority_decay: float
+    stratified: bool
+    uniform: bool
+    next_of: Sequence[str]
+    fanout: int
+    seed: int
+
+    def __post_init__(self) -> None:
+        self._check_whole("capacity", self.capacity, 1, 2**40)
+        self._check_whole("num_envs", self.num_envs, 1, 2**24)
+        self._check_whole("n_step", self.n_step, 1, _MOST_N_STEP)
+        self._check_whole("seed", self.seed, 0, 2**64 - 1)
+        self._check("discount", self.discount, 0.0, 1.0)
+        self._check("alpha", self.alpha, 0.0, 4.0)
+        self._check("beta", self.beta, 0.0, math.inf)
+        self._check("epsilon", self.epsilon, 1e-12, math.inf, ": with 0, what is learned well is never drawn again")
+        self._check("max_priority_decay", self.max_priority_decay, 1e-6, 1.0)
+        if self.fanout not in _FANOUTS:
+            raise ValueError(f"fanout is {self.fanout!r}; choose one of {', '.join(map(str, _FANOUTS))}")
+        if self.weights not in get_args(WeightNormalisation):
+            raise ValueError(f"weights is {self.weights!r}; choose 'batch', 'global' or 'none'")
+        self._check_fields()
+
+    def _check_fields(self) -> None:
+        all_fields = fields_of(self.specs)
+        names = [field.name for field in all_fields]
+        for name in self.next_of:
+            if name not in names or name in ("reward", *FLAGS):
+                raise ValueError(f"next_of names {name!r}; it may name observations among the fields: {names}")
+            if f"next_{name}" in names:
+                raise ValueError(
+                    f"next_of names {name!r} and there is a field 'next_{name}', too. For steps in order leave the "
+                    "field out, it is made from the next step; for independent transitions give next_of=()"
+                )
+        if not self.is_linked:
+            if self.num_envs != 1:
+                raise ValueError(
+                    f"num_envs is {self.num_envs} for independent transitions, of which add takes any number; "
+                    "leave it 1"
+                )
+            return
+        if ("reward", (), "float32") not in [(field.name, field.shape, str(field.dtype)) for field in all_fields]:
+            raise ValueError(
+                "steps in order need a field 'reward': ((), 'float32'), in which n_step rewards are added up"
+            )
+        if "discount" in names:
+            raise ValueError(
+                "a field is called 'discount', which batches of steps have of their own; name it otherwise"
+            )
+        for field in all_fields:
+            if field.name in FLAGS and (field.shape != () or field.dtype.kind != "b"):
+                raise ValueError(f"field {field.name!r} must be ((), 'bool'), or left out: every step says it anyway")
+        least = self.num_envs * (self.n_step + 2)
+        if self.capacity < least:
+            raise ValueError(
+                f"capacity is {self.capacity}, and n_step={self.n_step} steps of num_envs={self.num_envs} and more "
+                f"have to be there at once; give at least {least}"
+            )
+
+    @staticmethod
+    def _check(name: str, value: Any, least: float, most: float, why: str = "") -> None:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+            raise ValueError(f"{name} is {value!r}; it must be {least:g} to {most:g}{why}")
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value!r}; it must be finite")
+
+    @staticmethod
+    def _check_whole(name: str, value: Any, least: int, most: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether transitions are steps in order."""
+        return bool(self.next_of) or self.n_step > 1
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """What is kept of a transition; flags of steps are not among it."""
+        return tuple(field for field in fields_of(self.specs) if not (self.is_linked and field.name in FLAGS))
+
+    def geometry(self) -> Geometry:
+        """What the native ring is made with."""
+        fields = self.fields
+        return Geometry(
+            capacity=self.capacity,
+            fields=[(field.buffer_format, list(field.shape), field.name in self.next_of) for field in fields],
+            linked=self.is_linked,
+            reward=[field.name for field in fields].index("reward") if self.is_linked else -1,
+            n_step=self.n_step,
+            discount=float(self.discount),
+            fanout=self.fanout,
+            minimum=self.weights == "global" and not self.uniform,
+        )
+
+    def to_json(self) -> str:
+        """For a file; :meth:`from_json` reads it."""
+        specs = {field.name: [list(field.shape), field.dtype.str] for field in fields_of(self.specs)}
+        return json.dumps(asdict(self) | {"specs": specs, "next_of": list(self.next_of)})
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """What :meth:`to_json` wrote.
+
+        Raises:
+            ValueError: It is something else.
+        """
+        try:
+            content = json.loads(text)
+            return cls(**content | {"specs": {name: (tuple(s), d) for name, (s, d) in content["specs"].items()}})
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"these are no settings of a replay ({error})") from error
+
+    def describe_difference(self, other: Settings) -> str:
+        """In which settings that the data depend on two replays differ; empty for none."""
+        mine, others = self.geometry(), other.geometry()
+        names = [name for name in mine if mine[name] != others[name]]  # type: ignore[literal-required]
+        mine_fields, other_fields = self.fields, other.fields
+        if [field.name for field in mine_fields] != [field.name for field in other_fields] and "fields" not in names:
+            names.append("fields")
+        return ", ".join(names)

@@ -1,0 +1,60 @@
+"""``rollmill bench replay``: every figure is there, and peers that are not say why."""
+
+from pathlib import Path
+
+import pytest
+
+from rollmill.benchmarking import replay
+from rollmill.native import tree_alignment
+
+SMALL = {"capacity": 1000, "capacities": (500, 1000), "fanouts": (2, 16), "batches": (4, 8), "workers": (1, 2)}
+
+
+def test_every_figure_is_there(tmp_path: Path) -> None:
+    result = replay.run(0.4, environments=tmp_path, **SMALL)
+    operations = ("sample_us", "update_us", "insert64_us")
+    peers = result["peers"]
+    for name in ("cpprb", "tianshou", "torchrl", "rllib"):
+        assert "--install-peers makes it" in peers[name]["absent"]
+    for times in (result, peers["numpy-binary-tree"], *result["capacity"].values(), *result["batch"].values()):
+        assert all(times[operation] > 0 for operation in operations)
+    ours, numpy = (sum(times[operation] for operation in operations) for times in (result, peers["numpy-binary-tree"]))
+    assert result["ratio_to_best_peer"] == pytest.approx(numpy / ours)
+    assert list(result["fanout"]) == ["2", "16"]
+    for times in result["fanout"].values():
+        assert all(times[place][name] > 0 for place in ("aligned", "unaligned") for name in ("find_us", "update_us"))
+    assert set(result["growth"]) == {"tree_sample", "tree_update", "sample", "update"}
+    assert set(result["load"]) == {"robust", "over_data", "none"}
+    for kinds in result["load"].values():
+        for numbers in kinds.values():
+            assert list(numbers) == ["1", "2"]
+            assert all(report["insert"]["p99_us"] > 0 for report in numbers.values())
+
+
+def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_CHECKOUT", tmp_path)
+    result = replay.run(0.2, **SMALL)
+    assert "measured from a checkout" in result["peers"]["all"]["absent"]
+    assert result["ratio_to_best_peer"] is None
+    assert result["sample_us"] > 0
+
+
+def test_a_peer_that_does_not_import_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / ".venv-peers-replay-cpprb" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setenv(replay.PEERS_VARIABLE, str(tmp_path))
+    result = replay.run(0.2, **SMALL)
+    assert "does not import cpprb; --install-peers mends it" in result["peers"]["cpprb"]["absent"]
+
+
+def test_it_takes_time() -> None:
+    with pytest.raises(ValueError, match="seconds is 0; give a positive number of seconds"):
+        replay.run(0)
+
+
+@pytest.mark.parametrize("changes", [{"capacity": 1}, {"fanout": 3}, {"offset": 2}, {"offset": 64}, {"batch": 0}])
+def test_a_tree_that_makes_no_sense_is_not_measured(changes: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="a power of two from 2 to 256, and offset a multiple of 4 below 64"):
+        tree_alignment(**{"capacity": 100, "fanout": 16, "offset": 0, "batch": 8, **changes}, seconds=0.01)

@@ -1,0 +1,312 @@
+"""Independent transitions: what comes back, how often, with which weight, and what is refused."""
+
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from rollmill.replay import PrioritizedReplay
+
+SCALAR = {"x": ((), "int64")}
+
+
+def filled(capacity=100, count=100, **settings):
+    replay = PrioritizedReplay(capacity, SCALAR, **settings)
+    replay.add(x=np.arange(count))
+    return replay
+
+
+def test_a_private_replay_is_for_one_process():
+    replay = filled(shared=False)
+    assert (replay.sample(8)["x"] < 100).all()
+    assert replay.view().sample(8).tickets.shape == (8,)
+    with pytest.raises(ValueError, match="this replay is of one process; make it without shared=False"):
+        pickle.dumps(replay)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_more_than_there_is_memory_is_refused(shared):
+    with pytest.raises(MemoryError, match="Give a smaller capacity, smaller fields"):
+        PrioritizedReplay(2**40, {"x": ((1000,), "float64")}, shared=shared)
+
+
+def test_importing_it_imports_no_torch():
+    code = "import sys, rollmill.replay; assert not {'torch', 'gymnasium'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    "dtype", ["bool", "int8", "uint8", "int16", "uint32", "int64", "float16", "float32", "float64"]
+)
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (4,), (8,), (7, 5), (2, 33, 3)])
+def test_every_shape_and_dtype_comes_back(dtype, shape):
+    replay = PrioritizedReplay(37, {"a": (shape, dtype), "b": ((), "uint8"), "ticket": ((), "int64")})
+    random = np.random.default_rng(0)
+    kept = {}
+    count = 0
+    for size in (5, 1, 37, 20, 36):
+        a = random.integers(0, 2, (size, *shape)) if dtype == "bool" else random.integers(0, 100, (size, *shape))
+        a = a.astype(dtype)
+        tickets = np.arange(count, count + size)
+        replay.add(a=a, b=(tickets % 251).astype(np.uint8), ticket=tickets)
+        kept |= dict(zip(tickets.tolist(), a, strict=True))
+        count += size
+        batch = replay.sample(50)
+        assert batch["a"].dtype == dtype
+        assert batch["a"].shape == (50, *shape)
+        for i, ticket in enumerate(batch.tickets.tolist()):
+            assert count - 37 <= ticket < count
+            assert batch["ticket"][i] == ticket
+            assert batch["b"][i] == ticket % 251
+            np.testing.assert_array_equal(batch["a"][i], kept[ticket])
+
+
+@pytest.mark.parametrize("stratified", [False, True])
+def test_draws_follow_the_priorities(stratified):
+    size, draws = 300, 400
+    replay = filled(size, size, alpha=0.7, epsilon=1e-3, stratified=stratified)
+    error = np.where(np.arange(size) % 10 == 0, 0.01, 1.0)
+    replay.update_priorities(np.arange(size), error)
+    p = (error + 1e-3) ** 0.7
+    counts = np.zeros(size)
+    for _ in range(draws):
+        np.add.at(counts, replay.sample(256)["x"], 1)
+    expected = draws * 256 * p / p.sum()
+    chi2 = float(((counts - expected) ** 2 / expected).sum()) / (size - 1)
+    # Five standard deviations; strata only make it less.
+    assert chi2 < 1 + 5 * (2 / (size - 1)) ** 0.5
+    if not stratified:
+        assert chi2 > 1 - 5 * (2 / (size - 1)) ** 0.5
+
+
+@pytest.mark.parametrize("weights", ["batch", "global", "none"])
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_weights_are_those_of_the_paper(weights, beta):
+    random = np.random.default_rng(3)
+    replay = PrioritizedReplay(500, SCALAR, weights=weights, alpha=0.6, epsilon=1e-2)
+    replay.add(x=np.arange(300))  # not full: N is 300
+    error = random.exponential(size=300)
+    replay.update_priorities(np.arange(300), error)
+    p = (error + 1e-2) ** 0.6
+    all_weights = (300 * p / p.sum()) ** -beta
+    batch = replay.sample(64, beta=beta)
+    expected = all_weights[batch["x"]]
+    if weights != "none":
+        expected = expected / (expected if weights == "batch" else all_weights).max()
+    np.testing.assert_allclose(batch.weights, expected, rtol=1e-5)
+
+
+def test_new_transitions_get_the_highest_priority_and_the_oldest_go():
+    replay = filled(4, 4, alpha=1.0)
+    replay.update_priorities([0, 1, 2, 3], [1.0, 2.0, 8.0, 4.0])
+    assert replay.max_priority == pytest.approx(8.0)
+    replay.add(x=[4])
+    counts = np.bincount(replay.sample(20_000)["x"], minlength=5)
+    assert counts[0] == 0
+    np.testing.assert_allclose(counts[1:] / 20_000, np.array([2, 8, 4, 8]) / 22, atol=0.02)
+
+
+def test_the_highest_priority_decays():
+    replay = filled(alpha=1.0, max_priority_decay=0.5)
+    replay.update_priorities([0], [8.0])
+    for expected in (4.0, 2.0, 1.0):
+        replay.update_priorities([1], [0.5])
+        assert replay.max_priority == pytest.approx(expected)
+
+
+def test_a_late_update_does_nothing():
+    replay = filled(10, 10)
+    tickets = replay.sample(32).tickets.copy()
+    replay.add(x=np.arange(10, 20))
+    assert replay.update_priorities(tickets, np.full(32, 100.0)) == 32
+    assert replay.max_priority == 1.0
+    replay.add(x=np.arange(5))
+    assert replay.update_priorities(np.arange(25), np.zeros(25)) == 15
+    assert replay.update_priorities([-1, -(2**63), 25, 2**63 - 1], np.ones(4)) == 4
+    assert len(replay) == 10
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e30])
+def test_errors_that_give_no_priority_are_refused_before_anything_is_written(bad):
+    replay = filled(alpha=1.0)
+    before, after = np.empty(100, np.float32), np.empty(100, np.float32)
+    replay._ring.priorities(before)
+    with pytest.raises(ValueError, match=r"td_errors\[2\] is .*Nothing was updated; look for a loss that diverges"):
+        replay.update_priorities(np.arange(4), np.array([1, 2, bad, 4], np.float32))
+    replay._ring.priorities(after)
+    np.testing.assert_array_equal(before, after)
+    assert replay.max_priority == 1.0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0, 0.0])
+def test_priorities_can_be_given_as_they_are(bad):
+    replay = filled()
+    assert replay.update_priorities(np.arange(3), priorities=np.array([1, 2, 3])) == 0
+    assert replay.max_priority == 3.0
+    with pytest.raises(ValueError, match=r"priorities\[1\] is .*must be above 0"):
+        replay.update_priorities(np.arange(2), priorities=np.array([1, bad], np.float32))
+
+
+def test_errors_count_by_their_magnitude():
+    replay = filled(2, 2, alpha=1.0)
+    replay.update_priorities([0, 1], [-3.0, 3.0])
+    priorities = np.empty(2, np.float32)
+    replay._ring.priorities(priorities)
+    assert priorities[0] == priorities[1] == pytest.approx(3.0)
+
+
+def test_of_equal_tickets_the_last_error_stays():
+    replay = filled(3, 3, alpha=1.0, epsilon=0.5)
+    replay.update_priorities([1, 1, 1], [7.0, 9.0, 2.0])
+    priorities = np.empty(3, np.float32)
+    replay._ring.priorities(priorities)
+    assert priorities[1] == 2.5
+
+
+def test_a_uniform_replay_ignores_errors():
+    replay = filled(uniform=True)
+    assert replay.update_priorities(np.arange(100), np.arange(100.0)) == 0
+    batch = replay.sample(50_000)
+    assert (batch.weights == 1).all()
+    assert np.bincount(batch["x"], minlength=100).min() > 350
+
+
+def test_the_same_seed_draws_the_same():
+    draws = [[filled(seed=seed).sample(64)["x"].tolist() for _ in range(2)] for seed in (1, 1, 2)]
+    assert draws[0] == draws[1] != draws[2]
+    replay = filled()
+    assert replay.sample(64)["x"].tolist() != replay.view().sample(64)["x"].tolist()
+
+
+def test_arrays_of_a_batch_are_used_again_only_when_nobody_holds_them():
+    replay = filled()
+    batch = replay.sample(8)
+    x, tickets = batch["x"], batch.tickets.copy()
+    holders = [batch, batch["x"], batch.weights, batch.tickets[2:], memoryview(batch["x"]), batch._arrays]
+    copy = x.copy()
+    while holders:
+        for _ in range(20):
+            replay.sample(8)
+        np.testing.assert_array_equal(x, copy)
+        holders.pop()
+        if holders:
+            batch = None
+    del x
+    address = replay.sample(8)["x"].ctypes.data
+    assert address == replay.sample(8)["x"].ctypes.data
+    assert len(tickets) == 8
+    many = [replay.sample(8) for _ in range(40)]  # more than are kept
+    assert len({batch["x"].ctypes.data for batch in many}) == 40
+    for batch in many:
+        np.testing.assert_array_equal(batch["x"], batch.tickets)
+
+
+def test_what_can_be_meant_is_converted():
+    replay = PrioritizedReplay(10, {"obs": {"a": ((2,), "float32"), "b": ((), "int64")}}, next_of=())
+    replay.add(obs={"a": np.ones((3, 2)), "b": [1, 2, 3]})
+    replay.add(**{"obs/a": np.ones((4, 4), np.float32)[::2, ::2], "obs/b": np.arange(2, dtype=np.int32)})
+    replay.add(obs={"a": [1.0, 1.0], "b": 7})  # one
+    assert len(replay) == 6
+    batch = replay.sample(100)
+    assert (batch["obs/a"] == 1).all()
+    assert set(batch["obs/b"].tolist()) == {0, 1, 2, 3, 7}
+    assert sorted(batch) == ["obs/a", "obs/b"]
+    assert "100 transitions" in repr(batch)
+    assert "6 of 10, independent transitions: obs/a, obs/b" in repr(replay)
+    assert replay.nbytes > 0
+
+
+FIELDS = {"obs": ((2,), "float32"), "reward": ((), "float32")}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"obs": np.zeros((2, 2))},
+            "add was not given reward, next_obs, terminated; it takes obs, reward, next_obs, t",
+        ),
+        ({"obs": np.zeros((3, 2))}, r"obs has shape \[3, 2\]; give \[2, 2\]"),
+        ({"obs": np.zeros((2, 2), complex)}, "obs has dtype complex128, which is not converted to float32"),
+        ({"terminated": np.zeros(2, int)}, "terminated has dtype int64, which is not converted to bool; give bool"),
+        ({"action": np.zeros(2)}, "add does not know action; it takes obs, reward, next_obs, terminated, truncated"),
+    ],
+)
+def test_what_add_refuses(arguments, message):
+    replay = PrioritizedReplay(100, FIELDS, num_envs=2)
+    whole = {"obs": np.zeros((2, 2)), "reward": [0, 0.0], "terminated": [True, True], "next_obs": np.zeros((2, 2))}
+    with pytest.raises(ValueError, match=message):
+        replay.add(**(arguments if "not given" in message else whole | arguments))
+    assert len(replay) == 0
+    replay.add(**whole)
+    assert len(replay) == 2
+
+
+def test_more_at_once_than_there_is_room_for_is_refused():
+    with pytest.raises(ValueError, match="11 rows at once do not fit a capacity of 10"):
+        filled(10, 11)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"capacity": 0}, "capacity is 0; it must be a whole number from 1"),
+        ({"capacity": 1.5}, "capacity is 1.5"),
+        ({"capacity": 3}, "capacity is 3, and n_step=1 steps of num_envs=2 and more have to be there"),
+        ({"num_envs": 0}, "num_envs is 0"),
+        ({"n_step": 0}, "n_step is 0"),
+        ({"n_step": True}, "n_step is True"),
+        ({"discount": 1.1}, "discount is 1.1; it must be 0 to 1"),
+        ({"discount": float("nan")}, "discount is nan"),
+        ({"alpha": -0.1}, "alpha is -0.1"),
+        ({"beta": -1}, "beta is -1"),
+        ({"beta": float("inf")}, "beta is inf; it must be finite"),
+        ({"epsilon": 0.0}, "epsilon is 0.0; .* never drawn again"),
+        ({"max_priority_decay": 0.0}, "max_priority_decay is 0.0"),
+        ({"fanout": 3}, "fanout is 3; choose one of 2, 4"),
+        ({"weights": "sum"}, "weights is 'sum'; choose 'batch', 'global' or 'none'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"next_of": "obs"}, r"next_of is 'obs'; give a sequence of names, such as \('obs',\)"),
+        ({"next_of": ["image"]}, "next_of names 'image'; it may name observations among the fields"),
+        ({"next_of": ["reward"]}, "next_of names 'reward'"),
+        ({"next_of": ()}, "num_envs is 2 for independent transitions"),
+        ({"fields": {}}, "fields is empty"),
+        ({"fields": {"obs": 3}}, "field 'obs' is 3; give"),
+        ({"fields": {"obs": ((2,), "O")}}, "field 'obs' has dtype object"),
+        ({"fields": {"obs": ((0,), "int8")}}, "field 'obs' has shape"),
+        ({"fields": {"obs": ((2**20, 2**11), "uint8")}}, "field 'obs' has 2 GiB"),
+        ({"fields": {"obs": ((), "int8")}}, "steps in order need a field 'reward'"),
+        ({"fields": {"obs": ((), "int8"), "reward": ((), "float64")}}, "steps in order need a field 'reward'"),
+        ({"fields": {**FIELDS, "discount": ((), "float32")}}, "a field is called 'discount'"),
+        ({"fields": {**FIELDS, "truncated": ((), "int8")}}, "field 'truncated' must be"),
+        ({"fields": {**FIELDS, "next_obs": ((2,), "float32")}, "next_of": ["obs"]}, "there is a field 'next_obs', too"),
+    ],
+)
+def test_what_is_refused_to_begin_with(changes, message):
+    arguments = {"capacity": 100, "fields": FIELDS, "num_envs": 2, **changes}
+    with pytest.raises(ValueError, match=message):
+        PrioritizedReplay(**arguments)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+def test_a_batch_has_a_size(size):
+    with pytest.raises((ValueError, TypeError), match=r"batch_size|incompatible"):
+        filled().sample(size)
+
+
+def test_what_sample_and_update_refuse():
+    replay = filled()
+    with pytest.raises(ValueError, match="beta is -1"):
+        replay.sample(4, beta=-1)
+    with pytest.raises(ValueError, match="there is nothing to sample yet; add transitions first"):
+        PrioritizedReplay(10, SCALAR).sample(4)
+    with pytest.raises(ValueError, match=r"td_errors has shape \[3\]; give \[4\]"):
+        replay.update_priorities(replay.sample(4), np.zeros(3))
+    with pytest.raises(ValueError, match="td_errors or priorities, one of them"):
+        replay.update_priorities([1], [1.0], priorities=[1.0])
+    with pytest.raises(ValueError, match="td_errors or priorities, one of them"):
+        replay.update_priorities([1])
+    with pytest.raises(KeyError, match="the batch has no 'y'; it has 'x'"):
+        replay.sample(4)["y"]

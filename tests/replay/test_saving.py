@@ -1,0 +1,172 @@
+"""Replays in files: copies, and mapped ones."""
+
+import multiprocessing
+import time
+import zipfile
+
+import numpy as np
+import pytest
+
+from rollmill.replay import PrioritizedReplay, saving
+
+FIELDS = {"obs": ((3,), "float32"), "action": ((), "int64"), "reward": ((), "float32")}
+
+
+def make(**changes):
+    return PrioritizedReplay(**{"capacity": 50, "fields": FIELDS, "num_envs": 2, "n_step": 2, "alpha": 1.0, **changes})
+
+
+def add(replay, first, count):
+    for t in range(first, first + count):
+        replay.add(
+            obs=np.full((2, 3), t, np.float32),
+            action=[t, t + 1000],
+            reward=[1.0, 2.0],
+            terminated=[t % 7 == 6, False],
+            truncated=[False, t % 5 == 4],
+            next_obs=np.full((2, 3), t + 0.5, np.float32),
+        )
+
+
+def content(replay):
+    """Everything that can be drawn: ticket -> what comes of it."""
+    batch = replay.sample(20_000)
+    names = [name for name in batch if name != "action"]
+    return {
+        ticket: (batch["action"][i], *(batch[name][i].tobytes() for name in names))
+        for i, ticket in enumerate(batch.tickets.tolist())
+    }
+
+
+def priorities_of(replay):
+    out = np.empty(replay.capacity, np.float32)
+    replay._ring.priorities(out)
+    return out
+
+
+@pytest.mark.parametrize("count", [4, 60])
+def test_a_copy_brings_everything_back(tmp_path, count):
+    replay = make()
+    add(replay, 0, count)
+    replay.update_priorities(replay.sample(10), np.linspace(0.1, 3, 10))
+    replay.save(tmp_path / "copy")
+    other = make(seed=5, beta=0.7)
+    add(other, 500, 13)
+    other.load(tmp_path / "copy")
+    assert content(other) == content(replay)
+    np.testing.assert_array_equal(priorities_of(other), priorities_of(replay))
+    assert (len(other), other.max_priority) == (len(replay), replay.max_priority)
+    # What comes after follows nothing that was saved.
+    add(other, 1000, 20)
+    for action, *_ in content(other).values():
+        assert action >= 0
+    assert other._ring.verify()
+
+
+def test_a_copy_made_while_others_add_holds_nothing_torn(tmp_path):
+    replay = PrioritizedReplay(20_000, {"a": ((50,), "int64"), "b": ((), "int64")})
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=_add_forever, args=(replay,), daemon=True)
+    child.start()
+    while replay._ring.given < 20_000:
+        pass
+    for _ in range(5):
+        replay.save(tmp_path / "copy")
+        other = PrioritizedReplay(20_000, {"a": ((50,), "int64"), "b": ((), "int64")})
+        other.load(tmp_path / "copy")
+        batch = other.sample(20_000)
+        assert (batch["a"] == batch["b"][:, None]).all()
+        assert 0 < len(other) <= 20_000
+    child.kill()
+    child.join()
+
+
+def _add_forever(replay):
+    for i in range(10**9):
+        number = np.arange(100) + i * 100
+        replay.add(a=np.repeat(number[:, None], 50, 1), b=number)
+        time.sleep(0.002)  # else there is nothing left by then of what was there at first
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"capacity": 51}, "capacity"),
+        ({"n_step": 1}, "n_step"),
+        ({"fields": {**FIELDS, "action": ((), "int32")}}, "fields"),
+        ({"fields": {**{("act" if k == "action" else k): v for k, v in FIELDS.items()}}}, "fields"),
+        ({"discount": 0.9}, "discount"),
+    ],
+)
+def test_a_copy_of_another_replay_is_refused(tmp_path, changes, difference):
+    replay = make()
+    add(replay, 0, 5)
+    replay.save(tmp_path / "copy")
+    other = make(**changes)
+    with pytest.raises(ValueError, match=f"is of a replay with other {difference}; make one like it"):
+        other.load(tmp_path / "copy")
+
+
+def test_what_is_no_copy_is_refused(tmp_path):
+    (tmp_path / "text").write_text("no zip")
+    with pytest.raises(ValueError, match="is no saved replay"):
+        make().load(tmp_path / "text")
+    with zipfile.ZipFile(tmp_path / "empty", "w"):
+        pass
+    with pytest.raises(ValueError, match="is no saved replay"):
+        make().load(tmp_path / "empty")
+    with pytest.raises(FileNotFoundError):
+        make().load(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError):
+        make().save(tmp_path / "nowhere" / "copy")
+
+
+def test_a_file_is_opened_again(tmp_path):
+    path = tmp_path / "replay"
+    replay = make(path=path)
+    add(replay, 0, 60)
+    before, priorities = content(replay), priorities_of(replay)
+    replay.flush()
+    del replay
+    again = PrioritizedReplay.open(path)
+    assert content(again) == before
+    np.testing.assert_array_equal(priorities_of(again), priorities)
+    assert (again.capacity, again.num_envs, [field.name for field in again.fields]) == (50, 2, list(FIELDS))
+    add(again, 100, 5)
+    with pytest.raises(FileExistsError, match=r"open it with PrioritizedReplay\.open, delete it, or name another"):
+        make(path=path)
+
+
+def test_a_file_that_was_open_when_the_machine_went_down_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "replay"
+    replay = make(path=path)
+    add(replay, 0, 10)
+    assert len(PrioritizedReplay.open(path)) == len(replay)  # the same boot: killed processes leave it whole
+    boot = tmp_path / "boot_id"
+    boot.write_text("another\n")
+    monkeypatch.setattr(saving, "_BOOT_ID", boot)
+    with pytest.raises(ValueError, match="was open when the machine went down"):
+        PrioritizedReplay.open(path)
+    replay.flush()
+    assert len(PrioritizedReplay.open(path)) == len(replay)
+
+
+def test_what_is_no_replay_is_not_opened(tmp_path):
+    (tmp_path / "text").write_text("hello")
+    with pytest.raises(ValueError, match="is no replay's file; a copy made by save is read by load"):
+        PrioritizedReplay.open(tmp_path / "text")
+    (tmp_path / "odd").write_bytes(saving._MAGIC + b'{"capacity": 3}')
+    with pytest.raises(ValueError, match="these are no settings of a replay"):
+        PrioritizedReplay.open(tmp_path / "odd")
+    replay = make(path=tmp_path / "short")
+    del replay
+    with open(tmp_path / "short", "r+b") as file:
+        file.truncate(70_000)
+    with pytest.raises(OSError, match="70000 bytes"):
+        PrioritizedReplay.open(tmp_path / "short")
+
+
+def test_too_many_fields_do_not_fit(tmp_path):
+    fields = {f"field{i:0500d}": ((), "int8") for i in range(200)}
+    with pytest.raises(ValueError, match="have fewer fields"):
+        PrioritizedReplay(10, fields)
