@@ -308,7 +308,7 @@ class PrioritizedReplay:
                 self._make_batch(batch_size)
         except TypeError:
             raise ValueError(
-                f"batch_size is {batch_size!r} and beta {beta!r}; they must be a whole number of at least 1 and a number"
+                f"batch_size is {batch_size!r} and beta {beta!r}; give a whole number of at least 1, and a number"
             ) from None
         if batch is False:
             raise ValueError(
