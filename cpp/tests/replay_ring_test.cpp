@@ -21,7 +21,7 @@ using rollmill::testing::SharedMemory;
 
 namespace {
 
-constexpr std::size_t words = 9;  // of the wide field
+constexpr std::size_t words = 129;  // of the wide field: long enough to copy for others to come in between
 
 struct Ring {
     explicit Ring(const RingShape& shape)
@@ -168,12 +168,12 @@ TEST(replay_ring_never_gives_mixed_transitions) {
         threads.emplace_back([&, i] {
             ReplayRing view = r.ring;
             Random random{i, 0};
-            Drawn drawn(16);
-            for (int j = 0; j < 1500; ++j) {
+            Drawn drawn(512);
+            for (int j = 0; j < 200; ++j) {
                 CHECK(drawn.draw(view, random));
                 drawn.check_tickets();
-                const std::vector<float> priorities(16, static_cast<float>(random.uniform() + 1e-3));
-                view.update(drawn.tickets.data(), priorities.data(), 16, 1.0);
+                const std::vector<float> priorities(512, static_cast<float>(random.uniform() + 1e-3));
+                view.update(drawn.tickets.data(), priorities.data(), 512, 1.0);
             }
             stop.store(true);
         });
@@ -196,9 +196,9 @@ TEST(replay_ring_never_gives_mixed_steps) {
             threads.emplace_back([&, i] {
                 ReplayRing view = r.ring;
                 Random random{i, 0};
-                Drawn drawn(16);
+                Drawn drawn(256);
                 int draws = 0;
-                while (draws < 400)
+                while (draws < 100)
                     if (drawn.draw(view, random)) {
                         drawn.check_steps(n_step);
                         ++draws;

@@ -290,9 +290,9 @@ def test_what_is_refused_to_begin_with(changes, message):
         PrioritizedReplay(**arguments)
 
 
-@pytest.mark.parametrize("size", [0, -1, True, 1.5])
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, "8"])
 def test_a_batch_has_a_size(size):
-    with pytest.raises((ValueError, TypeError), match=r"batch_size|incompatible"):
+    with pytest.raises(ValueError, match=r"batch_size is .* whole number of at least 1"):
         filled().sample(size)
 
 

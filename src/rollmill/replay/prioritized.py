@@ -303,8 +303,13 @@ class PrioritizedReplay:
         """
         if beta is None:
             beta = self.beta
-        while (batch := self._sample(batch_size, beta)) is None:
-            self._make_batch(batch_size)
+        try:
+            while (batch := self._sample(batch_size, beta)) is None:
+                self._make_batch(batch_size)
+        except TypeError:
+            raise ValueError(
+                f"batch_size is {batch_size!r} and beta {beta!r}; give a whole number of at least 1, and a number"
+            ) from None
         if batch is False:
             raise ValueError(
                 "there is nothing to sample yet; add transitions first"
