@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rollmill.tuning.model import Allocation, Floats, StageCosts, Workload, predict, upper_bound
 from rollmill.tuning.simulate import simulate
 
-__all__ = ["Candidate", "Space", "choose", "distance", "exhaustive", "rank", "simulated"]
+__all__ = ["Candidate", "Space", "choose", "distance", "exhaustive", "rank", "search", "simulated"]
 
 # Groups of a rollout worker, and environments of a group, that are looked at where they are free.
 _GROUPS_PER_WORKER = (1, 2, 3, 4, 6, 8)
@@ -30,6 +30,8 @@ _ENVS_PER_GROUP = (1, 2, 4, 8, 16, 32, 64)
 # How much faster an allocation must be than one that is nearer to the preset.
 _WORTH_IT = 1.02
 _DEARER = 1.2
+_SIMULATED = 16
+_CLIMBS = 4
 _NEAR, _LOOKED_AT_FIRST, _LOOKED_AT_CLOSELY = 0.95, 4096, 8192
 
 
@@ -47,6 +49,7 @@ class Space:
         most_envs: Where they are free.
         preset: What would be used without tuning.
         in_whole_batches: In lockstep, groups of an inference batch; their number must be a multiple.
+        groups_per_worker: As many on each rollout worker; None leaves it open.
     """
 
     cores: int
@@ -58,6 +61,7 @@ class Space:
     most_envs: int
     preset: Allocation
     in_whole_batches: int = 1
+    groups_per_worker: int | None = None
 
     @classmethod
     def of(
@@ -69,6 +73,7 @@ class Space:
         learner_cores: Sequence[int] = (1,),
         fixed: frozenset[str] = frozenset(),
         most_envs: int | None = None,
+        groups_per_worker: int | None = None,
     ) -> Space:
         """All that the regime leaves free.
 
@@ -79,6 +84,7 @@ class Space:
             learner_cores: Cores that a learner of this regime can use.
             fixed: Fields of :class:`Allocation` that keep the preset's value.
             most_envs: Where environments are free; by default four times the preset's, or 16 a core.
+            groups_per_worker: What the user has set.
         """
         is_lockstep = workload.regime == "lockstep"
         envs_fixed = is_lockstep or "num_envs" in fixed
@@ -100,25 +106,54 @@ class Space:
             most_envs=most_envs or max(4 * preset.num_envs, 16 * cores),
             preset=preset,
             in_whole_batches=workload.groups_per_batch if is_lockstep else 1,
+            groups_per_worker=groups_per_worker,
         )
 
     def allocations(self) -> Allocation:
         """All of them, as integer arrays ``[K]``; K is at least 1: the preset's is among them."""
-        rows: list[tuple[int, ...]] = []
+        rows: list[tuple[int, ...]] = [tuple(self.preset)]
         for envs_per_group, workers in itertools.product(self.envs_per_group, self.rollout_workers):
             filled = [workers * groups * envs_per_group for groups in _GROUPS_PER_WORKER]
-            totals = self.num_envs or {n for n in (*filled, self.preset.num_envs) if n <= self.most_envs}
-            for num_envs in totals:
-                if num_envs % envs_per_group or num_envs // envs_per_group < workers:
+            for num_envs in self.num_envs or {*filled, self.preset.num_envs}:
+                if not self._has_groups(workers, num_envs, envs_per_group):
                     continue
-                groups = num_envs // envs_per_group
-                for policy_workers, learner_cores in itertools.product(self.policy_workers, self.learner_cores):
-                    if groups % self.in_whole_batches or groups // self.in_whole_batches < policy_workers:
-                        continue
-                    rows.append((workers, policy_workers, learner_cores, num_envs, envs_per_group))
-        rows.append(tuple(self.preset))
+                most = num_envs // envs_per_group // self.in_whole_batches
+                served = itertools.takewhile(lambda n, most=most: n <= most, self.policy_workers)  # type: ignore[misc]
+                rows += [
+                    (workers, policy_workers, learner_cores, num_envs, envs_per_group)
+                    for policy_workers, learner_cores in itertools.product(served, self.learner_cores)
+                ]
         table = np.array(sorted(set(rows)), np.int64)
         return Allocation(*table.T)
+
+    def neighbours(self, of: Allocation) -> list[Allocation]:
+        """Those that are one step away: the next number of one kind of process, or of groups, or other groups."""
+        near: list[Allocation] = []
+        for name in ("rollout_workers", "policy_workers", "learner_cores"):
+            near += [of._replace(**{name: value}) for value in _next_to(getattr(of, name), getattr(self, name))]
+        for size in _next_to(of.envs_per_group, self.envs_per_group):
+            near.append(of._replace(envs_per_group=size))
+            near.append(of._replace(envs_per_group=size, num_envs=of.num_groups * size))
+        for change in (-of.rollout_workers, of.rollout_workers):
+            near.append(of._replace(num_envs=of.num_envs + change * of.envs_per_group))
+        return [
+            a
+            for a in near
+            if self._has_groups(a.rollout_workers, a.num_envs, a.envs_per_group)
+            and (a.num_envs in self.num_envs or not self.num_envs)
+            and a.policy_workers <= a.num_groups // self.in_whole_batches
+        ]
+
+    def _has_groups(self, workers: int, num_envs: int, envs_per_group: int) -> bool:
+        """Whether each worker has what it must have, and there are not too many."""
+        groups = num_envs // envs_per_group
+        return (
+            0 < num_envs <= (self.most_envs if not self.num_envs else num_envs)
+            and num_envs % envs_per_group == 0
+            and groups >= workers
+            and self.groups_per_worker in (None, groups / workers)
+            and groups % self.in_whole_batches == 0
+        )
 
 
 class Candidate(NamedTuple):
@@ -191,6 +226,24 @@ def choose(candidates: Sequence[Candidate], preset: Allocation) -> Candidate:
     return min(good, key=lambda c: (distance(c.allocation, preset), -c.steps_per_second))
 
 
+def search(costs: StageCosts, workload: Workload, space: Space) -> Candidate:
+    """The best by model and simulation, in seconds whatever the number of cores.
+
+    The simulation of the model's best is where a climb begins, since the model is a few per cent off near ties.
+    """
+    seen = {
+        c.allocation: c for c in simulated(costs, workload, rank(costs, workload, space, count=_SIMULATED), space.cores)
+    }
+    for _ in range(_CLIMBS):
+        top = max(seen.values(), key=lambda c: c.steps_per_second)
+        fresh = [Candidate(a, 0.0) for a in space.neighbours(top.allocation) if a not in seen]
+        climbed = simulated(costs, workload, fresh, space.cores)
+        seen.update({c.allocation: c for c in climbed})
+        if all(c.steps_per_second <= top.steps_per_second for c in climbed):
+            break
+    return choose(list(seen.values()), space.preset)
+
+
 def simulated(
     costs: StageCosts, workload: Workload, candidates: Sequence[Candidate], cores: int, *, rounds: float = 3.0
 ) -> list[Candidate]:
@@ -236,6 +289,12 @@ def exhaustive(
             best = Candidate(allocation, speed)
     assert best is not None
     return best
+
+
+def _next_to(value: int, options: Sequence[int]) -> list[int]:
+    """The next smaller and the next larger one."""
+    smaller, larger = [n for n in options if n < value], [n for n in options if n > value]
+    return [*smaller[-1:], *larger[:1]]
 
 
 def _counts(most: int, fineness: int) -> tuple[int, ...]:

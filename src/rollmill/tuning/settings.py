@@ -19,7 +19,6 @@ __all__ = ["SettingsFileError", "allocation_of", "read_settings", "settings_of",
 
 _FIELDS = {
     "rollout.num_workers": "rollout_workers",
-    "rollout.groups_per_worker": "envs_per_group",
     "inference.num_workers": "policy_workers",
     "learner.threads": "learner_cores",
     "learner.num_learners": "learner_cores",
@@ -94,6 +93,7 @@ def space_of(
         learner_cores=[n * step for n in _LEARNER_CORES if n * step <= cores or n == 1] if learner_on_cpu else [1],
         fixed=frozenset(field for key, field in _FIELDS.items() if key in given),
         most_envs=most_envs,
+        groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,
     )
 
 

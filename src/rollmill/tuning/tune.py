@@ -32,8 +32,8 @@ from rollmill.tuning.curves import Balance, CurveError, Curves, balance, whole_c
 from rollmill.tuning.model import Allocation, StageCosts, Workload
 from rollmill.tuning.profile import Demand, NetworkTimes, demand_of, fit_costs, network_times, workload_of
 from rollmill.tuning.report import Change, changes, curves_of, describe_allocation, draw, limit_sentence
-from rollmill.tuning.search import Candidate, Space, choose, distance, rank, simulated
-from rollmill.tuning.settings import settings_of, space_of
+from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
+from rollmill.tuning.settings import SettingsFileError, settings_of, space_of, under
 from rollmill.tuning.trials import Slice, Trial
 
 __all__ = ["TUNED_FILE", "Tuning", "tune"]
@@ -175,6 +175,8 @@ def tune(
         ProcessFailed: The preset's own run failed.
     """
     begun = time.monotonic()
+    if output is not None:
+        _check_can_be_written(overrides)
     if not isinstance(preset, str):
         preset = register_factory(preset)
     config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
@@ -190,6 +192,15 @@ def tune(
     if output is not None:
         tuning.write(output)
     return tuning
+
+
+def _check_can_be_written(overrides: dict[str, object]) -> None:
+    try:
+        json.dumps(overrides)
+    except (TypeError, ValueError) as error:
+        raise SettingsFileError(
+            f"a setting cannot be written to {TUNED_FILE} ({error}): leave output out, and train with tuning.settings."
+        ) from error
 
 
 def _by_curves(config: Config, name: str, overrides: dict[str, object], curves: Curves, begun: float) -> Tuning:
@@ -226,7 +237,7 @@ def _by_curves(config: Config, name: str, overrides: dict[str, object], curves: 
         "both": "both sides are always busy: the cores are the limit",
     }
     return Tuning(
-        settings={**overrides, **settings_of(chosen, config)},
+        settings=under(overrides, settings_of(chosen, config)),
         allocation=chosen,
         preset=preset,
         steps_per_second=solution.steps_per_second,
@@ -320,6 +331,9 @@ class _Tuner:
             tried = [reference]
             costs = self._costs(tried, workload, times)
             self._say(limit_sentence(costs, workload, space.preset, self._cores))
+            if self._cores != usable_cores():
+                # Of a machine that is not here nothing can be tried.
+                return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
             while len(tried) < _MOST_TRIALS:
                 left = deadline - time.monotonic()
                 if start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds:
@@ -341,10 +355,11 @@ class _Tuner:
             if best.score < _CLEARLY:
                 best = reference
             costs = self._costs(tried, workload, times)
-        return self._result(begun, workload, space, costs, tried, best)
+            speed = self._demand(best, workload).steps_per_second
+        return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), best.score)
 
     def _config_of(self, allocation: Allocation) -> Config:
-        settings = {**self._overrides, **settings_of(allocation, self._config)}
+        settings = under(self._overrides, settings_of(allocation, self._config))
         return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
 
     def _start(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried:
@@ -397,17 +412,17 @@ class _Tuner:
         space: Space,
         costs: StageCosts,
         tried: list[_Tried],
-        best: _Tried,
+        best: Candidate,
+        gain: float | None = None,
     ) -> Tuning:
         demands = [self._demand(each, workload) for each in tried]
-        chosen = demands[next(i for i, each in enumerate(tried) if each is best)]
         curves = curves_of(costs, workload, best.allocation, self._cores)
         return Tuning(
-            settings={**self._overrides, **settings_of(best.allocation, self._config)},
+            settings=under(self._overrides, settings_of(best.allocation, self._config)),
             allocation=best.allocation,
             preset=space.preset,
-            steps_per_second=chosen.steps_per_second,
-            gain=best.score,
+            steps_per_second=best.steps_per_second,
+            gain=gain,
             limit=limit_sentence(costs, workload, best.allocation, self._cores),
             changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
             curves=curves,
@@ -416,7 +431,7 @@ class _Tuner:
             ),
             update_interval=workload.update_interval,
             costs=costs,
-            tried=tuple(Candidate(each.allocation, each.score) for each in tried),
+            tried=tuple(Candidate(each.allocation, each.score) for each in tried if each.ratios),
             measured=tuple((d.actor_cores, d.learner_cores, d.steps_per_second) for d in demands),
             seconds=time.monotonic() - begun,
             name=self._name,
