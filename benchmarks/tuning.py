@@ -37,21 +37,21 @@ CASES = (
 _FINALISTS = 3
 
 
-def grid(preset: Allocation, cores: int) -> Iterator[Allocation]:
+def grid(preset: Allocation, cores: int, most_policy_workers: int) -> Iterator[Allocation]:
     """Allocations of the preset's environments; where it has few, also of more of them."""
     few = preset.num_envs < 2 * cores
     for num_envs, groups, workers, policy_workers, learner_cores in itertools.product(
-        (preset.num_envs, 2 * preset.num_envs, 4 * preset.num_envs) if few else (preset.num_envs,),
+        (preset.num_envs, 4 * preset.num_envs) if few else (preset.num_envs,),
         (1, 2, 4),
         range(1, cores + 1),
-        (1, 2),
+        range(1, most_policy_workers + 1),
         range(1, cores + 1),
     ):
         if num_envs % groups == 0 and workers <= groups and policy_workers <= groups:
             yield Allocation(workers, policy_workers, learner_cores, num_envs, num_envs // groups)
 
 
-def compare(name: str, algo: str | None, *, seconds: float, rounds: int) -> dict[str, object]:
+def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_policy_workers: int) -> dict[str, object]:
     """One case."""
     config = make_config(name, algo=algo).resolved()
     preset = allocation_of(config)
@@ -68,7 +68,7 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int) -> dict
     begun = time.monotonic()
     found: dict[Allocation, float] = {preset: 1.0}
     with trial(preset) as reference:
-        for allocation in grid(preset, usable_cores()):
+        for allocation in grid(preset, usable_cores(), most_policy_workers):
             if allocation in found:
                 continue
             try:
@@ -110,13 +110,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Compares rollmill tune with an exhaustive search by real runs.")
     parser.add_argument("--seconds", type=float, default=60.0, help="that tune gets (default 60)")
     parser.add_argument("--rounds", type=int, default=3, help="turns of each allocation of the grid (default 3)")
+    parser.add_argument("--policy-workers", type=int, default=2, help="of the grid, at most (default 2)")
     parser.add_argument("--only", help="one preset")
     parser.add_argument("--output", type=Path, help="also write the results here, as JSON")
     arguments = parser.parse_args()
     results = []
     for name, algo in CASES:
         if arguments.only in (None, name):
-            results.append(compare(name, algo, seconds=arguments.seconds, rounds=arguments.rounds))
+            results.append(
+                compare(
+                    name,
+                    algo,
+                    seconds=arguments.seconds,
+                    rounds=arguments.rounds,
+                    most_policy_workers=arguments.policy_workers,
+                )
+            )
             print(json.dumps(results[-1]), flush=True)
             if arguments.output is not None:
                 arguments.output.write_text(json.dumps(results, indent=1) + "\n")

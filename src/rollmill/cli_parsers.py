@@ -54,7 +54,13 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     tune.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
     tune.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
     tune.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
-    tune.option("--seconds", "for starting and measuring (default 60)", kind=seconds, default=60.0, metavar="N")
+    tune.option(
+        "--seconds",
+        "for trying candidates, beside the preset itself (default 60)",
+        kind=seconds,
+        default=60.0,
+        metavar="N",
+    )
     tune.option("--curves", "measured throughput of actors and learners: measure nothing", metavar="FILE.json")
     tune.option("--cores", "so many cores instead of this machine's, or the curves'", kind=count, metavar="M")
     tune.option(

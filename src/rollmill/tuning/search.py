@@ -30,7 +30,7 @@ _ENVS_PER_GROUP = (1, 2, 4, 8, 16, 32, 64)
 # How much faster an allocation must be than one that is nearer to the preset.
 _WORTH_IT = 1.02
 _DEARER = 1.2
-_SIMULATED = 16
+_SIMULATED = 12
 _CLIMBS = 4
 _NEAR, _LOOKED_AT_FIRST, _LOOKED_AT_CLOSELY = 0.95, 4096, 8192
 
@@ -245,7 +245,7 @@ def search(costs: StageCosts, workload: Workload, space: Space) -> Candidate:
 
 
 def simulated(
-    costs: StageCosts, workload: Workload, candidates: Sequence[Candidate], cores: int, *, rounds: float = 3.0
+    costs: StageCosts, workload: Workload, candidates: Sequence[Candidate], cores: int, *, rounds: float = 2.0
 ) -> list[Candidate]:
     """The same with the simulation's speed, less what the model says that uncertain costs may cost it."""
     result: list[Candidate] = []

@@ -120,5 +120,5 @@ def under(settings: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[
     Raises:
         OptionError: An unknown or ambiguous key.
     """
-    shape = Config(env=EnvConfig(name=""))
+    shape = Config(env=EnvConfig(name="any"))
     return {**full_keys(shape, settings), **full_keys(shape, overrides)}

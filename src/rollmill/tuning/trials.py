@@ -28,6 +28,7 @@ __all__ = ["Slice", "Trial", "for_trial"]
 
 _SETTLE_S = 0.25
 _LEARNED_TIMEOUT_S = 60.0
+_STEPPED_TIMEOUT_S = 20.0
 
 
 class Slice(NamedTuple):
@@ -118,7 +119,7 @@ class Trial(SteppingProcesses):
             self._folder.cleanup()
 
     def turn(self, seconds: float) -> Slice:
-        """Lets it run for so long.
+        """Lets it run for so long, or until something has been stepped.
 
         Raises:
             ProcessFailed: A process failed.
@@ -128,13 +129,20 @@ class Trial(SteppingProcesses):
         try:
             self._run_for(_SETTLE_S)
             before, started = self._supervisor.snapshot(), time.monotonic()
-            self._run_for(seconds)
-            accounts, elapsed = between(before, self._supervisor.snapshot()), time.monotonic() - started
+            steps = 0
+            # On a machine that others use, a process may not get a core for longer than that.
+            while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
+                self._run_for(seconds)
+                accounts = between(before, self._supervisor.snapshot())
+                steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLE.name)
+            elapsed = time.monotonic() - started
         finally:
             pause(self._groups())
-        steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLE.name)
         if not steps:
-            raise TooShortError(f"no group of environments was stepped within {seconds:.1f} s: tune for longer.")
+            raise TooShortError(
+                f"no group of environments was stepped within {elapsed:.0f} s: the environments are too slow to tune "
+                "with, or others use the cores."
+            )
         return Slice(elapsed, steps, accounts)
 
     def _sgd_steps(self) -> float:

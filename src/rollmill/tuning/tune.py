@@ -163,7 +163,8 @@ def tune(
         preset: As for :func:`rollmill.train`.
         algo: Likewise.
         protocol: Likewise.
-        seconds: For starting and measuring; the preset's own allocation is always measured, whatever that takes.
+        seconds: For starting and measuring candidates. The preset's own allocation comes first and in addition, and one
+            candidate is tried, whatever that takes.
         curves: Measured throughput of both sides, or a file of it: nothing is measured then.
         cores: M; by default this machine's, or the curves' own.
         output: A directory for ``tuned.json``, the curves, the report and the picture.
@@ -315,7 +316,6 @@ class _Tuner:
 
     def run(self, begun: float, seconds: float) -> Tuning:
         """Profiles, searches, tries."""
-        deadline = begun + seconds
         learner_on_cpu = resolve_device(self._config.learner.device).type == "cpu"
         with Supervisor() as supervisor:
             probed = probe(supervisor, self._config)
@@ -327,6 +327,7 @@ class _Tuner:
         with ExitStack() as stack:
             reference = self._start(stack, space.preset, probed)
             start_s = time.monotonic() - begun
+            deadline = time.monotonic() + seconds
             reference.turns.append(reference.trial.turn(_PROFILE_S))
             tried = [reference]
             costs = self._costs(tried, workload, times)
@@ -336,7 +337,8 @@ class _Tuner:
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
             while len(tried) < _MOST_TRIALS:
                 left = deadline - time.monotonic()
-                if start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds:
+                is_late = start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds
+                if is_late and len(tried) > 1:
                     break
                 following = self._following(costs, workload, space, tried)
                 if following is None:
