@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.watch import watch
     from rollmill.models.registry import register_encoder, register_model
     from rollmill.reporting.plots import plot_runs
+    from rollmill.tuning.tune import tune
 
 __all__ = [
     "Run",
@@ -36,6 +37,7 @@ __all__ = [
     "register_env",
     "register_model",
     "train",
+    "tune",
     "watch",
 ]
 
@@ -45,6 +47,7 @@ _HOME = {
     "make_config": "rollmill.api",
     "train": "rollmill.api",
     "evaluate": "rollmill.evaluation.evaluate",
+    "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",
     "register_algorithm": "rollmill.algorithms.registry",

@@ -18,12 +18,15 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.cli_arguments import Command, split_overrides
 from rollmill.cli_parsers import parsers
 from rollmill.option_values import coerce
 from rollmill.options import OptionError, describe, parse_overrides
+
+if TYPE_CHECKING:
+    from rollmill.runtime.ranks import Ranks
 
 __all__ = ["main"]
 
@@ -153,6 +156,12 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from rollmill import api
     from rollmill.runtime.ranks import Ranks
 
+    if arguments.settings is not None:
+        from rollmill.tuning.settings import read_settings, under
+
+        overrides = under(read_settings(arguments.settings), overrides)
+    if arguments.tune:
+        overrides = _tuned(arguments, overrides, ranks=Ranks.of_this_process())
     run = api.train(
         arguments.preset,
         total_steps=arguments.total_steps,
@@ -167,6 +176,56 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if not Ranks.of_this_process().rank:
         print(run.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
     return _EXIT_INTERRUPTED if run.ended_by == "signal" else 0
+
+
+def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
+    """The settings with which ``train --tune`` trains."""
+    from rollmill.tuning.tune import tune
+
+    if arguments.resume:
+        # What was chosen when it began is in its configuration.
+        print("the run goes on with the allocation that it has; --tune is for new ones", file=sys.stderr)
+        return overrides
+    if not ranks.is_alone:
+        raise OptionError(
+            "--tune with several ranks would have each choose for itself; tune first, and give --settings"
+        )
+    if arguments.preset is None:
+        raise OptionError("--tune needs to know what is trained: name a preset")
+    tuning = tune(
+        arguments.preset, algo=arguments.algo, protocol=arguments.protocol, say=_say_aside(arguments.quiet), **overrides
+    )
+    if not arguments.quiet:
+        print(tuning.describe(), file=sys.stderr)
+    return tuning.settings
+
+
+def _say_aside(quiet: bool) -> Callable[[str], None]:
+    return lambda text: None if quiet else print(text, file=sys.stderr, flush=True)
+
+
+def _tune(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    _import_modules(arguments, overrides)
+    from rollmill.tuning.tune import tune
+
+    result = tune(
+        arguments.preset,
+        algo=arguments.algo,
+        protocol=arguments.protocol,
+        seconds=arguments.seconds,
+        curves=arguments.curves,
+        cores=arguments.cores,
+        output=arguments.output,
+        say=_say_aside(arguments.json),
+        **overrides,
+    )
+    if arguments.json:
+        print(json.dumps(result.to_dict()))
+        return 0
+    print(result.describe())
+    algo = "" if arguments.algo is None else f" --algo {arguments.algo}"
+    print(f"rollmill train {arguments.preset}{algo} --settings {arguments.output / 'tuned.json'}")
+    return 0
 
 
 def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
@@ -323,6 +382,7 @@ def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
 
 _RUN: Mapping[str, Callable[[argparse.Namespace, dict[str, Any]], int]] = {
     "train": _train,
+    "tune": _tune,
     "eval": _eval,
     "watch": _watch,
     "plot": _plot,

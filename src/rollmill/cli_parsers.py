@@ -11,7 +11,9 @@ from rollmill.cli_arguments import Command, count, natural, seconds, whole_numbe
 __all__ = ["parsers"]
 
 _USAGE = {
-    "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--import MODULE] [--KEY VALUE ...]",
+    "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--tune] [--import MODULE] "
+    "[--KEY VALUE ...]",
+    "tune": "PRESET [--algo NAME] [--seconds N] [--curves FILE.json] [--cores M] [--output DIR] [--KEY VALUE ...]",
     "eval": "RUN_DIR [--episodes N] [--video FILE.mp4] [--json] [...]",
     "watch": "RUN_DIR [--video FILE.mp4] [--episodes N] [--follow] [...]",
     "plot": "RUN_DIR [RUN_DIR ...] [--output FILE.png]",
@@ -37,8 +39,39 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     train.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
     train.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
     train.flag("--resume", "go on with the run in --run-dir: its settings, those given here over them")
+    train.flag("--tune", "first find the fastest allocation of the cores (rollmill tune); a resumed run keeps its own")
+    train.option("--settings", "a file of settings, such as tuned.json; those given here go over them", metavar="FILE")
     train.flag("--quiet", "show no progress")
     _add_import(train)
+
+    tune = Command(
+        "tune",
+        _USAGE["tune"],
+        "Find the fastest allocation of the cores: workers, learners and, where free, environments and groups.\n\n"
+        "Says what limits the machine and what each change would bring, and leaves tuned.json, which\n"
+        "`rollmill train PRESET --settings DIR/tuned.json` takes. Any setting is given as --KEY VALUE, and kept.",
+    )
+    tune.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
+    tune.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
+    tune.option("--protocol", "machado: how Atari games are played and counted (sticky actions, ...)", metavar="NAME")
+    tune.option(
+        "--seconds",
+        "for trying candidates, beside the preset itself (default 60)",
+        kind=seconds,
+        default=60.0,
+        metavar="N",
+    )
+    tune.option("--curves", "measured throughput of actors and learners: measure nothing", metavar="FILE.json")
+    tune.option("--cores", "so many cores instead of this machine's, or the curves'", kind=count, metavar="M")
+    tune.option(
+        "--output",
+        "directory of tuned.json, curves, report and picture (default tuning)",
+        kind=Path,
+        default="tuning",
+        metavar="DIR",
+    )
+    tune.flag("--json", "print the result as one line of JSON, the last of the output")
+    _add_import(tune)
 
     evaluate = Command("eval", _USAGE["eval"], "Evaluate a trained agent on environments and seeds of its own.")
     _add_run_dir(evaluate)
@@ -121,7 +154,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     envs.parser.add_argument("family", metavar="FAMILY", nargs="?", help="only those of one family, e.g. vizdoom")
     _add_import(envs)
 
-    given = (train, evaluate, watch, plot, report, verify, bench, envs)
+    given = (train, tune, evaluate, watch, plot, report, verify, bench, envs)
     commands = {command.parser.prog.split()[-1]: command for command in given}
     parser = argparse.ArgumentParser(
         prog="rollmill",

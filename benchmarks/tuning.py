@@ -1,0 +1,135 @@
+"""Is what ``rollmill tune`` chooses the fastest there is? An exhaustive search by real runs beside it.
+
+Every allocation of a small grid is run beside the preset's own, in turns of a second, because a shared machine changes
+its speed; then the best of the grid and tune's choice take turns together, so that the maximum of many noisy figures is
+not taken for the truth.
+
+    python benchmarks/tuning.py --seconds 60 --output tuning.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import rollmill
+from rollmill.api import make_config
+from rollmill.benchmarking.stepping import TooShortError
+from rollmill.regimes.running import probe
+from rollmill.runtime.affinity import usable_cores
+from rollmill.runtime.events import ProcessFailed
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.tuning.model import Allocation
+from rollmill.tuning.settings import allocation_of, settings_of
+from rollmill.tuning.trials import Trial
+
+CASES = (
+    ("atari/breakout", None),
+    ("gym/CartPole-v1", None),
+    ("mujoco/HalfCheetah-v5", "sac"),
+    ("atari/pong", "dqn"),
+)
+_FINALISTS = 3
+
+
+def grid(preset: Allocation, cores: int, most_policy_workers: int) -> Iterator[Allocation]:
+    """Allocations of the preset's environments; where it has few, also of more of them."""
+    few = preset.num_envs < 2 * cores
+    for num_envs, groups, workers, policy_workers, learner_cores in itertools.product(
+        (preset.num_envs, 4 * preset.num_envs) if few else (preset.num_envs,),
+        (1, 2, 4),
+        range(1, cores + 1),
+        range(1, most_policy_workers + 1),
+        range(1, cores + 1),
+    ):
+        if num_envs % groups == 0 and workers <= groups and policy_workers <= groups:
+            yield Allocation(workers, policy_workers, learner_cores, num_envs, num_envs // groups)
+
+
+def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_policy_workers: int) -> dict[str, object]:
+    """One case."""
+    config = make_config(name, algo=algo).resolved()
+    preset = allocation_of(config)
+
+    def trial(allocation: Allocation) -> Trial:
+        return Trial(make_config(name, settings_of(allocation, config), algo=algo).resolved(), probed)
+
+    begun = time.monotonic()
+    tuning = rollmill.tune(name, algo=algo, seconds=seconds, say=lambda text: print(f"  {text}", flush=True))
+    tune_s = time.monotonic() - begun
+    print(tuning.describe(), flush=True)
+    with Supervisor() as supervisor:
+        probed = probe(supervisor, config)
+    begun = time.monotonic()
+    found: dict[Allocation, float] = {preset: 1.0}
+    with trial(preset) as reference:
+        for allocation in grid(preset, usable_cores(), most_policy_workers):
+            if allocation in found:
+                continue
+            try:
+                with trial(allocation) as other:
+                    pairs = [(other.turn(1.0), reference.turn(1.0)) for _ in range(rounds)]
+            except (TooShortError, ProcessFailed, ValueError) as error:
+                print(f"  {tuple(allocation)}: {error}", flush=True)
+                continue
+            found[allocation] = median(a.steps_per_second / b.steps_per_second for a, b in pairs)
+            print(f"  {tuple(allocation)}: {found[allocation]:.2f} of the preset's own", flush=True)
+    exhaustive_s = time.monotonic() - begun
+    best = sorted(found, key=lambda allocation: -found[allocation])[:_FINALISTS]
+    final = [tuning.allocation, *(a for a in best if a != tuning.allocation)]
+    trials = [trial(allocation).__enter__() for allocation in final]
+    try:
+        speeds = [[t.turn(1.0).steps_per_second for t in trials] for _ in range(4 * rounds)]
+    finally:
+        for each in trials:
+            each.__exit__(None, None, None)
+    # Each over tune's, turn by turn.
+    over = [median(row[i] / row[0] for row in speeds) for i in range(len(final))]
+    return {
+        "preset": name,
+        "algo": algo,
+        "tuned": tuning.allocation._asdict(),
+        "tuned_over_preset": tuning.gain,
+        "tuned_steps_per_second": median(row[0] for row in speeds),
+        "best": final[max(range(len(final)), key=lambda i: over[i])]._asdict(),
+        "tuned_over_best": 1 / max(over),
+        "tune_seconds": tune_s,
+        "exhaustive_seconds": exhaustive_s,
+        "allocations": len(found),
+        "cores": usable_cores(),
+    }
+
+
+def main() -> None:
+    """See the module's docstring."""
+    parser = argparse.ArgumentParser(description="Compares rollmill tune with an exhaustive search by real runs.")
+    parser.add_argument("--seconds", type=float, default=60.0, help="that tune gets (default 60)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each allocation of the grid (default 3)")
+    parser.add_argument("--policy-workers", type=int, default=2, help="of the grid, at most (default 2)")
+    parser.add_argument("--only", help="one preset")
+    parser.add_argument("--output", type=Path, help="also write the results here, as JSON")
+    arguments = parser.parse_args()
+    results = []
+    for name, algo in CASES:
+        if arguments.only in (None, name):
+            results.append(
+                compare(
+                    name,
+                    algo,
+                    seconds=arguments.seconds,
+                    rounds=arguments.rounds,
+                    most_policy_workers=arguments.policy_workers,
+                )
+            )
+            print(json.dumps(results[-1]), flush=True)
+            if arguments.output is not None:
+                arguments.output.write_text(json.dumps(results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,279 @@
+"""Throughput curves: cores -> steps a second, measured or given, and where two of them meet (PAL, equation 5).
+
+With ``f_a(x)`` the agent steps a second that ``x`` cores collect, ``f_l(x)`` the SGD steps a second that ``x`` cores
+learn, ``u`` the agent steps for each SGD step (the update interval), and ``M`` cores::
+
+    f_a(x_a) = u f_l(x_l),    x_a + x_l <= M        (Zhang et al. 2021, arXiv:2110.01101, equation 5)
+
+A curve says what *at most* x cores can do, so it never falls: points that do are averaged with their neighbours
+(isotonic regression). Between points it is linear, from the origin to the first point too, because processes share
+cores; behind the last point it is flat, because nothing is known there.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+__all__ = ["Balance", "Curve", "CurveError", "Curves", "balance", "whole_cores"]
+
+_ACTORS, _LEARNERS = "agent_steps_per_second", "sgd_steps_per_second"
+
+
+class CurveError(ValueError):
+    """A curve that cannot be used; the message says what was given and what is allowed."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Steps a second over cores.
+
+    Attributes:
+        cores: Ascending, above 0.
+        rates: Steps a second with so many cores; positive, not falling.
+    """
+
+    cores: tuple[float, ...]
+    rates: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Refuses what is no curve.
+
+        Raises:
+            CurveError: Naming the point.
+        """
+        if not self.cores or len(self.cores) != len(self.rates):
+            raise CurveError(
+                f"a curve has {len(self.cores)} numbers of cores and {len(self.rates)} rates: give one rate for each "
+                "number of cores, and one at least."
+            )
+        for name, values in (("cores", self.cores), ("rates", self.rates)):
+            for value in values:
+                if isinstance(value, bool) or not isinstance(value, int | float):
+                    raise CurveError(f"{name} of a curve hold {value!r}: give numbers.")
+                if not 0 < value < math.inf:
+                    raise CurveError(f"{name} of a curve hold {value!r}: give finite numbers above 0.")
+        for before, after in itertools.pairwise(self.cores):
+            if after <= before:
+                raise CurveError(f"cores of a curve are {before:g}, then {after:g}: give each once, ascending.")
+        for before, after in itertools.pairwise(self.rates):
+            if after < before:
+                raise CurveError(
+                    f"rates of a curve fall from {before:g} to {after:g}: more cores can always be left idle; use "
+                    "Curve.through, which averages such points."
+                )
+
+    @classmethod
+    def through(cls, points: Iterable[tuple[float, float]]) -> Curve:
+        """The curve that never falls and is nearest to these (cores, rate), in squares; several at one x are averaged.
+
+        Raises:
+            CurveError: There are none, or they are no positive numbers.
+        """
+        by_cores: dict[float, list[float]] = {}
+        for x, rate in points:
+            by_cores.setdefault(x, []).append(rate)
+        # Pool adjacent violators: (cores in this block, sum of rates, their number).
+        blocks: list[tuple[list[float], float, int]] = []
+        for x in sorted(by_cores):
+            blocks.append(([x], sum(by_cores[x]), len(by_cores[x])))
+            while len(blocks) > 1 and blocks[-2][1] / blocks[-2][2] > blocks[-1][1] / blocks[-1][2]:
+                (xs, total, count), (more, total_b, count_b) = blocks[-2], blocks.pop()
+                blocks[-1] = (xs + more, total + total_b, count + count_b)
+        pairs = [(x, total / count) for xs, total, count in blocks for x in xs]
+        return cls(tuple(x for x, _ in pairs), tuple(rate for _, rate in pairs))
+
+    def __call__(self, cores: float) -> float:
+        """Steps a second with at most so many cores."""
+        xs, ys = (0.0, *self.cores), (0.0, *self.rates)
+        if cores >= xs[-1]:
+            return ys[-1]
+        if cores <= 0:
+            return 0.0
+        right = next(i for i, x in enumerate(xs) if x > cores)
+        share = (cores - xs[right - 1]) / (xs[right] - xs[right - 1])
+        return ys[right - 1] + share * (ys[right] - ys[right - 1])
+
+    def least_cores(self, rate: float) -> float:
+        """The fewest cores that give so many steps a second; infinity where none do."""
+        xs, ys = (0.0, *self.cores), (0.0, *self.rates)
+        if rate <= 0:
+            return 0.0
+        if rate > ys[-1]:
+            return math.inf
+        right = next(i for i, y in enumerate(ys) if y >= rate)
+        return xs[right - 1] + (rate - ys[right - 1]) / (ys[right] - ys[right - 1]) * (xs[right] - xs[right - 1])
+
+
+class Balance(NamedTuple):
+    """A solution of PAL's equation 5, or the nearest to it.
+
+    Attributes:
+        actor_cores: x_a.
+        learner_cores: x_l.
+        steps_per_second: Agent steps a second: the smaller of f_a(x_a) and u f_l(x_l).
+        limited_by: "actors" or "learners", whichever is the smaller; "both" where they are equal.
+    """
+
+    actor_cores: float
+    learner_cores: float
+    steps_per_second: float
+    limited_by: str
+
+
+def balance(actors: Curve, learners: Curve, *, update_interval: float, cores: float) -> Balance:
+    """The crossing of f_a(x) and u f_l(M - x), exactly: both are linear between the points of either.
+
+    Cores that are shared out in fractions are what a scheduler gives to processes that are not pinned. Where one side
+    can never keep up, it gets what it can use and the other the fewest cores that keep pace with it.
+
+    Args:
+        actors: f_a.
+        learners: f_l, in SGD steps.
+        update_interval: u, agent steps for each SGD step.
+        cores: M.
+    """
+    _check_numbers(update_interval, cores)
+
+    def gap(x: float) -> float:
+        return actors(x) - update_interval * learners(cores - x)
+
+    knots = {0.0, cores, *actors.cores, *(cores - x for x in learners.cores)}
+    points = sorted(x for x in knots if 0 <= x <= cores)
+    for left, right in itertools.pairwise(points):
+        low, high = gap(left), gap(right)
+        if low <= 0 <= high and high > low:
+            x = left + (right - left) * -low / (high - low)
+            rate = min(actors(x), update_interval * learners(cores - x))
+            # On a flat piece fewer do as well.
+            least_a, least_l = actors.least_cores(rate * (1 - 1e-12)), learners.least_cores(rate / update_interval)
+            return Balance(min(x, least_a), min(cores - x, least_l), rate, "both")
+    raise AssertionError("f_a rises from 0 and f_l falls to 0, so they cross")
+
+
+def whole_cores(actors: Curve, learners: Curve, *, update_interval: float, cores: int) -> Balance:
+    """The best whole numbers of cores, by trying all of them; of equally good ones the fewest.
+
+    Args:
+        actors: f_a.
+        learners: f_l, in SGD steps.
+        update_interval: u, agent steps for each SGD step.
+        cores: M, 2 at least.
+
+    Raises:
+        CurveError: One core cannot be divided into whole ones.
+    """
+    _check_numbers(update_interval, cores)
+    if cores < 2:
+        raise CurveError(f"cores={cores}: actors and learners need a whole core each; give 2 or more.")
+    best: Balance | None = None
+    for x_a in range(1, cores):
+        collected = actors(x_a)
+        for x_l in range(1, cores - x_a + 1):
+            learned = update_interval * learners(x_l)
+            rate = min(collected, learned)
+            if best is None or rate > best.steps_per_second * (1 + 1e-9):
+                limited = "both" if collected == learned else "actors" if collected < learned else "learners"
+                best = Balance(x_a, x_l, rate, limited)
+    assert best is not None
+    return best
+
+
+def _check_numbers(update_interval: float, cores: float) -> None:
+    if not 0 < update_interval < math.inf:
+        raise CurveError(f"update_interval={update_interval}: give a finite number above 0.")
+    if not 0 < cores < math.inf:
+        raise CurveError(f"cores={cores}: give a finite number above 0.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """Both sides of a machine, as a file has them.
+
+    Attributes:
+        cores: M.
+        actors: f_a: agent steps a second, policy workers included.
+        learners: f_l: SGD steps a second.
+    """
+
+    cores: int
+    actors: Curve
+    learners: Curve
+
+    def __post_init__(self) -> None:
+        """Refuses a machine without cores.
+
+        Raises:
+            CurveError: ``cores`` is no whole number above 0.
+        """
+        if not isinstance(self.cores, int) or isinstance(self.cores, bool) or self.cores < 1:
+            raise CurveError(f"cores={self.cores!r}: give the machine's cores, a whole number of at least 1.")
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON data; :meth:`from_json` gives an equal one back."""
+        return {
+            "cores": self.cores,
+            "actors": {"cores": list(self.actors.cores), _ACTORS: list(self.actors.rates)},
+            "learners": {"cores": list(self.learners.cores), _LEARNERS: list(self.learners.rates)},
+        }
+
+    @classmethod
+    def from_json(cls, data: object, *, cores: int | None = None) -> Curves:
+        """From JSON data.
+
+        Args:
+            data: ``{"cores": M, "actors": {"cores": [...], "agent_steps_per_second": [...]}, "learners": {"cores":
+                [...], "sgd_steps_per_second": [...]}}``. Rates may fall: see :meth:`Curve.through`.
+            cores: M, instead of the data's.
+
+        Raises:
+            CurveError: Something is missing, unknown or no curve.
+        """
+        if not isinstance(data, Mapping):
+            raise CurveError(f"curves must be a JSON object, not {type(data).__name__}; see docs/tuning.md.")
+        if unknown := sorted(set(data) - {"cores", "actors", "learners"}):
+            raise CurveError(f"curves have no {unknown[0]!r}: give cores, actors and learners.")
+        given = data.get("cores") if cores is None else cores
+        if given is None:
+            raise CurveError("curves without cores: give the machine's number of cores in the file, or --cores.")
+        return cls(cores=given, actors=_side(data, "actors", _ACTORS), learners=_side(data, "learners", _LEARNERS))
+
+    @classmethod
+    def read(cls, path: Path | str, *, cores: int | None = None) -> Curves:
+        """From a file; see :meth:`from_json`.
+
+        Raises:
+            CurveError: It cannot be read, or holds no curves.
+        """
+        try:
+            data = json.loads(Path(path).read_text())
+        except OSError as error:
+            raise CurveError(f"{path} cannot be read ({error.strerror}): give a file of curves.") from error
+        except ValueError as error:
+            raise CurveError(f"{path} is not valid JSON ({error}); see docs/tuning.md.") from error
+        try:
+            return cls.from_json(data, cores=cores)
+        except CurveError as error:
+            raise CurveError(f"{path}: {error}") from error
+
+
+def _side(data: Mapping[str, Any], side: str, rates: str) -> Curve:
+    content = data.get(side)
+    if not isinstance(content, Mapping) or set(content) != {"cores", rates}:
+        raise CurveError(f"{side} must be an object with the lists cores and {rates}; given {content!r}.")
+    for name, values in content.items():
+        if not isinstance(values, Sequence) or isinstance(values, str):
+            raise CurveError(f"{side}.{name} must be a list of numbers, not {values!r}.")
+    xs, ys = content["cores"], content[rates]
+    try:
+        Curve(tuple(xs), tuple(range(1, len(ys) + 1)))  # Cores must ascend; rates may fall, and are averaged then.
+        for y in ys:
+            Curve((1,), (y,))
+    except CurveError as error:
+        raise CurveError(f"{side}: {error}") from error
+    return Curve.through(zip(map(float, xs), map(float, ys), strict=True))

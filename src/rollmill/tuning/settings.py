@@ -1,0 +1,124 @@
+"""From a configuration to what may be chosen of it, and from what was chosen to settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from rollmill.config import Config
+from rollmill.envs.config import EnvConfig
+from rollmill.learning.config import LearnerConfig
+from rollmill.options import full_keys
+from rollmill.tuning.model import Allocation, Workload
+from rollmill.tuning.search import Space
+
+__all__ = ["SettingsFileError", "allocation_of", "read_settings", "settings_of", "space_of", "under"]
+
+_FIELDS = {
+    "rollout.num_workers": "rollout_workers",
+    "inference.num_workers": "policy_workers",
+    "learner.threads": "learner_cores",
+    "learner.num_learners": "learner_cores",
+    "num_envs": "num_envs",
+    "envs_per_group": "envs_per_group",
+}
+_LEARNER_CORES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+
+
+class SettingsFileError(ValueError):
+    """A file that holds no settings."""
+
+
+def has_parallel_learners(config: Config) -> bool:
+    """Whether this run's learner can be several processes; else its cores are its threads."""
+    return config.in_replay and "num_learners" in {field.name for field in fields(LearnerConfig)}
+
+
+def allocation_of(config: Config) -> Allocation:
+    """What a resolved configuration gives to whom."""
+    assert config.rollout.num_workers != "auto"
+    learners = int(getattr(config.learner, "num_learners", 1)) if has_parallel_learners(config) else 1
+    return Allocation(
+        config.rollout.num_workers,
+        config.inference.num_workers,
+        learners * config.learner.threads,
+        config.num_envs,
+        config.envs_per_group,
+    )
+
+
+def settings_of(allocation: Allocation, config: Config) -> dict[str, int]:
+    """The settings of an allocation, by dotted key."""
+    settings = {
+        "num_envs": int(allocation.num_envs),
+        "envs_per_group": int(allocation.envs_per_group),
+        "rollout.num_workers": int(allocation.rollout_workers),
+        "inference.num_workers": int(allocation.policy_workers),
+    }
+    if has_parallel_learners(config):
+        settings["learner.num_learners"] = max(1, int(allocation.learner_cores) // config.learner.threads)
+    else:
+        settings["learner.threads"] = int(allocation.learner_cores)
+    return settings
+
+
+def space_of(
+    config: Config, workload: Workload, overrides: Mapping[str, object], cores: int, *, learner_on_cpu: bool = True
+) -> Space:
+    """What may be chosen: what neither the user has set nor the regime holds fixed.
+
+    Args:
+        config: Resolved, with the overrides.
+        workload: Of it.
+        overrides: What the user has set.
+        cores: M.
+        learner_on_cpu: More threads do nothing for a learner on an accelerator.
+    """
+    given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
+    step = config.learner.threads if has_parallel_learners(config) else 1
+    most_envs = None
+    if config.in_replay:
+        # Before learning begins every row must have a whole transition.
+        most_envs = min(
+            max(4 * config.num_envs, 16 * cores),
+            config.replay.min_size // (config.replay.n_step * workload.rows_per_env),
+        )
+    return Space.of(
+        workload,
+        allocation_of(config),
+        cores,
+        learner_cores=[n * step for n in _LEARNER_CORES if n * step <= cores or n == 1] if learner_on_cpu else [1],
+        fixed=frozenset(field for key, field in _FIELDS.items() if key in given),
+        most_envs=most_envs,
+        groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,
+    )
+
+
+def read_settings(path: Path | str) -> dict[str, Any]:
+    """Settings by dotted key, of a file such as ``tuned.json``.
+
+    Raises:
+        SettingsFileError: It cannot be read, or is no JSON object.
+    """
+    try:
+        content = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise SettingsFileError(f"{path} cannot be read ({error.strerror}): give a file of settings.") from error
+    except ValueError as error:
+        raise SettingsFileError(f"{path} is not valid JSON ({error}): give an object of settings.") from error
+    if not isinstance(content, dict):
+        raise SettingsFileError(f'{path} holds no JSON object: give settings as {{"num_envs": 64, ...}}.')
+    return content
+
+
+def under(settings: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:
+    """Settings of a file, with what was given by hand over them, however its keys are written.
+
+    Raises:
+        OptionError: An unknown or ambiguous key.
+    """
+    shape = Config(env=EnvConfig(name="any"))
+    return {**full_keys(shape, settings), **full_keys(shape, overrides)}

@@ -1,0 +1,151 @@
+"""Short real runs of candidate allocations, held still in turn, so that they can be compared on a noisy machine.
+
+All processes of a candidate are started, warmed up and stopped (SIGSTOP); then candidates take turns of about a second.
+A machine that changes its speed does so for all of them, and starting up is paid for once each. What is measured is
+the whole system at the required ratio: rollout workers' steps, while learner, replay and slots hold them back.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple, Self
+
+from rollmill.benchmarking.pausing import pause, resume
+from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
+from rollmill.config import Config
+from rollmill.learning import phases as learning_phases
+from rollmill.regimes.running import prepare, start_processes
+from rollmill.regimes.setup import Probed
+from rollmill.rollout.phases import ROLE
+from rollmill.runtime.ledger import ProcessAccount, between
+from rollmill.runtime.supervisor import Supervisor
+
+__all__ = ["Slice", "Trial", "for_trial"]
+
+_SETTLE_S = 0.25
+_LEARNED_TIMEOUT_S = 60.0
+_STEPPED_TIMEOUT_S = 20.0
+
+
+class Slice(NamedTuple):
+    """What one turn has shown.
+
+    Attributes:
+        seconds: It took.
+        steps: Valid agent steps meanwhile.
+        accounts: Process name -> its account of this turn.
+    """
+
+    seconds: float
+    steps: int
+    accounts: dict[str, ProcessAccount]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Agent steps a second."""
+        return self.steps / self.seconds
+
+
+def for_trial(config: Config) -> Config:
+    """The same run as it is after its beginning: without random steps, learning from the first batches on, endless."""
+    config = replace(
+        config,
+        total_steps=10**15,
+        max_seconds=None,
+        target_return=None,
+        eval_every=None,
+        wandb_project=None,
+        debug_fingerprints=False,
+        checkpoint=replace(config.checkpoint, every_s=None, every_steps=None),
+    )
+    if not config.in_replay:
+        return config
+    assert config.envs_per_group != "auto"
+    enough = max(2 * config.learner.batch_size, 4 * config.num_envs * config.replay.n_step)
+    return replace(
+        config,
+        replay=replace(config.replay, min_size=min(config.replay.min_size, enough), storage="memory"),
+        off_policy=replace(config.off_policy, random_steps=0),
+    )
+
+
+class Trial(SteppingProcesses):
+    """A whole run that can be held still. A context manager, as :class:`SteppingProcesses`.
+
+    Args:
+        config: A resolved configuration.
+        probed: What its environment and network are.
+    """
+
+    def __init__(self, config: Config, probed: Probed) -> None:
+        """Starts nothing."""
+        super().__init__(ROLE)
+        self._config = for_trial(config)
+        self._probed = probed
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def _start(self, supervisor: Supervisor) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="rollmill-tune-")
+        setup = prepare(self._config, self._probed, Path(self._folder.name), resume=False)
+        start_processes(supervisor, setup)
+
+    def _serve(self, timeout_s: float) -> None:
+        time.sleep(timeout_s)
+
+    def __enter__(self) -> Self:
+        """As :class:`SteppingProcesses`, and has learned something."""
+        super().__enter__()
+        resume(self._groups())
+        deadline = time.monotonic() + _LEARNED_TIMEOUT_S
+        try:
+            while not self._sgd_steps() and time.monotonic() < deadline:
+                self._run_for(0.1)
+            pause(self._groups())
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the processes, and forgets what they wrote."""
+        super().__exit__(kind, error, trace)
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def turn(self, seconds: float) -> Slice:
+        """Lets it run for so long, or until something has been stepped.
+
+        Raises:
+            ProcessFailed: A process failed.
+            TooShortError: Nothing was stepped meanwhile.
+        """
+        resume(self._groups())
+        try:
+            self._run_for(_SETTLE_S)
+            before, started = self._supervisor.snapshot(), time.monotonic()
+            steps = 0
+            # On a machine that others use, a process may not get a core for longer than that.
+            while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
+                self._run_for(seconds)
+                accounts = between(before, self._supervisor.snapshot())
+                steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLE.name)
+            elapsed = time.monotonic() - started
+        finally:
+            pause(self._groups())
+        if not steps:
+            raise TooShortError(
+                f"no group of environments was stepped within {elapsed:.0f} s: the environments are too slow to tune "
+                "with, or others use the cores."
+            )
+        return Slice(elapsed, steps, accounts)
+
+    def _sgd_steps(self) -> float:
+        role = learning_phases.ROLE
+        accounts = self._supervisor.snapshot().values()
+        return sum(account.counters[role.counters[1]] for account in accounts if account.role == role.name)

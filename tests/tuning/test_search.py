@@ -1,0 +1,175 @@
+"""Model and search against the simulation: 8, 56 and 128 cores, whatever stage is the slowest."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from rollmill.tuning.curves import Curve
+from rollmill.tuning.model import Allocation, StageCosts, Workload, predict, upper_bound
+from rollmill.tuning.search import Candidate, Space, choose, exhaustive, rank, search
+from rollmill.tuning.simulate import simulate
+
+Regime = Literal["async", "lockstep", "replay"]
+
+THREADS = Curve((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (1.0, 1.9, 3.6, 6.5, 11.0, 16.0))
+_BASE: dict[str, Any] = {"env_group_s": 80e-6, "inference_group_s": 40e-6, "learner_speedup": THREADS}
+COSTS = {
+    "environment": StageCosts(
+        **_BASE, env_row_s=2e-3, inference_batch_s=2e-4, inference_row_s=2e-5, sgd_step_s=256 * 50e-6
+    ),
+    "inference": StageCosts(
+        **_BASE, env_row_s=1e-4, inference_batch_s=4e-4, inference_row_s=3e-4, sgd_step_s=256 * 100e-6
+    ),
+    "learner": StageCosts(
+        **_BASE, env_row_s=1e-4, inference_batch_s=2e-4, inference_row_s=4e-5, sgd_step_s=256 * 500e-6
+    ),
+    "accelerator": StageCosts(
+        env_group_s=80e-6,
+        inference_group_s=40e-6,
+        env_row_s=4e-4,
+        inference_batch_s=7e-4,
+        inference_row_s=2e-6,
+        sgd_step_s=256 * 15e-6,
+        learner_speedup=Curve((1.0,), (1.0,)),
+    ),
+}
+
+
+def problem(regime: Regime, cores: int) -> tuple[Workload, Space]:
+    num_envs = {"async": 64, "lockstep": 256, "replay": 8}[regime]
+    size = {"async": max(1, 64 // (2 * min(cores, 32))), "lockstep": 16, "replay": 1}[regime]
+    workload = Workload(
+        regime=regime,
+        update_interval=64 if regime == "replay" else 256,
+        batch_size=num_envs * 32 if regime == "lockstep" else 1024,
+        rollout_length=32,
+    )
+    preset = Allocation(min(cores, num_envs // size), 1, 1, num_envs, size)
+    learner_cores = [n for n in (1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32) if n <= cores]
+    return workload, Space.of(workload, preset, cores, learner_cores=learner_cores)
+
+
+@pytest.mark.parametrize("stage", COSTS)
+@pytest.mark.parametrize("regime", ["async", "replay", "lockstep"])
+@pytest.mark.parametrize("cores", [8, 56, 128])
+def test_the_choice_is_within_five_per_cent_of_the_exhaustive_optimum(cores: int, regime: Regime, stage: str) -> None:
+    workload, space = problem(regime, cores)
+    begun = time.process_time()
+    chosen = search(COSTS[stage], workload, space)
+    assert time.process_time() - begun < 60
+    reached = simulate(COSTS[stage], workload, chosen.allocation, cores)
+    # The bound is of the whole space: where it does not settle the matter, the space is searched.
+    if reached < 0.95 * upper_bound(COSTS[stage], workload, space.allocations(), cores).max():
+        best = exhaustive(COSTS[stage], workload, space, slack=1.01)
+        assert reached >= 0.95 * best.steps_per_second
+
+
+@pytest.mark.parametrize("regime", ["async", "replay"])
+def test_costs_that_are_measured_to_five_per_cent_are_enough(regime: Regime) -> None:
+    random = np.random.default_rng(3)
+    names = ("env_group_s", "env_row_s", "inference_batch_s", "inference_row_s", "sgd_step_s")
+    workload, space = problem(regime, 8)
+    for costs in COSTS.values():
+        best = exhaustive(costs, workload, space, slack=1.01).steps_per_second
+        noisy = replace(costs, **{name: getattr(costs, name) * np.exp(random.normal(0, 0.05)) for name in names})
+        assert simulate(costs, workload, search(noisy, workload, space).allocation, 8) >= 0.9 * best
+
+
+@pytest.mark.parametrize("contention", [1.0, 1.7])
+def test_the_model_agrees_with_the_simulation_and_no_simulation_exceeds_the_bound(contention: float) -> None:
+    random = np.random.default_rng(0)
+    ratios = []
+    for _ in range(60):
+        costs = replace(COSTS[str(random.choice(list(COSTS)))], contention=contention)
+        cores = int(random.choice([2, 8, 56]))
+        workers, groups = int(random.integers(1, cores + 1)), int(random.integers(1, 5))
+        size = int(random.choice([1, 4, 16]))
+        regime: Regime = ("async", "replay", "lockstep")[int(random.integers(3))]
+        policy_workers = min(int(random.integers(1, max(2, cores // 6))), workers * groups)
+        allocation = Allocation(workers, policy_workers, int(random.integers(1, 4)), workers * groups * size, size)
+        workload = Workload(
+            regime=regime,
+            update_interval=64 if regime == "replay" else 256,
+            batch_size=allocation.num_envs * 16 if regime == "lockstep" else 1024,
+            rollout_length=16,
+            lag=int(random.integers(0, 2)),
+        )
+        simulated = simulate(costs, workload, allocation, cores)
+        ratios.append(float(predict(costs, workload, allocation, cores).steps_per_second[0]) / simulated)
+        assert simulated <= 1.01 * upper_bound(costs, workload, allocation, cores)[0], (workload, allocation)
+    assert 0.95 < np.median(ratios) < 1.05
+    assert np.percentile(ratios, 5) > 0.7
+    assert np.percentile(ratios, 95) < 1.3
+
+
+def test_simple_pipelines_are_simulated_exactly() -> None:
+    costs = StageCosts(
+        env_group_s=1e-3,
+        env_row_s=0,
+        inference_batch_s=1e-3,
+        inference_group_s=0,
+        inference_row_s=0,
+        sgd_step_s=1e-6,
+    )
+    workload = Workload(regime="async", update_interval=10, batch_size=40, rollout_length=10, on_cpu=False)
+    # One group takes turns with its policy worker; two hide inference behind simulation.
+    assert simulate(costs, workload, Allocation(1, 1, 1, 1, 1), 8) == pytest.approx(500, rel=0.03)
+    assert simulate(costs, workload, Allocation(1, 1, 1, 2, 1), 8) == pytest.approx(1000, rel=0.03)
+    # On one core they share.
+    assert simulate(costs, workload, Allocation(1, 1, 1, 2, 1), 1) == pytest.approx(500, rel=0.03)
+    slow = replace(costs, sgd_step_s=0.1)
+    for regime in ("async", "replay"):
+        bound = replace(workload, regime=regime)
+        assert simulate(slow, bound, Allocation(1, 1, 1, 2, 1), 8) == pytest.approx(100, rel=0.03)
+    # In lockstep without lag times add up: ten steps and V(x_T), then one SGD step for ten samples.
+    turns = replace(workload, regime="lockstep", lag=0, batch_size=10)
+    expected = 10 / (10 * 2e-3 + 1e-3 + 0.1)
+    assert simulate(slow, turns, Allocation(1, 1, 1, 1, 1), 8) == pytest.approx(expected, rel=0.03)
+
+
+def test_double_buffering_is_sample_factorys_condition() -> None:
+    costs = replace(COSTS["environment"], env_group_s=0.0, inference_group_s=0.0, inference_row_s=0.0)
+    workload = Workload(regime="async", update_interval=256, batch_size=1024, rollout_length=32, on_cpu=False)
+    inference_s = 1.5 * costs.inference_batch_s
+    for size in (1, 4):
+        double = predict(costs, workload, Allocation(4, 1, 1, 8 * size, size), 64)
+        waits = double.bounds["waiting"][0] < double.bounds["simulation"][0]
+        assert waits == (size * costs.env_row_s < inference_s)
+    quick = replace(costs, env_row_s=5e-5)
+    bounds = predict(quick, workload, Allocation(4, 1, 1, 8, 1), 64).bounds
+    assert bounds["waiting"][0] < bounds["simulation"][0]
+
+
+def test_what_would_change_the_numbers_is_never_free() -> None:
+    workload, space = problem("lockstep", 56)
+    table = space.allocations()
+    for name in ("num_envs", "envs_per_group", "learner_cores"):
+        assert set(getattr(table, name).tolist()) == {getattr(space.preset, name)}
+    fixed = Space.of(workload, space.preset, 56, fixed=frozenset({"rollout_workers"})).allocations()
+    assert set(fixed.rollout_workers.tolist()) == {space.preset.rollout_workers}
+    workload, space = problem("async", 8)
+    fixed = Space.of(workload, space.preset, 8, fixed=frozenset({"num_envs"}), groups_per_worker=2).allocations()
+    assert set(fixed.num_envs.tolist()) == {64}
+    assert set((fixed.num_groups // fixed.rollout_workers).tolist()) == {2}
+
+
+def test_of_equally_fast_ones_the_nearest_to_the_preset_is_taken() -> None:
+    preset = Allocation(8, 1, 1, 64, 4)
+    far, near = Allocation(8, 2, 1, 512, 16), Allocation(8, 2, 1, 64, 4)
+    candidates = [Candidate(far, 101.0), Candidate(near, 100.0), Candidate(preset, 80.0)]
+    assert choose(candidates, preset).allocation == near
+    workload, space = problem("async", 8)
+    ranked = rank(COSTS["inference"], workload, space, count=4)
+    assert space.preset in [c.allocation for c in ranked]
+
+
+def test_impossible_costs_are_refused() -> None:
+    with pytest.raises(ValueError, match="env_row_s=-1: give 0 or more seconds"):
+        replace(COSTS["learner"], env_row_s=-1)
+    with pytest.raises(ValueError, match="contention=0: give 1"):
+        replace(COSTS["learner"], contention=0)

@@ -1,0 +1,143 @@
+"""What may be chosen of a configuration, and what becomes of it: settings that a run accepts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollmill.api import make_config
+from rollmill.cli import main
+from rollmill.options import OptionError
+from rollmill.tuning.curves import Curve, Curves
+from rollmill.tuning.profile import workload_of
+from rollmill.tuning.settings import SettingsFileError, allocation_of, read_settings, settings_of, space_of, under
+from rollmill.tuning.tune import tune
+
+CURVES = Curves(
+    cores=16,
+    actors=Curve.through((float(x), 1000.0 * x) for x in range(1, 17)),
+    learners=Curve.through((float(x), 25.0 * x) for x in range(1, 17)),
+)
+
+
+@pytest.fixture(autouse=True)
+def _sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.config.usable_cores", lambda: 16)
+
+
+@pytest.mark.parametrize(
+    ("preset", "algo", "given"),
+    [
+        ("gym/CartPole-v1", None, {}),
+        ("gym/CartPole-v1", None, {"num_envs": 48, "rollout.num_workers": 3}),
+        ("gym/CartPole-v1", None, {"rollout.groups_per_worker": 4}),
+        ("gym/CartPole-v1", None, {"regime": "lockstep"}),
+        ("gym/CartPole-v1", "dqn", {}),
+        ("gym/CartPole-v1", "dqn", {"num_envs": 4, "learner.threads": 2}),
+    ],
+)
+def test_every_allocation_is_a_configuration_that_keeps_what_was_given(
+    preset: str, algo: str | None, given: dict[str, Any]
+) -> None:
+    config = make_config(preset, given, algo=algo).resolved()
+    space = space_of(config, workload_of(config, None), given, 16)
+    table = space.allocations()
+    assert len(table.num_envs) > 1
+    for i in range(0, len(table.num_envs), max(1, len(table.num_envs) // 50)):
+        chosen = table.at(i)
+        made = make_config(preset, under(given, settings_of(chosen, config)), algo=algo).resolved()
+        assert allocation_of(made) == chosen
+        for key, value in given.items():
+            part: Any = made
+            for name in key.split("."):
+                part = getattr(part, name)
+            assert part == value
+        if "rollout.groups_per_worker" in given:
+            assert chosen.num_groups == given["rollout.groups_per_worker"] * chosen.rollout_workers
+        if made.in_lockstep:
+            for name in ("num_envs", "envs_per_group", "rollout_length", "learner", "lag"):
+                assert getattr(made, name) == getattr(config, name)
+        if made.in_replay:
+            assert made.replay == config.replay
+
+
+@pytest.mark.parametrize("algo", [None, "dqn"])
+def test_given_curves_are_solved_and_nothing_is_started(
+    algo: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a process was started")
+
+    monkeypatch.setattr("rollmill.runtime.supervisor.Supervisor.start", started)
+    tuning = tune("gym/CartPole-v1", algo=algo, curves=CURVES, output=tmp_path / "out")
+    u = tuning.update_interval
+    x_a, x_l = tuning.solution.actor_cores, tuning.solution.learner_cores
+    best = max(min(CURVES.actors(a), u * CURVES.learners(16 - a)) for a in range(1, 16))
+    assert min(CURVES.actors(x_a), u * CURVES.learners(x_l)) == pytest.approx(best)
+    config = make_config("gym/CartPole-v1", read_settings(tmp_path / "out" / "tuned.json"), algo=algo).resolved()
+    assert allocation_of(config) == tuning.allocation
+    assert config.learner.threads == max(1, round(x_l))
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "tuned.json",
+        "curves.json",
+        "tuning.txt",
+        "tuning.png",
+    }
+    assert Curves.read(tmp_path / "out" / "curves.json") == CURVES
+
+
+def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    curves = tmp_path / "machine.json"
+    curves.write_text(json.dumps(CURVES.to_json()))
+    argv = ["tune", "gym/CartPole-v1", "--curves", str(curves), "--output", str(tmp_path / "out"), "--num-envs", "32"]
+    assert main(argv) == 0
+    said = capsys.readouterr().out
+    assert "is the limit" in said or "are the limit" in said
+    assert "learning a quarter faster" in said
+    assert f"rollmill train gym/CartPole-v1 --settings {tmp_path / 'out' / 'tuned.json'}" in said
+    assert json.loads((tmp_path / "out" / "tuned.json").read_text())["num_envs"] == 32
+    assert main([*argv, "--cores", "4", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["curves"]["cores"] == 4
+    assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read"), ("{", "is not valid JSON"), ("[1]", "holds no JSON object")],
+)
+def test_files_without_settings_are_refused(content: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "tuned.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SettingsFileError, match=message):
+        read_settings(path)
+    assert main(["train", "gym/CartPole-v1", "--settings", str(path)]) == 2
+
+
+def test_what_is_given_by_hand_goes_over_the_file_however_it_is_written() -> None:
+    merged = under({"learner.epochs": 2, "num_envs": 4}, {"epochs": "3"})
+    assert merged == {"learner.epochs": "3", "num_envs": 4}
+    with pytest.raises(OptionError, match="unknown setting 'num_environments'"):
+        under({"num_environments": 4}, {})
+
+
+def test_settings_that_no_file_can_hold_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(SettingsFileError, match="leave output out"):
+        tune("gym/CartPole-v1", output=tmp_path, **{"env.kwargs": {"f": object()}})
+
+
+def test_wrong_usage_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert main(["train", "--tune"]) == 2
+    assert "--tune needs to know what is trained" in capsys.readouterr().err
+    assert main(["tune", "gym/CartPole-v1", "--cores", "0"]) == 2
+    assert main(["tune", "gym/CartPole-v1", "--curves", "/nowhere.json"]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    launched = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in {**launched, "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "gym/CartPole-v1", "--tune"]) == 2
+    assert "--tune with several ranks" in capsys.readouterr().err

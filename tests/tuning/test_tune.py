@@ -1,0 +1,121 @@
+"""Tuning on this machine, from the first process to settings that a run is made with."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+
+from rollmill.cli import main
+from rollmill.tuning import tune as tuning_module
+from rollmill.tuning.curves import Curve
+from rollmill.tuning.model import Allocation
+from rollmill.tuning.profile import Demand, NetworkTimes, fit_costs
+from rollmill.tuning.trials import for_trial
+
+# Nothing is left to be measured at the start.
+SMALL = {
+    "num_envs": 4,
+    "rollout_length": 8,
+    "learner.batch_size": 64,
+    "learner.micro_batch": 16,
+    "learner.precision": "fp32",
+    "learner.channels_last": False,
+    "inference.precision": "fp32",
+}
+
+
+def _demand(allocation: Allocation, batch_groups: float) -> Demand:
+    """As a machine with known costs would show it."""
+    rows = allocation.envs_per_group
+    return Demand(
+        allocation=allocation,
+        rows=rows,
+        batch_groups=batch_groups,
+        group_s=1e-4 + 3e-4 * rows,
+        group_overhead_s=1e-4,
+        batch_s=2e-4 + batch_groups * (3e-5 + 5e-5 * rows),
+        sgd_step_s=0.02 * allocation.learner_cores / {1: 1.0, 2: 1.6}[allocation.learner_cores],
+        steps_per_second=1000.0,
+        actor_cores=1.0,
+        learner_cores=1.0,
+        sgd_steps_per_second=10.0,
+        busy={},
+    )
+
+
+def test_costs_are_found_again_from_joint_runs() -> None:
+    times = NetworkTimes(fixed_s=2e-4, row_s=5e-5, speedup=Curve((1.0, 2.0), (1.0, 1.6)))
+    runs = [
+        _demand(Allocation(2, 1, 1, 64, 16), 1.0),
+        _demand(Allocation(2, 1, 2, 64, 4), 6.0),
+        _demand(Allocation(2, 1, 1, 16, 1), 3.0),
+    ]
+    for known in (runs[:1], runs):
+        costs = fit_costs(known, times)
+        for run in runs if len(known) > 1 else known:
+            assert costs.env_s(run.rows) == pytest.approx(run.group_s, rel=0.1)
+            assert costs.inference_s(run.batch_groups, run.rows) == pytest.approx(run.batch_s, rel=0.1)
+        assert costs.sgd_step_s == pytest.approx(0.02)
+
+
+@pytest.mark.timeout(400)
+def test_train_with_tune_runs_with_what_was_chosen_and_a_resume_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found: list[tuning_module.Tuning] = []
+
+    def tune(*args: object, **kwargs: object) -> tuning_module.Tuning:
+        found.append(quick(*args, **kwargs))
+        return found[-1]
+
+    quick = functools.partial(tuning_module.tune, seconds=1.0)
+    monkeypatch.setattr(tuning_module, "tune", tune)
+    given = [f"--{key}={value}" for key, value in SMALL.items()]
+    run_dir = str(tmp_path / "run")
+    argv = ["train", "gym/CartPole-v1", "--tune", "--total-steps", "256", "--run-dir", run_dir, *given]
+    assert main(argv) == 0
+    (tuning,) = found
+    # The preset's own is among what was tried, and a user's value stays.
+    assert tuning.tried[0].allocation == tuning.preset
+    assert tuning.allocation.num_envs == 4
+    assert tuning.steps_per_second > 0
+    assert tuning.costs is not None
+    assert tuning.costs.sgd_step_s > 0
+    saved = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert saved["rollout"]["num_workers"] == tuning.allocation.rollout_workers
+    assert saved["envs_per_group"] == tuning.allocation.envs_per_group
+    assert "what single changes would bring" in capsys.readouterr().err
+    assert main(["train", "--tune", "--resume", "--run-dir", run_dir, "--total-steps", "512"]) == 0
+    assert len(found) == 1
+    resumed = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert resumed["rollout"] == saved["rollout"]
+
+
+@pytest.mark.timeout(400)
+def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_tried(tmp_path: Path) -> None:
+    result = tuning_module.tune(
+        "gym/CartPole-v1", algo="dqn", seconds=1.0, cores=64, output=tmp_path, **{"replay.min_size": 500}
+    )
+    assert result.update_interval == 2.0
+    assert result.gain is None
+    assert not result.tried
+    assert result.curves.cores == 64
+    # One SGD step for each interval: what was measured lies on the ratio.
+    (_, _, steps), *_ = result.measured
+    assert steps > 0
+    assert (tmp_path / "tuning.png").stat().st_size > 1000
+
+
+def test_a_trial_is_the_run_without_its_beginning() -> None:
+    from rollmill.api import make_config
+
+    config = make_config("gym/CartPole-v1", {"eval_every": 100, "target_return": 3.0}, algo="dqn").resolved()
+    trial = for_trial(config)
+    assert trial.eval_every is None
+    assert trial.target_return is None
+    assert trial.off_policy.random_steps == 0
+    assert trial.replay.min_size < config.replay.min_size
+    assert trial.replay.update_interval == config.replay.update_interval
