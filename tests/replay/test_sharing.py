@@ -188,7 +188,10 @@ def test_a_process_killed_in_the_middle_of_adding_leaves_it_whole(linked):
     else:
         replay = PrioritizedReplay(64, FIELDS)
     generator = random.Random(1)
+    enough = time.monotonic() + 20
     for turn in range(40):
+        if turn >= 5 and time.monotonic() > enough:  # a busy machine
+            break
         target, args = (step_forever, (replay, turn)) if linked else (write_forever, (replay, turn, 30))
         child = context.Process(target=target, args=args, daemon=True)
         child.start()
