@@ -19,7 +19,7 @@ from rollmill.models.config import ModelConfig
 from rollmill.options import to_json
 from rollmill.reporting.metrics import MetricsWriter
 
-COMMANDS = ("train", "eval", "watch", "plot", "bench", "envs")
+COMMANDS = ("train", "tune", "eval", "watch", "plot", "bench", "envs")
 
 FAILING_ENV = """
 import gymnasium as gym, numpy as np
@@ -123,7 +123,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
     ("argv", "message"),
     [
         ("trian gym/CartPole-v1", "there is no command 'trian'; did you mean train?"),
-        ("zzz", "there are train, eval, watch"),
+        ("zzz", "there are train, tune, eval, watch"),
         ("eval runs/a --fast", "rollmill eval has no option --fast"),
         ("eval runs/a", "runs/a is not a run"),
         ("watch runs/a", "runs/a is not a run"),

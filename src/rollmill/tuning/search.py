@@ -32,6 +32,7 @@ _WORTH_IT = 1.02
 _DEARER = 1.2
 _SIMULATED = 12
 _CLIMBS = 4
+_MANY_GROUPS = 64
 _NEAR, _LOOKED_AT_FIRST, _LOOKED_AT_CLOSELY = 0.95, 4096, 8192
 
 
@@ -244,15 +245,15 @@ def search(costs: StageCosts, workload: Workload, space: Space) -> Candidate:
     return choose(list(seen.values()), space.preset)
 
 
-def simulated(
-    costs: StageCosts, workload: Workload, candidates: Sequence[Candidate], cores: int, *, rounds: float = 2.0
-) -> list[Candidate]:
+def simulated(costs: StageCosts, workload: Workload, candidates: Sequence[Candidate], cores: int) -> list[Candidate]:
     """The same with the simulation's speed, less what the model says that uncertain costs may cost it."""
     result: list[Candidate] = []
     for candidate in candidates:
         one = candidate.allocation
         certain = predict(costs, workload, one, cores).steps_per_second[0]
         share = float(_expected(costs, workload, one, cores)[0] / certain)
+        # Of many groups one round is an average already.
+        rounds = 2.0 if one.num_groups < _MANY_GROUPS else 1.0
         result.append(Candidate(one, simulate(costs, workload, one, cores, rounds=rounds) * share))
     return result
 

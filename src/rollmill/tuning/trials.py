@@ -7,6 +7,7 @@ the whole system at the required ratio: rollout workers' steps, while learner, r
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from rollmill.benchmarking.pausing import pause, resume
+from rollmill.benchmarking.pausing import end, pause, resume
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
 from rollmill.config import Config
 from rollmill.learning import phases as learning_phases
@@ -114,7 +115,15 @@ class Trial(SteppingProcesses):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Ends the processes, and forgets what they wrote."""
-        super().__exit__(kind, error, trace)
+        log = logging.getLogger("rollmill.supervisor")
+        was_disabled = log.disabled
+        try:
+            # That somebody killed them would be worth saying, but that was us.
+            log.disabled = was_disabled or error is None
+            end(self._groups())
+            super().__exit__(kind, error, trace)
+        finally:
+            log.disabled = was_disabled
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
+from statistics import median, stdev
 from typing import Any
 
 from rollmill.api import make_config
@@ -51,6 +51,8 @@ _MOST_TRIALS = 6
 _DIFFERENT = 0.45
 # A measured speed must be above the preset's by so much to replace it: within that two measurements differ anyway.
 _CLEARLY = 1.02
+_FEWEST_ROUNDS = 4
+_UNCLEAR = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,6 +285,11 @@ class _Tried:
     ratios: list[float] = field(default_factory=list)
 
     @property
+    def standard_error(self) -> float:
+        """Of the score, roughly."""
+        return stdev(self.ratios) / len(self.ratios) ** 0.5 if len(self.ratios) > 1 else float("inf")
+
+    @property
     def score(self) -> float:
         """Over the preset's."""
         return median(self.ratios) if self.ratios else 0.0
@@ -352,7 +359,7 @@ class _Tuner:
                 tried[-1].turns.append(tried[-1].trial.turn(_PROFILE_S))
                 start_s = time.monotonic() - started_at
                 costs = self._costs(tried, workload, times)
-            self._take_turns(tried, deadline)
+            self._take_turns(tried, deadline, at_most=deadline + 0.5 * seconds)
             best = max(tried, key=lambda t: t.score)
             if best.score < _CLEARLY:
                 best = reference
@@ -389,12 +396,21 @@ class _Tuner:
         promising = choose(fresh, space.preset)
         return promising.allocation if promising.steps_per_second > 0.97 * best_tried else None
 
-    def _take_turns(self, tried: list[_Tried], deadline: float) -> None:
-        """Rounds of turns, the preset's own in each; the slower half leaves after every second one."""
+    def _take_turns(self, tried: list[_Tried], deadline: float, *, at_most: float) -> None:
+        """Rounds of turns, the preset's own in each; the slower half leaves after every second one.
+
+        Where turns differ much, because others use the cores, there are some more than the deadline allows.
+        """
+
+        def goes_on() -> bool:
+            end = time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3)
+            is_unclear = max(each.standard_error for each in others) > _UNCLEAR
+            return rounds < _FEWEST_ROUNDS or end < (at_most if is_unclear else deadline)
+
         reference, others = tried[0], tried[1:]
         rounds = 0
         reference.ratios.append(1.0)
-        while others and (rounds < 2 or time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3) < deadline):
+        while others and goes_on():
             order = [reference, *others] if rounds % 2 == 0 else [*reversed(others), reference]
             speeds: dict[int, float] = {}
             for each in order:
