@@ -69,7 +69,7 @@ def test_autocast_leaves_the_heads_in_float32() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"core": "gru"}, "model.core is 'gru', but off-policy algorithms learn from single transitions"),
+        ({"core": "gru"}, "model.core is 'gru', but this algorithm learns from single transitions"),
         ({"normalise_observations": True}, "model.normalise_observations is True, but off-policy algorithms have no"),
         ({"normalise_returns": True}, "model.normalise_returns is True"),
         ({"centre_pixels": True}, "model.centre_pixels is True"),

@@ -38,13 +38,25 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     """
     assert world_size == 1
     assert config.envs_per_group != "auto"
+    if bool(probed.state_size) != config.replay.has_sequences:
+        raise ConfigError(
+            f"replay.sequence_length={config.replay.sequence_length}, but algorithm {config.off_policy.algorithm!r} "
+            "has "
+            + (
+                "a recurrent state and learns from sequences: give their length."
+                if probed.state_size
+                else "no recurrent state and learns from single transitions: use 0."
+            )
+        )
     groups = spread_groups(config)
     rows = config.envs_per_group * probed.spec.rows_per_env
-    waiting = len(groups.worker_of_group) * rows * config.replay.n_step
+    needed = config.replay.window or config.replay.n_step
+    waiting = len(groups.worker_of_group) * rows * needed
     if config.replay.min_size < waiting:
         raise ConfigError(
-            f"replay.min_size={config.replay.min_size}: after so few agent steps no transition may be whole yet; with "
-            f"{len(groups.worker_of_group) * rows} rows and n_step={config.replay.n_step} it must be {waiting} or more."
+            f"replay.min_size={config.replay.min_size}: after so few agent steps no "
+            f"{'sequence' if config.replay.has_sequences else 'transition'} may be whole yet; with "
+            f"{len(groups.worker_of_group) * rows} rows and {needed} steps each it must be {waiting} or more."
         )
     num_groups = len(groups.worker_of_group)
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
@@ -68,7 +80,12 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
         NotEnoughMemory: It does not fit.
         ConfigError: The rate limiter would hold both sides for ever.
     """
-    fields = replay_fields(probed.spec, rollout_length=config.rollout_length)
+    fields = replay_fields(
+        probed.spec,
+        rollout_length=config.rollout_length,
+        state_size=probed.state_size,
+        stride=config.replay.stride,
+    )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
     is_resumed, is_kept, notes = saved_steps is not None, False, []
@@ -90,7 +107,16 @@ def allocate(config: Config, probed: Probed, topology: Topology, run_dir: Path, 
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
     limits = _limits(config, probed, base=0 if is_kept else saved_steps or 0)
-    store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True, is_kept=is_kept)
+    store = ReplayStore(
+        {**arena, **replay},
+        probed.spec,
+        topology,
+        config.replay,
+        limits,
+        state_size=probed.state_size,
+        create=True,
+        is_kept=is_kept,
+    )
     # Of a replay that was kept, the learner will say how far its checkpoint has come.
     store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
     weights.WeightStore(arena, create=True)
@@ -119,7 +145,12 @@ def store_of(setup: RunSetup) -> ReplayStore:
     assert memory.replay is not None
     assert memory.limits is not None
     return ReplayStore(
-        {**memory.arena, **memory.replay}, setup.probed.spec, setup.topology, setup.config.replay, memory.limits
+        {**memory.arena, **memory.replay},
+        setup.probed.spec,
+        setup.topology,
+        setup.config.replay,
+        memory.limits,
+        state_size=setup.probed.state_size,
     )
 
 

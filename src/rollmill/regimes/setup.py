@@ -217,7 +217,8 @@ def probe(
             from rollmill.learning.sharing import shared_sizes
 
             shared = shared_sizes(algorithm)
-        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size, shared=shared))
+        nbytes = flat_nbytes(algorithm.acting)
+        context.send(Probed(spec, algorithm.state_size, nbytes, size, shared=shared))
         return
     model = make_network(config, spec)
     first_iteration = 0

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from rollmill.native import gather
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.replay_sampler import Drawn, ReturnRule, Sampler
+from rollmill.storage.replay_sampler import Drawn, ReplaySampler, ReturnRule, Sampler
 from rollmill.storage.slots import RNN_STATE
 
-__all__ = ["ReplaySequences", "SequenceSampler"]
+__all__ = ["ReplaySequences", "SequenceSampler", "make_sampler"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +146,19 @@ class SequenceSampler(Sampler[ReplaySequences]):
                 array[:, places] = getattr(part, name)[entry]
         if batch.action_mask is not None:
             batch.action_mask[:, places] = part.action_mask
+
+
+def make_sampler(
+    store: ReplayStore,
+    config: ReplayConfig,
+    rule: ReturnRule,
+    random: NDArray[np.uint64],
+    *,
+    empty: Any = np.empty,
+) -> Sampler[Any]:
+    """Of sequences or of single transitions, as ``config`` has it; see :class:`Sampler`."""
+    kind: type[Sampler[Any]] = SequenceSampler if config.has_sequences else ReplaySampler
+    return kind(store, config, rule, random, empty=empty)
 
 
 def _rows(array: NDArray[Any]) -> NDArray[Any]:
