@@ -358,11 +358,6 @@ class Config:
                 f"replay.sequence_stride={replay.sequence_stride!r}, that is {replay.stride} steps, does not divide "
                 f"rollout_length={self.rollout_length}: sequences begin at the same steps of every slot; use a divisor."
             )
-        if self.inference.skip_policy:
-            raise ConfigError(
-                f"inference.skip_policy=True with model.core={core!r}: sequences begin with the state of a policy that "
-                "acted; use core='none'."
-            )
 
     def error_buffer(self, rows_per_env: int) -> float:
         """In the replay regime, agent steps that collecting may be ahead or behind.

@@ -245,7 +245,6 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
         ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
         ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
         ({**RECURRENT, "off_policy.algorithm": "sac"}, "model.core='gru' with off_policy.algorithm='sac'"),
-        ({**RECURRENT, "inference.skip_policy": True}, "inference.skip_policy=True with model.core='gru'"),
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
         ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
