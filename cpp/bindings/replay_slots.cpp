@@ -47,7 +47,8 @@ const Buffer& hold(std::vector<Buffer>& memory, nb::handle object, const char* n
 
 void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout_length, std::int64_t rows,
                std::int64_t n_step, std::int64_t history, nb::handle reward, nb::handle terminated, nb::handle truncated,
-               nb::handle valid, nb::handle reset, nb::handle generation, nb::handle next, nb::handle previous) {
+               nb::handle valid, nb::handle reset, nb::handle generation, nb::handle next, nb::handle previous,
+               std::int64_t window, std::int64_t stride) {
     std::vector<Buffer> memory;
     memory.reserve(9);
     Buffer tree_buffer(tree_memory, "tree", true);
@@ -59,8 +60,14 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
     if (n_step < 1 || n_step > rollout_length || history < 0 || history > rollout_length)
         raise_value_error("n_step is " + std::to_string(n_step) + " and history " + std::to_string(history) +
                           "; they must be 1 to rollout_length=" + std::to_string(rollout_length) + " and 0 to that");
+    if (window != 0 && (window < n_step || window > rollout_length))
+        raise_value_error("window is " + std::to_string(window) + "; it must be n_step=" + std::to_string(n_step) +
+                          " to rollout_length=" + std::to_string(rollout_length) + ", or 0 for single transitions");
+    if (stride < 1 || rollout_length % stride != 0)
+        raise_value_error("stride is " + std::to_string(stride) + "; it must divide rollout_length=" +
+                          std::to_string(rollout_length));
     const std::int64_t slots = tree.capacity() / (rollout_length * rows);
-    const ReplayShape shape{slots, rollout_length, rows, n_step, history};
+    const ReplayShape shape{slots, rollout_length, rows, n_step, history, window, stride};
     if (leaves_of(shape) != tree.capacity())
         raise_value_error("the tree has " + std::to_string(tree.capacity()) +
                           " leaves; there must be a whole number of slots of rollout_length x rows = " +
@@ -116,6 +123,16 @@ Buffer column(nb::handle object, const char* name, char format, std::int64_t cou
     return buffer;
 }
 
+// [time, count], C-contiguous.
+Buffer table(nb::handle object, const char* name, char format, std::int64_t time, std::int64_t count) {
+    Buffer buffer(object, name, true);
+    const bool is_of_type = format == 'f' ? buffer.format() == 'f' : buffer.is_int64();
+    if (!is_of_type || buffer.ndim() != 2 || buffer.shape(0) != time || buffer.shape(1) != count)
+        raise_value_error(std::string(name) + " must be " + (format == 'f' ? "a float32" : "an int64") + " array [" +
+                          std::to_string(time) + ", " + std::to_string(count) + "]");
+    return buffer;
+}
+
 Buffer witness_array(nb::handle object, bool writable, std::int64_t count) {
     Buffer buffer(object, "witness", writable);
     if (!buffer.is_int64() || buffer.ndim() != 2 || buffer.shape(0) != count || buffer.shape(1) != 3)
@@ -146,22 +163,33 @@ void weigh(float* priorities, std::int64_t n, Weights kind, double beta, const R
     powers(priorities, n, {.scale = scale, .exponent = -beta}, priorities);
 }
 
+Buffer random_state(nb::handle object) {
+    Buffer random(object, "random", true);
+    if (random.nbytes() != sizeof(Random) || random.itemsize() != 8)
+        raise_type_error("random must be a uint64 array of 2: seed and counter");
+    return random;
+}
+
+Weights weights_of(const PyReplaySlots& self, const std::string& name) {
+    const Weights kind = weights_named(name);
+    if (kind == Weights::everything && !self.tree.has_minimum())
+        raise_value_error("weights is 'global'; that needs a tree created with minimum=True");
+    return kind;
+}
+
 bool draw(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, nb::handle generation_array,
           nb::handle weight_array, nb::handle reward_array, nb::handle discount_array, nb::handle now_array,
           nb::handle then_array, nb::handle witness, double gamma, double reward_scale, double reward_clip, double beta,
           const std::string& weights, std::int64_t num_items, bool stratified) {
-    const Buffer random(random_array, "random", true);
-    if (random.nbytes() != sizeof(Random) || random.itemsize() != 8)
-        raise_type_error("random must be a uint64 array of 2: seed and counter");
+    const Buffer random = random_state(random_array);
     const Buffer leaf = int64_array(leaf_array, "leaf", true);
     const std::int64_t n = leaf.shape(0);
     const Buffer generation = column(generation_array, "generation", 'q', n), weight = column(weight_array, "weight", 'f', n);
     const Buffer reward = column(reward_array, "reward", 'f', n), discount = column(discount_array, "discount", 'f', n);
     const Buffer now = column(now_array, "now", 'q', n), then = column(then_array, "then", 'q', n);
     const Buffer seen = witness_array(witness, true, n);
-    const Weights kind = weights_named(weights);
-    if (kind == Weights::everything && !self.tree.has_minimum())
-        raise_value_error("weights is 'global'; that needs a tree created with minimum=True");
+    const Weights kind = weights_of(self, weights);
+    if (self.slots.shape().window != 0) raise_value_error("the replay is one of windows; use draw_windows");
     if (n == 0) return true;
     const nb::gil_scoped_release released;
     ReplaySlots::Look look{};
@@ -170,6 +198,44 @@ bool draw(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, n
                           now.data<std::int64_t>(), then.data<std::int64_t>(), reward.data<float>(),
                           discount.data<float>(), seen.data<std::int64_t>()},
                          &look))
+        return false;
+    weigh(weight.data<float>(), n, kind, beta, look, num_items);
+    return true;
+}
+
+bool draw_windows(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, nb::handle generation_array,
+                  nb::handle weight_array, nb::handle reward_array, nb::handle discount_array, nb::handle cells_array,
+                  nb::handle steps_array, nb::handle then_array, nb::handle witness, double gamma, double reward_scale,
+                  double reward_clip, double beta, const std::string& weights, std::int64_t num_items,
+                  bool stratified) {
+    const ReplayShape& shape = self.slots.shape();
+    if (shape.window == 0) raise_value_error("the replay is one of single transitions; use draw");
+    const Buffer random = random_state(random_array);
+    const Buffer leaf = int64_array(leaf_array, "leaf", true);
+    const std::int64_t n = leaf.shape(0);
+    const Buffer generation = column(generation_array, "generation", 'q', n), weight = column(weight_array, "weight", 'f', n);
+    const Buffer given(reward_array, "reward", true);
+    const std::int64_t most = shape.window - shape.n_step + 1;
+    const std::int64_t learned = given.ndim() == 2 ? given.shape(0) : 0;
+    if (learned < 1 || learned > most)
+        raise_value_error("reward must be [learned steps, " + std::to_string(n) + "] with 1 to window - n_step + 1 = " +
+                          std::to_string(most) + " of them");
+    const Buffer reward = table(reward_array, "reward", 'f', learned, n);
+    const Buffer discount = table(discount_array, "discount", 'f', learned, n);
+    const Buffer then = table(then_array, "then", 'q', learned, n);
+    const Buffer cells = table(cells_array, "cells", 'q', shape.window + 1, n);
+    const Buffer steps = table(steps_array, "steps", 'q', shape.window, n);
+    const Buffer seen = witness_array(witness, true, n);
+    const Weights kind = weights_of(self, weights);
+    if (n == 0) return true;
+    const nb::gil_scoped_release released;
+    ReplaySlots::Look look{};
+    if (!self.slots.draw_windows(*random.data<Random>(), n, stratified, {gamma, reward_scale, reward_clip},
+                                 {learned, leaf.data<std::int64_t>(), generation.data<std::int64_t>(),
+                                  weight.data<float>(), cells.data<std::int64_t>(), steps.data<std::int64_t>(),
+                                  then.data<std::int64_t>(), reward.data<float>(), discount.data<float>(),
+                                  seen.data<std::int64_t>()},
+                                 &look))
         return false;
     weigh(weight.data<float>(), n, kind, beta, look, num_items);
     return true;
@@ -209,13 +275,19 @@ void bind_replay_slots(nb::module_& m) {
     nb::class_<PyReplaySlots>(m, "ReplaySlots")
         .def("__init__", &construct, nb::arg("tree"), nb::kw_only(), nb::arg("rollout_length"), nb::arg("rows"),
              nb::arg("n_step"), nb::arg("history"), nb::arg("reward"), nb::arg("terminated"), nb::arg("truncated"),
-             nb::arg("valid"), nb::arg("reset"), nb::arg("generation"), nb::arg("next"), nb::arg("previous"))
+             nb::arg("valid"), nb::arg("reset"), nb::arg("generation"), nb::arg("next"), nb::arg("previous"),
+             nb::arg("window") = 0, nb::arg("stride") = 1)
         .def("begin", &begin, nb::arg("slot"), nb::arg("previous"))
         .def("commit", &commit, nb::arg("slot"), nb::arg("step"), nb::arg("pending"))
         .def("evict", &evict, nb::arg("slot"))
         .def("draw", &draw, nb::arg("random"), nb::arg("leaf"), nb::arg("generation"), nb::arg("weight"),
              nb::arg("reward"), nb::arg("discount"), nb::arg("now"), nb::arg("then"), nb::arg("witness"), nb::kw_only(),
              nb::arg("gamma"), nb::arg("reward_scale") = 1.0,
+             nb::arg("reward_clip") = std::numeric_limits<double>::infinity(), nb::arg("beta") = 0.0,
+             nb::arg("weights") = "ones", nb::arg("num_items") = 1, nb::arg("stratified") = false)
+        .def("draw_windows", &draw_windows, nb::arg("random"), nb::arg("leaf"), nb::arg("generation"),
+             nb::arg("weight"), nb::arg("reward"), nb::arg("discount"), nb::arg("cells"), nb::arg("steps"),
+             nb::arg("then"), nb::arg("witness"), nb::kw_only(), nb::arg("gamma"), nb::arg("reward_scale") = 1.0,
              nb::arg("reward_clip") = std::numeric_limits<double>::infinity(), nb::arg("beta") = 0.0,
              nb::arg("weights") = "ones", nb::arg("num_items") = 1, nb::arg("stratified") = false)
         .def("find_torn", &find_torn, nb::arg("witness"), nb::arg("torn"))

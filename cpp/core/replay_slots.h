@@ -11,12 +11,17 @@
 // follow each other in a group are linked both ways; a link holds the other's generation, so one to a slot that was
 // evicted is seen to be dead.
 //
+// Recurrent learners draw windows instead: W steps in a row, and W + 1 observations, whatever ends in between. Then only
+// every `stride`-th step of a slot has a leaf that ever becomes live: when the W-th step from it on is committed. With
+// W <= T a window lies in two slots at most.
+//
 // Who may call what: begin, commit and evict of a slot are for the process that writes it, one thread at a time. The
 // rest is for any thread of any process. Nobody waits for anybody but for the tree's lock.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "core/sum_tree.h"
 
@@ -28,6 +33,8 @@ struct ReplayShape {
     std::int64_t rows;     // B
     std::int64_t n_step;   // 1..T
     std::int64_t history;  // observations before x_t that are shown with it, 0..T
+    std::int64_t window = 0;  // W, n..T, of sequences; 0 for single transitions
+    std::int64_t stride = 1;  // steps from the start of one window to the next; divides T
 };
 
 // Shared arrays, [num_slots, T(+1), B] or [num_slots].
@@ -59,6 +66,21 @@ struct Drawn {
     float* reward;       // sum of discount^i r_{t+i}, i < k
     float* discount;     // discount^k, or 0 where the episode terminated
     std::int64_t* witness;  // [count, 3]: links to the slots that were read; no_link where there was none
+};
+
+// What drawn windows are, `count` of each; what has a time axis has it in front. The last `learned` + n - 1 of a window's
+// steps are those that are learned from, and those that their rewards are added up over.
+struct DrawnWindows {
+    std::int64_t learned;
+    std::int64_t* leaf;
+    std::int64_t* generation;  // of the leaf's slot
+    float* priority;
+    std::int64_t* cells;    // [W + 1, count]: of x_t .. x_{t+W}
+    std::int64_t* steps;    // [W, count]: leaves' numbers of the steps
+    std::int64_t* then;     // [learned, count]: which of the W + 1 observations the bootstrap's value comes from
+    float* reward;          // [learned, count], as Drawn's; 0 where the step is not valid
+    float* discount;        // [learned, count], likewise
+    std::int64_t* witness;  // [count, 3], as Drawn's
 };
 
 class ReplaySlots {
@@ -94,6 +116,10 @@ class ReplaySlots {
     // Draws `count` leaves by priority; false, with nothing written, if none is live.
     bool draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out, Look* look);
 
+    // The same of windows.
+    bool draw_windows(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule,
+                      const DrawnWindows& out, Look* look);
+
     // After the copy: torn[i] = 1 where a slot that sample i was read from has been evicted meanwhile. Returns how many.
     std::int64_t find_torn(const std::int64_t* witness, std::int64_t count, std::uint8_t* torn) const noexcept;
 
@@ -103,8 +129,11 @@ class ReplaySlots {
                        std::int64_t depth, std::size_t frame_bytes, bool repeat) const noexcept;
 
    private:
-    struct Place {
-        std::int64_t slot, step;
+    // Rewards of `length` steps, and where they end: in `slot`, which is the one they begin in or the one behind it.
+    struct Ahead {
+        double reward, discount;
+        std::int64_t length, slot, step;
+        bool is_whole;  // else the slot behind was looked for and is gone
     };
 
     std::int64_t leaf(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept {
@@ -118,7 +147,17 @@ class ReplaySlots {
     bool needs_previous(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
     bool has_history(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
     bool ends_within(std::int64_t slot, std::int64_t first, std::int64_t row) const noexcept;
+    void find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid, std::int64_t* pending,
+                    std::vector<std::int64_t>& live) const;
+    void add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row, std::vector<std::int64_t>& live) const;
+    bool look_at_tree(Random& random, std::int64_t count, bool stratified, std::int64_t* leaves, float* priorities,
+                      std::int64_t* generations, Look* look);
+    Ahead look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row, const ReturnRule& rule,
+                     std::int64_t* next) const noexcept;
+    std::int64_t own_link(std::int64_t slot, std::int64_t generation) const noexcept;
     void walk(std::int64_t index, const ReturnRule& rule, const Drawn& out) const noexcept;
+    void walk_window(std::int64_t index, std::int64_t count, const ReturnRule& rule,
+                     const DrawnWindows& out) const noexcept;
 
     SumTree tree_;
     ReplayShape shape_;

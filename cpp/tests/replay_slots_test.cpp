@@ -21,8 +21,8 @@ constexpr std::int64_t episode = 7;  // steps; a masked row follows
 
 // Slots of several writers, each with one group, whose every number is the ticket of the step that it belongs to.
 struct World {
-    explicit World(std::int64_t writers)
-        : num_slots(writers * slots_of_writer),
+    explicit World(std::int64_t writers, std::int64_t steps_of_window = 0)
+        : num_slots(writers * slots_of_writer), window(steps_of_window),
           tree_memory(SumTree::nbytes(num_slots * steps * rows, {}) + SumTree::alignment),
           reward(at_step()), terminated(at_step()), truncated(at_step()), valid(at_step()), reset(cells()), shown(cells()),
           generation(static_cast<std::size_t>(num_slots)), next(generation.size(), ReplaySlots::no_link), previous(next) {
@@ -36,12 +36,12 @@ struct World {
     std::size_t cells() const { return static_cast<std::size_t>(num_slots * (steps + 1) * rows); }
     SumTree tree() const { return SumTree::attach(memory, SumTree::nbytes(num_slots * steps * rows, {})); }
     ReplaySlots replay() {
-        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, history},
+        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, history, window, 1},
                            {reward.data(), terminated.data(), truncated.data(), valid.data(), reset.data(),
                             generation.data(), next.data(), previous.data()});
     }
 
-    std::int64_t num_slots;
+    std::int64_t num_slots, window;
     std::vector<std::byte> tree_memory;
     void* memory;
     std::vector<float> reward;
@@ -131,14 +131,62 @@ void sample(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std
     }
 }
 
-TEST(samples_are_of_one_moment_while_slots_are_written_over) {
+// The same of windows: one step of burn-in, one that is learned from, and one that its return needs.
+void sample_windows(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std::atomic<std::int64_t>& found) {
+    constexpr std::int64_t count = 16, window = 3;
+    ReplaySlots replay = world.replay();
+    Random random{seed, 0};
+    std::vector<std::int64_t> leaf(count), generation(count), then(count), witness(3 * count);
+    std::vector<std::int64_t> cells((window + 1) * count), at_step(window * count), x(cells.size()), stack(2 * x.size());
+    std::vector<float> priority(count), reward(count), discount(count), r(at_step.size());
+    std::vector<std::uint8_t> torn(count);
+    while (!stop.load()) {
+        ReplaySlots::Look look;
+        if (!replay.draw_windows(random, count, false, {1.0, 1.0, 1e30},
+                                 {1, leaf.data(), generation.data(), priority.data(), cells.data(), at_step.data(),
+                                  then.data(), reward.data(), discount.data(), witness.data()},
+                                 &look))
+            continue;
+        const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
+        const auto observations = static_cast<std::int64_t>(x.size()), num_steps = static_cast<std::int64_t>(r.size());
+        gather_racing_rows(bytes(x), bytes(world.shown), cells.data(), observations, sizeof(std::int64_t));
+        gather_racing_rows(bytes(r), bytes(world.reward), at_step.data(), num_steps, sizeof(float));
+        replay.gather_stacks(bytes(stack), bytes(world.shown), cells.data(), observations, 2, sizeof(std::int64_t), true);
+        found += replay.find_torn(witness.data(), count, torn.data());
+        for (std::size_t i = 0; i < count; ++i) {
+            if (torn[i] != 0) continue;
+            const std::int64_t first = x[i] / 64;
+            for (std::size_t k = 0; k <= window; ++k) {
+                const std::size_t at = k * count + i;
+                const std::int64_t t = first + static_cast<std::int64_t>(k);
+                CHECK(x[at] == x[i] + 64 * static_cast<std::int64_t>(k));
+                CHECK(stack[2 * at + 1] == x[at]);
+                CHECK(stack[2 * at] == (t % (episode + 1) == 0 ? x[at] : x[at] - 64));
+                CHECK(k == window || r[at] == reward_of(t));
+            }
+            const std::int64_t t = first + 1, in_episode = t % (episode + 1);
+            if (in_episode == episode) {
+                CHECK(reward[i] == 0.0f && discount[i] == 0.0f && then[i] == 1);
+                continue;
+            }
+            const std::int64_t k = std::min(n_step, episode - in_episode);
+            CHECK(then[i] == 1 + k);
+            CHECK(reward[i] == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
+            CHECK((discount[i] == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
+        }
+    }
+}
+
+using Sample = void (*)(World&, std::uint64_t, const std::atomic<bool>&, std::atomic<std::int64_t>&);
+
+void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_kind) {
     constexpr std::int64_t writers = 2, samplers = 2, enough = 200;
-    World world(writers);
+    World world(writers, window);
     std::atomic<bool> stop{false};
     std::atomic<std::int64_t> torn{0};
     std::vector<std::thread> threads;
     for (std::int64_t s = 0; s < samplers; ++s)
-        threads.emplace_back([&, s] { sample(world, static_cast<std::uint64_t>(s), stop, torn); });
+        threads.emplace_back([&, s] { sample_of_kind(world, static_cast<std::uint64_t>(s), stop, torn); });
     for (std::int64_t w = 0; w < writers; ++w) threads.emplace_back([&, w] { write(world, w, stop); });
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
     while (torn < enough && std::chrono::steady_clock::now() < deadline)
@@ -150,6 +198,10 @@ TEST(samples_are_of_one_moment_while_slots_are_written_over) {
     CHECK(held.verify());
     CHECK(torn >= enough);
 }
+
+TEST(samples_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(0, sample); }
+
+TEST(windows_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(3, sample_windows); }
 
 }  // namespace
 }  // namespace rollmill

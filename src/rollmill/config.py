@@ -337,14 +337,43 @@ class Config:
         for name, value in (("compile", self.learner.compile), ("micro_batch", self.learner.micro_batch)):
             if value not in ("auto", False):
                 raise ConfigError(f"learner.{name}={value!r}: not built for the replay regime; use 'auto'.")
-        for name in ("core", "normalise_observations", "normalise_returns"):
-            if (value := getattr(self.model, name)) not in ("none", False):
+        self._check_sequences()
+        for name in ("normalise_observations", "normalise_returns"):
+            if getattr(self.model, name):
                 raise ConfigError(
-                    f"model.{name}={value!r}: the networks of off-policy algorithms have none; use "
-                    f"{'none' if name == 'core' else 'false'}, or normalise in a wrapper of the environment."
+                    f"model.{name}=True: the networks of off-policy algorithms have none; use false, or normalise in a "
+                    "wrapper of the environment."
                 )
         if self.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
+
+    def _check_sequences(self) -> None:
+        """Whether a recurrent core has sequences to learn from, and slots can hold them."""
+        replay, core, algorithm = self.replay, self.model.core, self.off_policy.algorithm
+        if core != "none" and algorithm in ("ddpg", "td3", "sac"):
+            raise ConfigError(
+                f"model.core={core!r} with off_policy.algorithm={algorithm!r}: of the off-policy algorithms DQN learns "
+                "from sequences; use algorithm 'dqn', or core='none'."
+            )
+        if (core != "none") != replay.has_sequences:
+            raise ConfigError(
+                f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core learns "
+                "from sequences, and nothing else does; give both (core='gru', sequence_length=20), or neither "
+                "(core='none', 0)."
+            )
+        if not replay.has_sequences:
+            return
+        if replay.window > self.rollout_length:
+            raise ConfigError(
+                f"replay.burn_in + sequence_length + n_step - 1 = {replay.window} is more than rollout_length="
+                f"{self.rollout_length}: a sequence lies in two slots at most; use a longer rollout_length or shorter "
+                "sequences."
+            )
+        if self.rollout_length % replay.stride:
+            raise ConfigError(
+                f"replay.sequence_stride={replay.sequence_stride!r}, that is {replay.stride} steps, does not divide "
+                f"rollout_length={self.rollout_length}: sequences begin at the same steps of every slot; use a divisor."
+            )
 
     def error_buffer(self, rows_per_env: int, world_size: int = 1) -> float:
         """In the replay regime, agent steps that collecting may be ahead or behind on each rank.

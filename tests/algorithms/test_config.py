@@ -20,6 +20,7 @@ def test_defaults_are_allowed() -> None:
     [
         ({"algorithm": ""}, "off_policy.algorithm='': give a registered name"),
         ({"double": 1}, "off_policy.double=1: choose one of True, False"),
+        ({"value_rescaling": 1}, "off_policy.value_rescaling=1: choose one of True, False"),
         ({"value_loss": "mae"}, "off_policy.value_loss='mae': choose one of 'mse', 'huber', None"),
         ({"epsilon_kind": "boltzmann"}, "off_policy.epsilon_kind='boltzmann': choose one of 'schedule', 'ladder'"),
         ({"noise_kind": None}, "off_policy.noise_kind=None: choose one of 'gaussian', 'ou'"),

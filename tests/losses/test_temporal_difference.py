@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
+from rollmill.losses.temporal_difference import bootstrap_target, sequence_error, temporal_difference_loss
 
 
 def test_n_step_targets_equal_a_loop() -> None:
@@ -49,3 +49,10 @@ def test_errors_are_detached_and_the_target_may_be_per_branch() -> None:
     assert result.error.tolist() == [2.0, 2.0, 2.0]
     result.loss.backward()
     torch.testing.assert_close(prediction.grad, -target / 3)
+
+
+def test_a_sequences_error_mixes_the_largest_and_the_mean_of_what_counts() -> None:
+    error = torch.tensor([[1.0, 5.0, 9.0], [3.0, 100.0, 9.0], [2.0, 1.0, 9.0]])
+    valid = torch.tensor([[True, True, False], [True, False, False], [True, True, False]])
+    assert sequence_error(error, valid).tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.9 * 5 + 0.1 * 3, 0.0])
+    assert sequence_error(error, valid, eta=0.0).tolist() == pytest.approx([2.0, 3.0, 0.0])

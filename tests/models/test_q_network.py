@@ -66,10 +66,40 @@ def test_autocast_leaves_the_heads_in_float32() -> None:
         assert network({"obs": torch.randn(5, 3)}).dtype == torch.float32
 
 
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+@pytest.mark.parametrize("dueling", [False, True])
+@pytest.mark.parametrize("sizes", [(4,), (2, 3)])
+def test_an_unroll_is_step_after_step_with_resets(core: str, dueling: bool, sizes: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    picture = ArraySpec(shape=(3, 36, 36), dtype="uint8", low=0, high=255)
+    config = ModelConfig(mlp_sizes=(8,), head_sizes=(6,), dense_size=8, core=core, core_size=5)  # type: ignore[arg-type]
+    config = off_policy_model(config, may_be_recurrent=True)
+    network = QNetwork({**OBSERVATION, "picture": picture}, choices(*sizes), config, dueling=dueling)
+    assert network.state_size == (5 if core == "gru" else 10)
+    time, rows = 7, 4
+    observation = {
+        "obs": torch.randn(time, rows, 3),
+        "picture": torch.randint(0, 256, (time, rows, 3, 36, 36), dtype=torch.uint8),
+    }
+    reset = torch.rand(time, rows) < 0.3
+    start = torch.randn(rows, network.state_size)
+    q, last = network.unroll(observation, start, reset, reset.any(1).nonzero().flatten().tolist())
+    assert q.shape == (time, rows, len(sizes), max(sizes))
+    state = start
+    for t in range(time):
+        at, state = network.step({name: x[t] for name, x in observation.items()}, state, reset[t])
+        torch.testing.assert_close(at, q[t])
+    torch.testing.assert_close(state, last)
+    # None is zeros, as a reset is.
+    everywhere = torch.ones(rows, dtype=torch.bool)
+    first = {name: x[0] for name, x in observation.items()}
+    torch.testing.assert_close(network.step(first), network.step(first, start, everywhere))
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"core": "gru"}, "model.core is 'gru', but off-policy algorithms learn from single transitions"),
+        ({"core": "gru"}, "model.core is 'gru', but this algorithm learns from single transitions"),
         ({"normalise_observations": True}, "model.normalise_observations is True, but off-policy algorithms have no"),
         ({"normalise_returns": True}, "model.normalise_returns is True"),
         ({"centre_pixels": True}, "model.centre_pixels is True"),

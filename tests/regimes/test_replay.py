@@ -42,9 +42,41 @@ def train(preset: Any, run_dir: Path, **changes: Any) -> tuple[rollmill.Run, dic
     return run, read_metrics(run_dir)[-1]
 
 
+RECURRENT: dict[str, Any] = {
+    "model.core": "gru",
+    "model.core_size": 16,
+    "rollout_length": 12,
+    "replay.sequence_length": 6,
+    "replay.burn_in": 3,
+    "replay.n_step": 2,
+    "replay.priorities": "proportional",
+}
+
+
+class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
+    """CartPole without its velocities, which only a memory can tell."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        space = self.env.observation_space
+        assert isinstance(space, gymnasium.spaces.Box)
+        self.observation_space = gymnasium.spaces.Box(space.low[::2], space.high[::2], dtype=np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        """The two positions."""
+        return observation[::2]
+
+
 @pytest.mark.parametrize(
     ("preset", "algo", "changes"),
     [
+        (Positions, "dqn", RECURRENT),
+        pytest.param(
+            "atari/pong",
+            "dqn",
+            {**RECURRENT, "model.core": "lstm", "off_policy.double": True, "env.max_episode_steps": 30},
+            marks=slow,
+        ),
         ("gym/CartPole-v1", "dqn", {"replay.priorities": "proportional", "replay.n_step": 3}),
         ("gym/Pendulum-v1", "sac", {"rollout.num_workers": 2, "env.max_episode_steps": 40}),
         pytest.param(
@@ -76,7 +108,7 @@ def train(preset: Any, run_dir: Path, **changes: Any) -> tuple[rollmill.Run, dic
     ],
 )
 def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
-    preset: str, algo: str, changes: dict[str, Any], tmp_path: Path
+    preset: Any, algo: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     run, last = train(preset, tmp_path / "run", algo=algo, **changes)
     assert run.ended_by == "total_steps"
@@ -92,11 +124,14 @@ def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
 
 @slow
 @pytest.mark.parametrize("bound", ["auto", 1])
-@pytest.mark.parametrize(("preset", "algo"), [("gym/Pendulum-v1", "td3"), ("gym/CartPole-v1", "dqn")])
+@pytest.mark.parametrize(
+    ("preset", "algo", "settings"),
+    [("gym/Pendulum-v1", "td3", {}), ("gym/CartPole-v1", "dqn", {}), ("gym/CartPole-v1", "dqn", RECURRENT)],
+)
 def test_several_learners_take_every_step_that_is_due_and_none_too_old(
-    preset: str, algo: str, bound: Any, tmp_path: Path
+    preset: str, algo: str, settings: dict[str, Any], bound: Any, tmp_path: Path
 ) -> None:
-    changes = {"learner.num_learners": 2, "learner.max_staleness": bound, "debug_delay_s": 0.01}
+    changes = {"learner.num_learners": 2, "learner.max_staleness": bound, "debug_delay_s": 0.01, **settings}
     run, last = train(preset, tmp_path / "run", algo=algo, **{"replay.priorities": "proportional"}, **changes)
     assert run.ended_by == "total_steps"
     assert 249 <= last["updates"] <= 250 + 4
@@ -139,8 +174,9 @@ class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return self._observe(), float(action[0]), self.steps == 7, False, {}
 
 
-def test_masks_dicts_and_several_choices(tmp_path: Path) -> None:
-    run, _ = train(Choosy, tmp_path / "run", algo="dqn")
+@pytest.mark.parametrize("changes", [{}, RECURRENT], ids=["transitions", "sequences"])
+def test_masks_dicts_and_several_choices(changes: dict[str, Any], tmp_path: Path) -> None:
+    run, _ = train(Choosy, tmp_path / "run", algo="dqn", **changes)
     assert run.ended_by == "total_steps"
     assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
 
@@ -204,7 +240,11 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
         ({"replay.n_step": 9}, "replay.n_step=9 is more than rollout_length=8"),
         ({"replay.min_size": 600, "replay.capacity": 700}, "leaves nothing to learn"),
         ({"learner.epochs": 2}, "each batch is drawn for one SGD step"),
-        ({"model.core": "gru"}, "model.core='gru'"),
+        ({"model.core": "gru"}, "model.core='gru' with replay.sequence_length=0: a recurrent core learns from"),
+        ({"replay.sequence_length": 4}, "model.core='none' with replay.sequence_length=4"),
+        ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
+        ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
+        ({**RECURRENT, "off_policy.algorithm": "sac"}, "model.core='gru' with off_policy.algorithm='sac'"),
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
         ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
@@ -218,6 +258,11 @@ def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], m
 def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"replay.error_buffer=1.9.*at least 2.0 is needed"):
         train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.error_buffer": 1.9})
+
+
+def test_a_replay_that_begins_before_a_sequence_is_whole_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"replay.min_size=39: after so few agent steps no sequence may be whole"):
+        train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{**RECURRENT, "replay.min_size": 39})
 
 
 def test_an_off_policy_algorithm_in_another_regime_is_refused() -> None:

@@ -15,13 +15,14 @@ from rollmill.storage.removers import make_remover
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import ReplaySampler, ReturnRule
+from rollmill.storage.sequence_sampler import SequenceSampler
 from rollmill.storage.slots import NO_SLOT, Topology
 
 DISCOUNT = 0.9
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
-def env_spec(stack=None):
+def env_spec(stack=None, *, has_mask=False):
     frame = (2, 3)
     shape = frame if stack is None else (stack.depth, *frame)
     return EnvSpec(
@@ -31,10 +32,11 @@ def env_spec(stack=None):
             "x": ArraySpec(shape=(), dtype="int64"),
         },
         action=ActionSpec(heads=(CategoricalHead(n=10),), structure="discrete"),
+        has_action_mask=has_mask,
     )
 
 
-def make_store(spec, config, *, slots, steps, rows, groups=1):
+def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0):
     topology = Topology(
         rollout_length=steps,
         group_rows=rows,
@@ -42,12 +44,12 @@ def make_store(spec, config, *, slots, steps, rows, groups=1):
         policy_worker_of_group=(0,) * groups,
         slots_of_worker=(slots,),
     )
-    fields = replay_fields(spec, rollout_length=steps)
+    fields = replay_fields(spec, rollout_length=steps, state_size=state_size, stride=config.stride)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config)
     add_beside_to_layout(layout, spec, fields, topology)
     arena = Arena.create(layout, poison=True)
-    return ReplayStore(arena, spec, topology, config, LIMITS, create=True)
+    return ReplayStore(arena, spec, topology, config, LIMITS, state_size=state_size, create=True)
 
 
 class World:
@@ -148,63 +150,134 @@ def shown_as(world, t):
     return np.stack([np.zeros((2, 3), np.int32) if frame == 0 else frame_of(frame) for frame in world.stack(t)])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
-@pytest.mark.parametrize("seed", range(2))
-def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed):
-    random = np.random.default_rng(seed)
-    n, depth, steps, rows = case.n, case.depth, case.steps, case.rows
-    stack = None if depth == 1 else FrameStack(depth=depth, padding=case.padding)
-    spec = env_spec(stack)
-    config = ReplayConfig(capacity=1000, min_size=1, n_step=n, remover=case.remover)
-    store = make_store(spec, config, slots=case.slots, steps=steps, rows=rows, groups=case.groups)
-    sampler = ReplaySampler(store, config, ReturnRule(DISCOUNT), np.array([seed, 0], np.uint64))
-    remover = make_remover(config.remover, random, store.priority_of)
-    free, completed = list(range(case.slots)), deque()
-    worlds = {(g, b): World(random, depth, case.padding) for g in range(case.groups) for b in range(rows)}
-    pending = [np.zeros(rows, np.int64) for _ in range(case.groups)]
-    # slot -> (group, t of its step 0); None of what was evicted
-    holds: dict[int, tuple[int, int]] = {}
-    current = {}
+class Run:
+    """Worlds that are stepped into a replay, as rollout workers and policy workers do it."""
 
-    def take():
-        if free:
-            return free.pop(0)
-        slot = remover.choose(completed)
-        store.evict(slot)
-        del holds[slot]
+    def __init__(self, case, seed, config, *, state_size=0):
+        self.case = case
+        self.random = np.random.default_rng(seed)
+        stack = None if case.depth == 1 else FrameStack(depth=case.depth, padding=case.padding)
+        spec = env_spec(stack, has_mask=state_size > 0)
+        shape = {"slots": case.slots, "steps": case.steps, "rows": case.rows, "groups": case.groups}
+        self.store = make_store(spec, config, **shape, state_size=state_size)
+        self.remover = make_remover(config.remover, self.random, self.store.priority_of)
+        self.free, self.completed = list(range(case.slots)), deque()
+        self.worlds = {
+            (g, b): World(self.random, case.depth, case.padding) for g in range(case.groups) for b in range(case.rows)
+        }
+        self.pending = [np.zeros(case.rows, np.int64) for _ in range(case.groups)]
+        # slot -> (group, t of its step 0); None of what was evicted
+        self.holds: dict[int, tuple[int, int]] = {}
+        self.current = {}
+        for world in self.worlds.values():
+            world.shown[0] = int(self.random.integers(1, 1 << 30))
+        for group in range(case.groups):
+            slot = self.take()
+            self.store.begin(slot, NO_SLOT)
+            self.holds[slot] = (group, 0)
+            self.current[group] = (slot, 0, 0)
+            self.show(group, slot, 0, 0)
+
+    def take(self):
+        if self.free:
+            return self.free.pop(0)
+        slot = self.remover.choose(self.completed)
+        self.store.evict(slot)
+        del self.holds[slot]
         return slot
 
-    def show(group, slot, step, t):
-        for b in range(rows):
-            world = worlds[group, b]
-            views = store.shown(group, slot, step)
+    def show(self, group, slot, step, t):
+        for b in range(self.case.rows):
+            world = self.worlds[group, b]
+            views = self.store.shown(group, slot, step)
             views["x"][b] = world.shown[t]
             views["obs"][b] = shown_as(world, t)
-            store.arrays["reset"][slot, step, b] = world.reset[t]
-        store.keep_newest_frames(group, slot, step)
+            self.store.arrays["reset"][slot, step, b] = world.reset[t]
+            if "action_mask" in self.store.arrays:
+                self.store.arrays["action_mask"][slot, step, b] = mask_of(world.shown[t])
+        self.store.keep_newest_frames(group, slot, step)
 
-    def live():
-        """Leaf -> (world, t) of every step that may be drawn now."""
-        places = {(group, first // steps) for group, first in holds.values()}
+    def act(self, group):
+        """The policy worker, asked at x_t: recurrent states, each of them another."""
+        slot, step, t = self.current[group]
+        if "rnn_state" in self.store.arrays:
+            state = np.stack([state_of(self.worlds[group, b].shown[t]) for b in range(self.case.rows)])
+            self.store.keep_rnn_state(np.array([slot]), np.array([step]), state[None])
+
+    def step(self):
+        """One step of any group."""
+        store, case = self.store, self.case
+        group = int(self.random.integers(case.groups))
+        self.act(group)
+        slot, step, t = self.current[group]
+        for b in range(case.rows):
+            action, reward, terminated, truncated, valid = self.worlds[group, b].step()
+            store.arrays["action_discrete"][slot, step, b] = action
+            for name, value in zip(
+                ("reward", "terminated", "truncated", "valid"), (reward, terminated, truncated, valid), strict=True
+            ):
+                store.arrays[name][slot, step, b] = value
+        self.show(group, slot, step + 1, t + 1)
+        valid = sum(self.worlds[group, b].steps[-1][4] for b in range(case.rows))
+        assert store.commit(slot, step, self.pending[group]) == valid
+        step, t = step + 1, t + 1
+        if step == case.steps:
+            full, slot = slot, self.take()
+            self.completed.append(full)
+            store.begin(slot, full)
+            self.holds[slot] = (group, t)
+            for name in store.carried:
+                store.arrays[name][slot, 0] = store.arrays[name][full, case.steps]
+            step = 0
+        self.current[group] = (slot, step, t)
+
+    def live(self, needed):
+        """Leaf -> (world, t) of what may be drawn now; ``needed(world, t)`` says how many steps, None for never yet."""
+        steps, rows = self.case.steps, self.case.rows
+        places = {(group, first // steps) for group, first in self.holds.values()}
         result = {}
-        for slot, (group, first) in holds.items():
+        for slot, (group, first) in self.holds.items():
             for step, b in itertools.product(range(steps), range(rows)):
-                world, t = worlds[group, b], first + step
-                if t >= len(world.steps) or (whole := world.transition(t, n)) is None:
+                world, t = self.worlds[group, b], first + step
+                if t >= len(world.steps) or (ahead := needed(world, t)) is None:
                     continue
                 back = 0
-                while back < depth - 1 and not world.reset[t - back]:
+                while back < self.case.depth - 1 and not world.reset[t - back]:
                     back += 1
                 # x_T stands in the slot itself, so the last step of a slot may bootstrap without the next one.
-                if all((group, i // steps) in places for i in range(t - back, t + whole[3])):
+                if all((group, i // steps) in places for i in range(t - back, t + ahead)):
                     result[(slot * steps + step) * rows + b] = (world, t)
         return result
 
-    def check():
-        expected = live()
-        priorities = np.empty(store.tree.capacity, np.float32)
-        store.tree.priorities(priorities)
+    def check_leaves(self, expected):
+        priorities = np.empty(self.store.tree.capacity, np.float32)
+        self.store.tree.priorities(priorities)
         assert set(np.flatnonzero(priorities)) == set(expected)
+
+
+def mask_of(shown):
+    return shown >> np.arange(10) & 1 == 1
+
+
+def state_of(shown):
+    return np.array([shown % 1021, shown % 1019, shown % 1013], np.float32)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed):
+    n = case.n
+    config = ReplayConfig(capacity=1000, min_size=1, n_step=n, remover=case.remover)
+    run = Run(case, seed, config)
+    sampler = ReplaySampler(run.store, config, ReturnRule(DISCOUNT), np.array([seed, 0], np.uint64))
+
+    def needed(world, t):
+        whole = world.transition(t, n)
+        return None if whole is None else whole[3]
+
+    def check():
+        expected = run.live(needed)
+        run.check_leaves(expected)
         if not expected:
             assert not sampler.draw(sampler.make_batch(4), 0.0)
             return
@@ -222,37 +295,115 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
                 np.testing.assert_array_equal(entry["obs"][i], shown_as(world, at))
             assert batch.weight[i] == 1.0
 
-    for world in worlds.values():
-        world.shown[0] = int(random.integers(1, 1 << 30))
-    for group in range(case.groups):
-        slot = take()
-        store.begin(slot, NO_SLOT)
-        holds[slot] = (group, 0)
-        current[group] = (slot, 0, 0)
-        show(group, slot, 0, 0)
-    for _ in range(40 * steps):
-        group = int(random.integers(case.groups))
-        slot, step, t = current[group]
-        for b in range(rows):
-            action, reward, terminated, truncated, valid = worlds[group, b].step()
-            store.arrays["action_discrete"][slot, step, b] = action
-            for name, value in zip(
-                ("reward", "terminated", "truncated", "valid"), (reward, terminated, truncated, valid), strict=True
-            ):
-                store.arrays[name][slot, step, b] = value
-        show(group, slot, step + 1, t + 1)
-        assert store.commit(slot, step, pending[group]) == sum(worlds[group, b].steps[-1][4] for b in range(rows))
-        step, t = step + 1, t + 1
-        if step == steps:
-            full, slot = slot, take()
-            completed.append(full)
-            store.begin(slot, full)
-            holds[slot] = (group, t)
-            for name in store.carried:
-                store.arrays[name][slot, 0] = store.arrays[name][full, steps]
-            step = 0
-        current[group] = (slot, step, t)
-        if random.random() < 0.4:
+    for _ in range(40 * case.steps):
+        run.step()
+        if run.random.random() < 0.4:
             check()
-    assert store.tree.verify()
-    assert math.isfinite(store.tree.total())
+    assert run.store.tree.verify()
+    assert math.isfinite(run.store.tree.total())
+
+
+# (case, burn_in, sequence_length, stride)
+SEQUENCES = [
+    (Case(1, 1, "zero", steps=6, rows=3, slots=6, groups=1, remover="fifo"), 0, 4, 2),
+    (Case(2, 1, "zero", steps=6, rows=2, slots=9, groups=2, remover="fifo"), 2, 3, 3),
+    (Case(3, 4, "zero", steps=8, rows=2, slots=7, groups=2, remover="fifo"), 2, 4, 2),
+    (Case(3, 3, "repeat", steps=6, rows=2, slots=9, groups=3, remover="uniform"), 1, 2, 1),
+    (Case(2, 3, "zero", steps=4, rows=2, slots=10, groups=2, remover="lowest_priority"), 0, 3, 2),
+    (Case(4, 2, "repeat", steps=7, rows=1, slots=5, groups=1, remover="fifo"), 3, 1, 1),
+    (Case(1, 5, "zero", steps=4, rows=2, slots=8, groups=2, remover="fifo"), 1, 3, 2),
+    (Case(1, 1, "zero", steps=1, rows=2, slots=6, groups=2, remover="fifo"), 0, 1, 1),
+]
+
+
+def check_sequences(batch, expected, config):
+    """Each sequence of a batch against the row that it is of: ``expected`` is leaf -> (world, t)."""
+    n, window, burn_in = config.n_step, config.window, config.burn_in
+    assert batch.learned == slice(burn_in, burn_in + config.sequence_length)
+    for i, leaf in enumerate(batch.leaf.tolist()):
+        world, t = expected[leaf]
+        assert t % config.stride == 0
+        np.testing.assert_array_equal(batch.rnn_state[i], state_of(world.shown[t]))
+        for k in range(window + 1):
+            assert batch.observation["x"][k, i] == world.shown[t + k]
+            np.testing.assert_array_equal(batch.observation["obs"][k, i], shown_as(world, t + k))
+            np.testing.assert_array_equal(batch.action_mask[k, i], mask_of(world.shown[t + k]))
+            assert batch.reset[k, i] == world.reset[t + k]
+        for k in range(window):
+            assert batch.at_step["action_discrete"][k, i, 0] == world.steps[t + k][0]
+        for k in range(config.sequence_length):
+            at = t + burn_in + k
+            whole = world.transition(at, n)
+            assert batch.valid[k, i] == (whole is not None)
+            reward, discount, then, _ = whole or (0.0, 0.0, at, 0)
+            assert batch.reward[k, i] == pytest.approx(reward, abs=1e-6)
+            assert batch.discount[k, i] == pytest.approx(discount, abs=1e-7)
+            assert t + batch.then[k, i] == then
+        assert batch.weight[i] == 1.0
+
+
+def sequences_of(case, burn_in, length, stride):
+    return ReplayConfig(
+        capacity=1000,
+        min_size=1,
+        n_step=case.n,
+        remover=case.remover,
+        sequence_length=length,
+        burn_in=burn_in,
+        sequence_stride=stride,
+    )
+
+
+@pytest.mark.parametrize(("case", "burn_in", "length", "stride"), SEQUENCES, ids=lambda x: str(x).replace(" ", ""))
+@pytest.mark.parametrize("seed", range(2))
+def test_sequences_are_those_of_a_literal_replay(case, burn_in, length, stride, seed):
+    config = sequences_of(case, burn_in, length, stride)
+    run = Run(case, seed, config, state_size=3)
+    sampler = SequenceSampler(run.store, config, ReturnRule(DISCOUNT), np.array([seed, 0], np.uint64))
+    batch, most = sampler.make_batch(32), 0
+    for _ in range(60 * case.steps):
+        run.step()
+        if run.random.random() < 0.4:
+            expected = run.live(
+                lambda world, t: config.window if t % stride == 0 and t + config.window <= len(world.steps) else None
+            )
+            run.check_leaves(expected)
+            most = max(most, len(expected))
+            assert sampler.draw(batch, 0.0) == bool(expected)
+            if expected:
+                check_sequences(batch, expected, config)
+    assert most > case.rows
+    assert run.store.tree.verify()
+
+
+def test_sequences_that_are_written_over_while_they_are_copied_are_drawn_anew(monkeypatch):
+    case, *numbers = SEQUENCES[1]
+    config = sequences_of(case, *numbers)
+    run = Run(case, 3, config, state_size=3)
+    sampler = SequenceSampler(run.store, config, ReturnRule(DISCOUNT), np.array([3, 0], np.uint64))
+    for _ in range(60 * case.steps):
+        run.step()
+    gathered = []
+
+    def gather_while_slots_turn(batch):
+        gathered.append(len(batch))
+        if len(gathered) < 3:
+            for _ in range(2 * case.steps):
+                run.step()
+        type(sampler)._gather(sampler, batch)
+
+    monkeypatch.setattr(sampler, "_gather", gather_while_slots_turn)
+    batch = sampler.make_batch(64)
+    assert sampler.draw(batch, 0.0)
+    assert gathered[0] == 64
+    assert 0 < gathered[1] < 64
+    assert gathered[2] > 0
+    check_sequences(batch, run.live(lambda world, t: 0), config)
+    # And a priority of what is gone stays 0.
+    assert sampler.update(batch, np.ones(64, np.float32)) == 0
+    for _ in range(20 * case.steps):
+        run.step()
+    assert sampler.update(batch, np.ones(64, np.float32)) == 64
+    run.check_leaves(
+        run.live(lambda world, t: config.window if t % 3 == 0 and t + config.window <= len(world.steps) else None)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +13,7 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["Action", "Explore", "Loss", "Objective", "OffPolicyAlgorithm", "TransitionBatch"]
+__all__ = ["Action", "Explore", "Loss", "Objective", "OffPolicyAlgorithm", "SequenceBatch", "TransitionBatch"]
 
 _HARD_UPDATE_EVERY = 2500  # SGD steps: SB3's DQN copies every 10,000 agent steps, with one SGD step for each 4
 
@@ -42,6 +42,44 @@ class TransitionBatch(NamedTuple):
     next_observation: Mapping[str, Tensor]
     action_mask: Tensor | None
     next_action_mask: Tensor | None
+    weight: Tensor
+
+
+class SequenceBatch(NamedTuple):
+    """N sequences of W steps and W + 1 observations, on the learner's device; L of the steps are learned from.
+
+    Steps ``burn_in`` to ``burn_in + L`` are the learned ones; what comes before makes the recurrent state, what comes
+    behind stands in their returns.
+
+    Attributes:
+        burn_in: Steps before the learned ones.
+        observation: Name -> ``[W + 1, N, ...]``.
+        discrete: int32 ``[W, N, K]``, as in :class:`TransitionBatch`.
+        continuous: float32 ``[W, N, C]``, likewise.
+        reward: float32 ``[L, N]``, ``sum_{j<k} gamma^j r_{t+j}``; 0 where the step is not valid.
+        discount: float32 ``[L, N]``, gamma^k: what x_{t+k}'s value counts; 0 where the episode terminated before, or
+            the step is not valid.
+        then: int64 ``[L, N]``: which of the W + 1 observations x_{t+k} is: the true final one of a truncated episode.
+        valid: bool ``[L, N]``: whether there is anything to learn from the step.
+        reset: bool ``[W + 1, N]``: the recurrent state is zeroed before x_t is consumed.
+        reset_steps: Every t with any ``reset[t]``, ascending, known to the host.
+        rnn_state: float32 ``[N, S]``, of whoever acted, before ``reset[0]`` is applied.
+        action_mask: bool ``[W + 1, N, mask_size]``; None where the environment has none.
+        weight: float32 ``[N]``, importance weights.
+    """
+
+    burn_in: int
+    observation: Mapping[str, Tensor]
+    discrete: Tensor | None
+    continuous: Tensor | None
+    reward: Tensor
+    discount: Tensor
+    then: Tensor
+    valid: Tensor
+    reset: Tensor
+    reset_steps: Sequence[int]
+    rnn_state: Tensor
+    action_mask: Tensor | None
     weight: Tensor
 
 
@@ -77,7 +115,7 @@ class Loss(NamedTuple):
 
     Attributes:
         value: Scalar, to be minimised.
-        td_error: ``[N]``, absolute temporal differences, detached: the transitions' new priorities; None where the
+        td_error: ``[N]``, absolute temporal differences, detached: the samples' new priorities; None where the
             objective has none.
         statistics: Name -> detached scalar, on the device.
     """
@@ -93,14 +131,15 @@ class Objective(NamedTuple):
     Attributes:
         name: ``"critic"``, for statistics and checkpoints.
         parameters: What it changes; what else the loss depends on gets no gradient.
-        loss: Of a batch; the generator (of the batch's device, None is torch's global one) is for noise.
+        loss: Of a :class:`TransitionBatch`, or, where the algorithm has a recurrent state, of a
+            :class:`SequenceBatch`; the generator (of the batch's device, None is torch's global one) is for noise.
         learning_rate: None is the learner's.
         every: Takes part in every so-manieth SGD step.
     """
 
     name: str
     parameters: Sequence[nn.Parameter]
-    loss: Callable[[TransitionBatch, torch.Generator | None], Loss]
+    loss: Callable[[Any, torch.Generator | None], Loss]
     learning_rate: float | None
     every: int = 1
 
@@ -119,7 +158,8 @@ class OffPolicyAlgorithm(nn.Module, ABC):
 
     Attributes:
         acting: The submodule whose weights a policy worker needs; :meth:`act` uses no other weights.
-        state_size: Width of the recurrent state; 0, since there is none yet.
+        state_size: Width of the recurrent state. Where it is 0 the algorithm learns from single transitions, else from
+            sequences, and writes :meth:`act_with_state` too.
         published_tau: What ``tau=None`` stands for.
         published_policy_delay: What ``policy_delay=None`` stands for.
     """
@@ -168,7 +208,31 @@ class OffPolicyAlgorithm(nn.Module, ABC):
             observation: Name -> ``[N, ...]``.
             action_mask: bool ``[N, mask_size]`` or None.
             explore: None asks for the best actions known, deterministically.
+
+        With a recurrent state this is what it does at an episode's first observation.
         """
+
+    def act_with_state(
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor | None,
+        action_mask: Tensor | None,
+        explore: Explore | None,
+    ) -> tuple[Action, Tensor | None]:
+        """As :meth:`act`, for those who keep recurrent states.
+
+        Args:
+            observation: Name -> ``[N, ...]``.
+            state: float32 ``[N, S]``; None stands for zeros, and is all there is without a recurrent state.
+            reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
+            action_mask: bool ``[N, mask_size]`` or None.
+            explore: As in :meth:`act`.
+
+        Returns:
+            Actions, and the next state ``[N, S]``.
+        """
+        return self.act(observation, action_mask, explore), None
 
     @abstractmethod
     def objectives(self) -> Sequence[Objective]:

@@ -32,6 +32,8 @@ class OffPolicyConfig:
             for DQN (Mnih et al. 2015) and 0.005 for the others (Fujimoto et al. 2018, Haarnoja et al. 2018).
         target_update_every: SGD steps from one update of the target networks to the next. None is 2500 where they are
             copied (SB3's 10,000 agent steps at one SGD step for each 4), else ``policy_delay``.
+        value_rescaling: DQN: whether values are learned on the scale ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000``,
+            which needs no clipping of rewards (Pohlen et al. 2018, https://arxiv.org/abs/1805.11593; R2D2).
         value_loss: Of temporal differences: ``"mse"`` (half the square) or ``"huber"`` (linear beyond 1). None is huber
             for DQN, mse for the others.
         num_critics: Networks that rate an action in TD3 and SAC, of which the lowest counts (clipped double Q-learning,
@@ -70,6 +72,7 @@ class OffPolicyConfig:
 
     double: bool = False
     dueling: bool = False
+    value_rescaling: bool = False
 
     tau: float | None = None
     target_update_every: int | None = None
@@ -116,6 +119,7 @@ class OffPolicyConfig:
         choices: dict[str, tuple[Any, ...]] = {
             "double": (True, False),
             "dueling": (True, False),
+            "value_rescaling": (True, False),
             "value_loss": (*get_args(ValueLossKind), None),
             "epsilon_kind": get_args(EpsilonKind),
             "noise_kind": get_args(NoiseKind),

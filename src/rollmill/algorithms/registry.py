@@ -34,6 +34,7 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.models.config import ModelConfig
@@ -48,6 +49,14 @@ class UnknownAlgorithmError(ValueError):
     """An algorithm's name that nobody registered."""
 
 
+def _deep_q_learning(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
+) -> OffPolicyAlgorithm:
+    """DQN from single transitions, or from sequences where the network has a core."""
+    kind = DQN if model.core == "none" else RecurrentDQN
+    return kind(observation, action, model, config)
+
+
 def _soft_actor_critic(
     observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
 ) -> OffPolicyAlgorithm:
@@ -56,7 +65,12 @@ def _soft_actor_critic(
     return kind(observation, action, model, config)
 
 
-_algorithms: dict[str, AlgorithmFactory] = {"dqn": DQN, "ddpg": DDPG, "td3": TD3, "sac": _soft_actor_critic}
+_algorithms: dict[str, AlgorithmFactory] = {
+    "dqn": _deep_q_learning,
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": _soft_actor_critic,
+}
 _BUILT_IN = frozenset(_algorithms)
 
 

@@ -75,8 +75,6 @@ class _ActorCriticPolicy:
 class _OffPolicyPolicy:
     """Explores, where it is asked to, as at the end of its training."""
 
-    state_size = 0
-
     def __init__(
         self,
         observation: Mapping[str, ArraySpec],
@@ -89,6 +87,7 @@ class _OffPolicyPolicy:
         self._algorithm = make_algorithm(observation, action.in_unit_box, model, config).to(device)
         self._generator = generator
         self.is_stochastic = False
+        self.state_size = self._algorithm.state_size
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         self._algorithm.load_state_dict(weights)
@@ -101,8 +100,8 @@ class _OffPolicyPolicy:
             first = next(iter(observation.values()))
             rows = torch.arange(len(first), device=first.device)
             explore = Explore(_LATE, _LATE, rows, len(first), torch.zeros_like(rows, dtype=torch.bool), self._generator)
-        action = self._algorithm.act(observation, mask, explore)
-        return action.discrete, action.continuous, None
+        action, state = self._algorithm.act_with_state(observation, state, None, mask, explore)
+        return action.discrete, action.continuous, state
 
 
 def make_policy(

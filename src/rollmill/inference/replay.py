@@ -1,6 +1,7 @@
 """The policy worker in the replay regime: exploring actions of an off-policy algorithm, and nothing beside them.
 
-Transitions carry neither values nor probabilities: what is replayed is learned from whatever chose it.
+Transitions carry neither values nor probabilities: what is replayed is learned from whatever chose it. Recurrent state
+stays here, because a group always comes back to the same policy worker; slots get it where a sequence may begin.
 """
 
 from __future__ import annotations
@@ -64,6 +65,15 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         rows = first_row + np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
         self._row_of_place = torch.from_numpy(rows).to(self._device)
 
+    def _prepare(self, model: OffPolicyAlgorithm) -> None:
+        topology = self._store.topology
+        groups = topology.groups_of_policy_worker(self._index)
+        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
+        self._place_of_group[groups] = np.arange(len(groups))
+        self._state = (
+            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
+        )
+
     def _published_part(self, model: OffPolicyAlgorithm) -> nn.Module:
         return model.acting
 
@@ -92,12 +102,16 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             reset=reset,
             generator=self._generator,
         )
+        state = self._take_state(groups, slots, steps)
         self._ledger.enter(FORWARD)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-            action = self._acting.model.act(
-                observation, None if mask is None else torch.from_numpy(mask).to(self._device), explore
+            action, state = self._acting.model.act_with_state(
+                observation, state, reset, None if mask is None else torch.from_numpy(mask).to(self._device), explore
             )
         self._ledger.enter(SCATTERING)
+        if self._state is not None:
+            assert state is not None
+            self._state[self._place_of_group[groups]] = state.float().view(len(groups), self._rows, -1)
         self._write_actions(
             slots,
             steps,
@@ -105,6 +119,17 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             None if action.continuous is None else action.continuous.float().cpu().numpy(),
         )
         store.arrays["policy_version"][slots, steps] = self._acting.version
+
+    def _take_state(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Tensor | None:
+        """The groups' recurrent state ``[n * B, S]``; stored in the slots where sequences may begin."""
+        if self._state is None:
+            return None
+        state = self._state[self._place_of_group[groups]]
+        if (steps % self._store.stride == 0).any():
+            self._store.keep_rnn_state(slots, steps, state.cpu().numpy())
+        return state.view(len(groups) * self._rows, -1)
 
     def _shown(
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]

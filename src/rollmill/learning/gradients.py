@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,16 +14,18 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.learning.phases import LEARNING, PUBLISHING, WAITING
-from rollmill.learning.replay import return_rule, settled_precision_of, to_tensors
+from rollmill.learning.replay import return_rule, settled_precision_of
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.sharing import FlatGradients, NetworkRing
+from rollmill.learning.tensors import to_tensors
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.gradients import GradientExchange
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler
+from rollmill.storage.replay_sampler import Drawn, Sampler
+from rollmill.storage.sequence_sampler import make_sampler
 from rollmill.storage.weights import NOT_PUBLISHED
 
 __all__ = ["GradientLearner"]
@@ -93,7 +96,7 @@ class GradientLearner:
             if self._context.stop.is_set():
                 return
             time.sleep(_POLL_S / 10)
-        sampler = ReplaySampler(self._store, self._replay, return_rule(self._config), self._draws)
+        sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._draws)
         # Ring 0 is the server's.
         loader = ReplayLoader(
             self._store,
@@ -116,13 +119,13 @@ class GradientLearner:
         finally:
             loader.close()
 
-    def _wait_for_batch(self, loader: ReplayLoader) -> ReplayBatch | None:
+    def _wait_for_batch(self, loader: ReplayLoader) -> Drawn | None:
         while not self._context.stop.is_set():
             if (batch := loader.next()) is not None:
                 return batch
         return None
 
-    def _learn(self, drawn: ReplayBatch, sampler: ReplaySampler) -> None:
+    def _learn(self, drawn: Drawn, sampler: Sampler[Any]) -> None:
         """One gradient. Only what computes is between the announcement and the submission: others may wait for it."""
         self._ledger.enter(PUBLISHING)
         self._exchange.announce(self._index, self._networks.newest)
@@ -146,7 +149,7 @@ class GradientLearner:
         self._updater.take_statistics()
         if td_error is not None and self._replay.is_prioritised:
             sampler.update(drawn, td_error.float().cpu().numpy())
-        self._ledger.add(0, len(drawn))
+        self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
         self._ledger.add(1, 1)
 
     def _leave_statistics(self, statistics: Mapping[str, Tensor]) -> None:

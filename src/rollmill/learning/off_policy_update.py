@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, SequenceBatch, TransitionBatch
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.optimisers import (
@@ -27,7 +27,7 @@ __all__ = ["OffPolicyUpdater"]
 
 
 class OffPolicyUpdater:
-    """Learns from batches of transitions: owns the optimisers, not the weights' publication.
+    """Learns from batches of a replay: owns the optimisers, not the weights' publication.
 
     It sets the thread that makes it, which should be the one that steps, to take denormal numbers for zero: the moments
     of a dead unit become denormal after a thousand steps, and Adam's step then takes three times as long on a CPU.
@@ -81,7 +81,7 @@ class OffPolicyUpdater:
         self._counts: dict[str, int] = {}
         self.sgd_steps = 0
 
-    def step(self, batch: TransitionBatch) -> Tensor | None:
+    def step(self, batch: TransitionBatch | SequenceBatch) -> Tensor | None:
         """One SGD step; nothing waits for the device.
 
         Args:
@@ -110,7 +110,7 @@ class OffPolicyUpdater:
         """Which objectives take part in this SGD step, counted from 1."""
         return [index for index, objective in enumerate(self._objectives) if sgd_step % objective.every == 0]
 
-    def differentiate(self, index: int, batch: TransitionBatch) -> Loss:
+    def differentiate(self, index: int, batch: TransitionBatch | SequenceBatch) -> Loss:
         """Leaves one objective's gradients in its parameters."""
         objective = self._objectives[index]
         with self._autocast():

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
@@ -24,16 +23,18 @@ from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule
+from rollmill.learning.tensors import to_tensors
 from rollmill.models.device import take_device
 from rollmill.models.precision import settled_precision
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler, ReturnRule
+from rollmill.storage.replay_sampler import Drawn, ReturnRule
+from rollmill.storage.sequence_sampler import make_sampler
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["ReplayLearner", "ReplayLearnerBase", "return_rule", "settled_precision_of", "to_tensors"]
+__all__ = ["ReplayLearner", "ReplayLearnerBase", "return_rule", "settled_precision_of"]
 
 _CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
 
@@ -74,6 +75,7 @@ class ReplayLearnerBase(LearnerBase):
         self._store = store
         self._config = config
         self._replay = replay
+        self._samples = config.batch_size * replay.steps_per_sample
         torch.manual_seed(plan.seed)
         self._ledger.enter(MEASURING)
         self._device = take_device(config.device)
@@ -189,14 +191,14 @@ class ReplayLearnerBase(LearnerBase):
             versions_per_trajectory=0.0,
             losses=self._updater.take_statistics(),
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
-            fast_path=f"{self._config.batch_size} transitions a batch, {self._precision}",
+            fast_path=f"{self._samples} transitions a batch, {self._precision}",
             figures={
                 "replay/age": age,
                 "replay/size": float(min(self.agent_steps, self._replay.capacity)),
                 "replay/total_priority": self._store.tree.total(),
                 "replay/max_priority": self._store.tree.max_priority,
                 "replay/late_priorities": float(self._left_as_they_were),
-                "replay/samples_per_insert": self.sgd_steps * self._config.batch_size / max(1, self.agent_steps),
+                "replay/samples_per_insert": self.sgd_steps * self._samples / max(1, self.agent_steps),
             },
         )
 
@@ -229,14 +231,14 @@ class ReplayLearner(ReplayLearnerBase):
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
-        self._sampler = ReplaySampler(
+        self._sampler = make_sampler(
             self._store,
             self._replay,
             return_rule(self._config),
             self._draws,
             empty=_pinned if self._device.type == "cuda" else np.empty,
         )
-        self._batch: ReplayBatch | None = None
+        self._batch: Drawn | None = None
         self._loader = ReplayLoader(
             self._store,
             self._sampler,
@@ -277,7 +279,7 @@ class ReplayLearner(ReplayLearnerBase):
         # Where one rank's steps are all learned, the others' last batch, if they have one, has no counterpart.
         return not (stop.is_set() or any(done for _, done, *_ in answers))
 
-    def _learn(self, drawn: ReplayBatch) -> None:
+    def _learn(self, drawn: Drawn) -> None:
         """One SGD step, and what it says about priorities."""
         self._ledger.enter(LEARNING)
         self._context.dawdle()
@@ -288,7 +290,7 @@ class ReplayLearner(ReplayLearnerBase):
             self._left_as_they_were += self._sampler.update(drawn, td_error.float().cpu().numpy())
         elif self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
-        self._ledger.add(0, len(drawn))
+        self._ledger.add(0, self._samples)
         self._after_step()
 
 
@@ -319,29 +321,6 @@ def return_rule(config: LearnerConfig) -> ReturnRule:
     """How rewards add up for a learner."""
     return ReturnRule(
         config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
-    )
-
-
-def to_tensors(drawn: ReplayBatch, device: torch.device) -> TransitionBatch:
-    """A batch on its learner's device; on a CPU these very numbers, without a copy."""
-
-    def tensor(array: Any) -> Tensor:
-        return torch.from_numpy(array).to(device, non_blocking=True)
-
-    def tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-        return {name: tensor(array) for name, array in arrays.items()}
-
-    at_step = drawn.at_step
-    return TransitionBatch(
-        tensors(drawn.observation),
-        tensor(at_step["action_discrete"]) if "action_discrete" in at_step else None,
-        tensor(at_step["action_continuous"]) if "action_continuous" in at_step else None,
-        tensor(drawn.reward),
-        tensor(drawn.discount),
-        tensors(drawn.next_observation),
-        None if drawn.action_mask is None else tensor(drawn.action_mask),
-        None if drawn.next_action_mask is None else tensor(drawn.next_action_mask),
-        tensor(drawn.weight),
     )
 
 

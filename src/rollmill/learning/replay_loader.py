@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from queue import Empty, Full, Queue
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from rollmill.learning.batches import EpisodeEnd
 from rollmill.storage.episodes import unpack_episode
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.replay_sampler import ReplayBatch, ReplaySampler
+from rollmill.storage.replay_sampler import Drawn, Sampler
 
 _POLL_S = 0.2
 # One is learned from, one is ready, one is being filled.
@@ -27,7 +28,7 @@ class ReplayLoader:
         store: The replay.
         sampler: Draws.
         config: For beta.
-        batch_size: Transitions of a batch.
+        batch_size: Samples of a batch.
         total_steps: Of the run, for beta's annealing.
         learner: Which learner this is.
     """
@@ -35,7 +36,7 @@ class ReplayLoader:
     def __init__(
         self,
         store: ReplayStore,
-        sampler: ReplaySampler,
+        sampler: Sampler[Any],
         config: ReplayConfig,
         *,
         batch_size: int,
@@ -49,16 +50,16 @@ class ReplayLoader:
         self._total_steps = total_steps
         self._ring = store.completed[learner]
         self._messages = np.empty(_MOST_MESSAGES, np.int64)
-        self._free: Queue[ReplayBatch] = Queue()
+        self._free: Queue[Drawn] = Queue()
         for _ in range(_BATCHES):
             self._free.put(sampler.make_batch(batch_size))
-        self._ready: Queue[ReplayBatch | BaseException] = Queue(maxsize=1)
+        self._ready: Queue[Drawn | BaseException] = Queue(maxsize=1)
         self._episodes: deque[EpisodeEnd] = deque()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._load, name="replay loader", daemon=True)
         self._thread.start()
 
-    def next(self, *, timeout_s: float = _POLL_S) -> ReplayBatch | None:
+    def next(self, *, timeout_s: float = _POLL_S) -> Drawn | None:
         """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
         try:
             item = self._ready.get(timeout=timeout_s)
@@ -68,7 +69,7 @@ class ReplayLoader:
             raise item
         return item
 
-    def give_back(self, batch: ReplayBatch) -> None:
+    def give_back(self, batch: Drawn) -> None:
         """The batch's arrays may be filled again."""
         self._free.put(batch)
 
@@ -108,7 +109,7 @@ class ReplayLoader:
         count = self._ring.get_many(self._messages, timeout_s)
         self._episodes.extend(EpisodeEnd(*unpack_episode(message)) for message in self._messages[:count].tolist())
 
-    def _take_free(self) -> ReplayBatch | None:
+    def _take_free(self) -> Drawn | None:
         while not self._stop.is_set():
             try:
                 return self._free.get(timeout=_POLL_S)
@@ -116,7 +117,7 @@ class ReplayLoader:
                 self._hear(0.0)
         return None
 
-    def _draw(self, batch: ReplayBatch) -> None:
+    def _draw(self, batch: Drawn) -> None:
         limiter = self._store.limiter
         if not limiter.try_draw():  # Another learner was faster.
             self.give_back(batch)
@@ -130,7 +131,7 @@ class ReplayLoader:
             self.give_back(batch)
             self._hear(_POLL_S / 10)
 
-    def _hand_over(self, item: ReplayBatch | BaseException) -> None:
+    def _hand_over(self, item: Drawn | BaseException) -> None:
         while not self._stop.is_set():
             try:
                 self._ready.put(item, timeout=_POLL_S)

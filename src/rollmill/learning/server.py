@@ -100,7 +100,7 @@ class ParameterServer(ReplayLearnerBase):
         updated = self._updater.sgd_steps % self._algorithm.target_update_every == 0
         self._ring.publish(self.version, targets=updated)
         self._exchange.give_back(learner)
-        self._ledger.add(0, self._config.batch_size)
+        self._ledger.add(0, self._samples)
 
     def _hear(self) -> None:
         count = self._store.completed[0].get_many(self._messages, 0.0)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["TemporalDifferenceLoss", "bootstrap_target", "temporal_difference_loss"]
+__all__ = ["TemporalDifferenceLoss", "bootstrap_target", "sequence_error", "temporal_difference_loss"]
 
 
 class TemporalDifferenceLoss(NamedTuple):
@@ -61,3 +62,21 @@ def temporal_difference_loss(
         loss = (weight * delta.square()).sum() * 0.5
     loss = loss / prediction.shape[-1]
     return TemporalDifferenceLoss(loss, error if error.dim() == 1 else error.flatten(0, -2).mean(0))
+
+
+def sequence_error(error: Tensor, valid: Tensor, eta: float = 0.9) -> Tensor:
+    """What a sequence's priority is made of: ``eta max_t |delta_t| + (1 - eta) mean_t |delta_t|``.
+
+    Kapturowski et al. 2019 (R2D2, https://openreview.net/forum?id=r1lyTjAqYX), section 2.3; eta is theirs.
+
+    Args:
+        error: ``[L, N]``, ``|delta|`` of each step.
+        valid: bool ``[L, N]``: which of them count.
+        eta: Share of the largest.
+
+    Returns:
+        ``[N]``; 0 where no step counts.
+    """
+    error = torch.where(valid, error, 0.0)
+    mean = error.sum(0) / valid.sum(0).clamp(min=1)
+    return eta * error.amax(0) + (1.0 - eta) * mean

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import Activation, ModelConfig
-from rollmill.models.cores import RecurrentCore, make_core, zero_state
+from rollmill.models.cores import RecurrentCore, make_core, state_for, zero_state
 from rollmill.models.distributions import ActionDistribution
 from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
@@ -94,11 +94,9 @@ class ActorCritic(nn.Module):
         """
         features, critic = self._encode(observation)
         if self.core is not None:
-            if rnn_state is None:
-                rnn_state = features.new_zeros((features.shape[0], self.state_size), dtype=torch.float32)
-            elif reset is not None:
+            if rnn_state is not None and reset is not None:
                 rnn_state = zero_state(rnn_state, reset)
-            rnn_state = _of_width(rnn_state, features)
+            rnn_state = state_for(features, rnn_state, self.state_size)
             features, rnn_state = self.core.step(features, rnn_state)
         params, value = self._outputs(features, critic)
         return ActorCriticOutput(params, value, rnn_state)
@@ -130,10 +128,8 @@ class ActorCritic(nn.Module):
         flat = {name: x.flatten(0, 1) for name, x in observation.items()}
         features, critic = self._encode_in_parts(flat, encoder_batch or steps * rows)
         if self.core is not None:
-            if rnn_state is None:
-                rnn_state = features.new_zeros((rows, self.state_size), dtype=torch.float32)
-            rnn_state = _of_width(rnn_state, features)
             x = features.view(steps, rows, -1)
+            rnn_state = state_for(x, rnn_state, self.state_size)
             x, rnn_state = self.core.unroll(x, rnn_state, reset, reset_steps)
             features = x.flatten(0, 1)
         params, value = self._outputs(features, critic)
@@ -246,10 +242,6 @@ class ActorCritic(nn.Module):
             critic = self.critic_trunk(wide(critic))
         params, value = self.heads(actor, critic)
         return params, value
-
-
-def _of_width(state: Tensor, features: Tensor) -> Tensor:
-    return state.double() if features.dtype == torch.float64 else state
 
 
 def _update_pixel_level(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:

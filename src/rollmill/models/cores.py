@@ -12,7 +12,7 @@ from rollmill.models.linear import linear
 from rollmill.models.precision import wide
 from rollmill.models.unrolls import Resets, unroll_gru, unroll_lstm
 
-__all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "zero_state"]
+__all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "state_for", "zero_state"]
 
 
 class RecurrentCore(nn.Module):
@@ -160,6 +160,13 @@ class LSTMCore(RecurrentCore):
 def zero_state(state: Tensor, reset: Tensor) -> Tensor:
     """``state [N, S]`` with the rows of ``reset`` (bool ``[N]``) set to 0, whatever stood there (NaN included)."""
     return state.masked_fill(reset.unsqueeze(-1), 0.0)
+
+
+def state_for(features: Tensor, state: Tensor | None, size: int) -> Tensor:
+    """A state ``[N, S]`` in the precision that features ``[..., N, F]`` ask for; None stands for zeros."""
+    if state is None:
+        state = features.new_zeros((features.shape[-2], size), dtype=torch.float32)
+    return state.double() if features.dtype == torch.float64 else state
 
 
 def make_core(kind: str, input_size: int, size: int, init: Initialisation) -> RecurrentCore:

@@ -18,19 +18,24 @@ __all__ = ["frozen_copy", "is_plain_vector", "make_input_encoder", "off_policy_m
 M = TypeVar("M", bound=nn.Module)
 
 
-def off_policy_model(config: ModelConfig) -> ModelConfig:
+def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> ModelConfig:
     """``config`` with what ``"auto"`` stands for in these networks, where it differs from on-policy ones.
 
     Activations are ReLU and initial weights PyTorch's own, as in the papers of DQN, TD3 and SAC and in SB3 and CleanRL
     (Sample Factory's encoders keep their ELU).
 
+    Args:
+        config: As given.
+        may_be_recurrent: Whether the algorithm learns from sequences.
+
     Raises:
         ValueError: It asks for what these networks do not have.
     """
-    if config.core != "none":
+    if config.core != "none" and not may_be_recurrent:
         raise ValueError(
-            f"model.core is {config.core!r}, but off-policy algorithms learn from single transitions, which hold no "
-            "recurrent state: set model.core='none', or use an on-policy algorithm"
+            f"model.core is {config.core!r}, but this algorithm learns from single transitions, which hold no "
+            "recurrent state: set model.core='none', or use algorithm='dqn', which learns from sequences too, or an "
+            "on-policy algorithm"
         )
     for name in ("normalise_observations", "normalise_images", "normalise_returns", "centre_pixels"):
         if getattr(config, name):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
+from rollmill.models.cores import RecurrentCore, make_core, state_for, zero_state
 from rollmill.models.memory_format import set_channels_last
 from rollmill.models.mlp import MLP
 from rollmill.models.observation import make_encoder
@@ -87,7 +88,7 @@ class Branches(nn.Module):
 
 
 class QNetwork(nn.Module):
-    """Q(x, a) of every choice: encoder, hidden layers ``head_sizes``, one linear head for all choices.
+    """Q(x, a) of every choice: encoder, optional core, hidden layers ``head_sizes``, one linear head for all choices.
 
     With several categorical heads (``MultiDiscrete``) each one's choices are rated by themselves (Tavakoli et al. 2018,
     https://arxiv.org/abs/1711.08946). A dueling network has two streams of hidden layers, for the state's value and
@@ -101,6 +102,10 @@ class QNetwork(nn.Module):
         action: Categorical heads only.
         config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
         dueling: Whether there are two streams.
+
+    Attributes:
+        state_size: Width of the recurrent state; 0 without a core. With one, :meth:`step` and :meth:`unroll` are what
+            there is, without one :meth:`forward`.
     """
 
     def __init__(
@@ -109,21 +114,74 @@ class QNetwork(nn.Module):
         super().__init__()
         self.branches = Branches(action.categorical_sizes)
         # Then all layers are one perceptron, which is faster than an encoder's layers one by one.
-        self.is_one_mlp = not dueling and is_plain_vector(observation, config)
+        self.is_one_mlp = not dueling and config.core == "none" and is_plain_vector(observation, config)
         sizes = config.head_sizes
         if self.is_one_mlp:
             self.encoder, width = make_input_encoder(observation, action, config)
             sizes = (*config.mlp_sizes, *sizes)
         else:
             self.encoder, width = make_encoder(observation, action, config)
+        self.core: RecurrentCore | None = None
+        if config.core != "none":
+            self.core = make_core(config.core, width, config.core_size, config.init)
+            width = self.core.output_size
+        self.state_size = self.core.state_size if self.core is not None else 0
         self.advantage = MLP(width, action.mask_size, config, sizes=sizes)
         self.value = MLP(width, 1, config, sizes=sizes) if dueling else None
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`."""
+        """Name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`. Not for networks with a core."""
+        assert self.core is None, "a network with a core has step() and unroll()"
         features = self.encoder(observation)
         return self._heads(features) if self.is_one_mlp else in_full_precision(self._heads, features)
+
+    def step(
+        self, observation: Mapping[str, Tensor], state: Tensor | None = None, reset: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """One step with a core.
+
+        Args:
+            observation: Name -> ``[N, ...]``.
+            state: float32 ``[N, S]``; None stands for zeros.
+            reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
+
+        Returns:
+            Values ``[N, K, n]`` and the next state ``[N, S]``.
+        """
+        assert self.core is not None
+        features = self.encoder(observation)
+        if state is not None and reset is not None:
+            state = zero_state(state, reset)
+        features, state = self.core.step(features, state_for(features, state, self.state_size))
+        return in_full_precision(self._heads, features), state
+
+    def unroll(
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor | None,
+        reset_steps: Sequence[int],
+    ) -> tuple[Tensor, Tensor]:
+        """Several steps of the same rows, with a core.
+
+        Args:
+            observation: Name -> ``[T, N, ...]``.
+            state: float32 ``[N, S]`` before step 0; None stands for zeros.
+            reset: bool ``[T, N]``; needed if ``reset_steps`` is not empty.
+            reset_steps: Every t with any ``reset[t]``, ascending; see
+                :meth:`rollmill.models.cores.RecurrentCore.unroll`.
+
+        Returns:
+            Values ``[T, N, K, n]`` and the state ``[N, S]`` after the last step.
+        """
+        assert self.core is not None
+        steps, rows = next(iter(observation.values())).shape[:2]
+        features = self.encoder({name: x.flatten(0, 1) for name, x in observation.items()})
+        x = features.view(steps, rows, -1)
+        x, state = self.core.unroll(x, state_for(x, state, self.state_size), reset, reset_steps)
+        q = in_full_precision(self._heads, x.flatten(0, 1))
+        return q.view(steps, rows, *q.shape[1:]), state
 
     def _heads(self, features: Tensor) -> Tensor:
         advantage = self.branches.split(self.advantage(features))

@@ -567,6 +567,8 @@ class ReplaySlots:
         generation: ``[num_slots]``: of each slot; grows with each eviction.
         next: ``[num_slots]``: links, -1 for none.
         previous: ``[num_slots]``: likewise.
+        window: W, ``n_step`` to T: what is drawn are W steps in a row, whatever ends in between; 0: single transitions.
+        stride: Steps from the start of one window to the next; divides T. The leaves in between stay 0.
 
     Raises:
         ValueError: A shape or a number does not fit the others.
@@ -588,6 +590,8 @@ class ReplaySlots:
         generation: _Int64,
         next: _Int64,
         previous: _Int64,
+        window: int = 0,
+        stride: int = 1,
     ) -> None: ...
     def begin(self, slot: int, previous: int) -> None:
         """A free slot begins as the successor of ``previous`` (-1: of none). Raises IndexError for what is no slot."""
@@ -646,6 +650,55 @@ class ReplaySlots:
             weights: What they are divided by; see :meth:`SumTree.sample`. ``"ones"``: there are none.
             num_items: N of the weights; only ``"none"`` needs it.
             stratified: See :meth:`SumTree.sample`.
+
+        Returns:
+            False if nothing is live; nothing has been filled then.
+        """
+
+    def draw_windows(
+        self,
+        random: _UInt64,
+        leaf: _Int64,
+        generation: _Int64,
+        weight: _Float32,
+        reward: _Float32,
+        discount: _Float32,
+        cells: _Int64,
+        steps: _Int64,
+        then: _Int64,
+        witness: _Int64,
+        *,
+        gamma: float,
+        reward_scale: float = 1.0,
+        reward_clip: float = ...,
+        beta: float = 0.0,
+        weights: Literal["ones", "batch", "global", "none"] = "ones",
+        num_items: int = 1,
+        stratified: bool = False,
+    ) -> bool:
+        """Draw windows by priority, from one state of the tree. What :meth:`draw` has too means the same here.
+
+        The last ``L + n_step - 1`` steps of a window are the L that are learned from, and those that their rewards are
+        added up over; the ones before are for burning in.
+
+        Args:
+            random: ``[2]``.
+            leaf: ``[n]``, filled: of the windows' first steps.
+            generation: ``[n]``, filled.
+            weight: ``[n]``, filled.
+            reward: ``[L, n]``, filled; 0 where the step is not valid.
+            discount: ``[L, n]``, filled; likewise.
+            cells: ``[W + 1, n]``, filled: cells of x_t to x_{t+W}.
+            steps: ``[W, n]``, filled: ``(slot * T + t) * B + row`` of each step.
+            then: ``[L, n]``, filled: which of the W + 1 observations is bootstrapped from.
+            witness: ``[n, 3]``, filled.
+            gamma: As in :meth:`draw`, as all that follow.
+            reward_scale: As there.
+            reward_clip: As there.
+            beta: As there.
+            weights: As there.
+            num_items: As there.
+            stratified: As there.
 
         Returns:
             False if nothing is live; nothing has been filled then.

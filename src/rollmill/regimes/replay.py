@@ -47,14 +47,25 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: The replay could not begin with these numbers.
     """
     assert config.envs_per_group != "auto"
+    if bool(probed.state_size) != config.replay.has_sequences:
+        raise ConfigError(
+            f"replay.sequence_length={config.replay.sequence_length}, but algorithm {config.off_policy.algorithm!r} "
+            "has "
+            + (
+                "a recurrent state and learns from sequences: give their length."
+                if probed.state_size
+                else "no recurrent state and learns from single transitions: use 0."
+            )
+        )
     groups = spread_groups(config, world_size)
     rows = config.envs_per_group * probed.spec.rows_per_env
     num_groups = len(groups.worker_of_group)
-    all_rows = num_groups * rows * world_size
-    if config.replay.min_size < (least := all_rows * config.replay.n_step):
+    all_rows, needed = num_groups * rows * world_size, config.replay.window or config.replay.n_step
+    if config.replay.min_size < all_rows * needed:
         raise ConfigError(
-            f"replay.min_size={config.replay.min_size}: after so few agent steps no transition may be whole yet; with "
-            f"{all_rows} rows and n_step={config.replay.n_step} it must be {least} or more."
+            f"replay.min_size={config.replay.min_size}: after so few agent steps no "
+            f"{'sequence' if config.replay.has_sequences else 'transition'} may be whole yet; with {all_rows} rows and "
+            f"{needed} steps each it must be {all_rows * needed} or more."
         )
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
     wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups
@@ -79,7 +90,12 @@ def allocate(
         NotEnoughMemory: It does not fit.
         ConfigError: The rate limiter would hold both sides for ever.
     """
-    fields = replay_fields(probed.spec, rollout_length=config.rollout_length)
+    fields = replay_fields(
+        probed.spec,
+        rollout_length=config.rollout_length,
+        state_size=probed.state_size,
+        stride=config.replay.stride,
+    )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
     is_resumed, is_kept, notes = saved_steps is not None, False, []
@@ -101,7 +117,16 @@ def allocate(
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
     limits = _limits(config, probed, base=0 if is_kept else (saved_steps or 0) // world_size, world_size=world_size)
-    store = ReplayStore({**arena, **replay}, probed.spec, topology, config.replay, limits, create=True, is_kept=is_kept)
+    store = ReplayStore(
+        {**arena, **replay},
+        probed.spec,
+        topology,
+        config.replay,
+        limits,
+        state_size=probed.state_size,
+        create=True,
+        is_kept=is_kept,
+    )
     # Of a replay that was kept, the learner will say how far its checkpoint has come.
     store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
     weights.WeightStore(arena, create=True)
@@ -135,6 +160,7 @@ def store_of(setup: RunSetup) -> ReplayStore:
         setup.topology,
         setup.config.replay,
         _limits_of(setup),
+        state_size=setup.probed.state_size,
     )
 
 

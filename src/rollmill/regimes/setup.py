@@ -221,7 +221,8 @@ def probe(
 
             shared = shared_sizes(algorithm)
         saved = None if run_dir is None else _saved_steps(config, run_dir, ranks or Ranks())
-        context.send(Probed(spec, 0, flat_nbytes(algorithm.acting), size, shared=shared, saved_steps=saved))
+        nbytes = flat_nbytes(algorithm.acting)
+        context.send(Probed(spec, algorithm.state_size, nbytes, size, shared=shared, saved_steps=saved))
         return
     model = make_network(config, spec)
     first_iteration = 0

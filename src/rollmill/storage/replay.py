@@ -25,6 +25,7 @@ from rollmill.storage import rate_limiter
 from rollmill.storage.rate_limiter import RateLimiter, RateLimits
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.slots import (
+    RNN_STATE,
     SlotField,
     SlotStore,
     Topology,
@@ -39,13 +40,21 @@ __all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "replay_field
 _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
 
 
-def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0) -> list[SlotField]:
-    """The arrays of a slot of the replay: of stacks one frame, and nothing that only on-policy learners need."""
-    return [
+def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0, stride: int = 1) -> list[SlotField]:
+    """The arrays of a slot of the replay: of stacks one frame, and nothing that only on-policy learners need.
+
+    Args:
+        spec: The environment.
+        rollout_length: T.
+        state_size: S of the recurrent state, of which a slot keeps that before every ``stride``-th step.
+        stride: Steps from the start of one sequence to the next.
+    """
+    fields = [
         field._replace(item=_kept(field.item, rollout_length))
         for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
         if field.name not in _NOT_KEPT
     ]
+    return [field._replace(time=rollout_length // stride) if field.name == RNN_STATE else field for field in fields]
 
 
 def stacked_entries(spec: EnvSpec, rollout_length: int) -> dict[str, FrameStack]:
@@ -105,6 +114,7 @@ class ReplayStore(SlotStore):
         topology: The same in every process.
         config: The same in every process.
         limits: Of the rate limiter.
+        state_size: Width of the recurrent state; 0 without one.
         create: True in exactly one process, before the others start.
         is_kept: With ``create``: the slots hold what an earlier run left, which stays.
 
@@ -112,6 +122,7 @@ class ReplayStore(SlotStore):
         limiter: Holds collecting and learning together.
         tree: The sum tree over all steps of all slots: leaf = (slot * T + t) * B + row.
         stacks: Name -> how the entries are stacked of which one frame is kept.
+        stride: Steps of a slot from one that has a leaf and a recurrent state to the next.
     """
 
     def __init__(
@@ -122,15 +133,19 @@ class ReplayStore(SlotStore):
         config: ReplayConfig,
         limits: RateLimits,
         *,
+        state_size: int = 0,
         create: bool = False,
         is_kept: bool = False,
     ) -> None:
         """Builds the views, and in the creating process the contents that others rely on."""
-        fields = replay_fields(spec, rollout_length=topology.rollout_length)
+        fields = replay_fields(
+            spec, rollout_length=topology.rollout_length, state_size=state_size, stride=config.stride
+        )
         super().__init__(arrays, fields, topology, create=create, is_kept=is_kept)
         self._next, self._previous = arrays["replay/next"], arrays["replay/previous"]
         self._begun = arrays["replay/begun"]
         self._worker_is_held = arrays["replay/worker_is_held"]
+        self.stride = config.stride
         self.stacks = stacked_entries(spec, topology.rollout_length)
         self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
         self.limiter = RateLimiter(arrays, limits)
@@ -164,6 +179,8 @@ class ReplayStore(SlotStore):
             generation=self.generation,
             next=self._next,
             previous=self._previous,
+            window=config.window,
+            stride=config.stride,
         )
 
     # --- The rollout worker that owns the slot.
@@ -235,6 +252,17 @@ class ReplayStore(SlotStore):
             ring.wake()
 
     # --- The policy worker.
+
+    def keep_rnn_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: NDArray[np.float32]) -> None:
+        """Takes over the recurrent state from before x_t where a sequence may begin.
+
+        Args:
+            slots: ``[n]``.
+            steps: ``[n]``, t of each.
+            state: ``[n, B, S]``.
+        """
+        begins = steps % self.stride == 0
+        self.arrays[RNN_STATE][slots[begins], steps[begins] // self.stride] = state[begins]
 
     def shown_to(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Any]:
         """x_t of some groups, name -> ``[n, B, ...]``, whole stacks; copies."""

@@ -27,6 +27,12 @@ class ReplayConfig:
         error_buffer: How many agent steps collecting may be ahead of or behind that, so that neither waits for each
             single step of the other. "auto": one step of every environment, and one update interval.
         n_step: Rewards that are added up before the bootstrap (Sutton 1988; 3 in Rainbow). At most ``rollout_length``.
+        sequence_length: Steps of a sequence that are learned from, for recurrent learners (80 in R2D2, Kapturowski et
+            al. 2019, https://openreview.net/forum?id=r1lyTjAqYX); 0: single transitions. A sequence is drawn whatever
+            ends in it.
+        burn_in: Steps before those, from which the recurrent state is made with the learner's own weights (40 in R2D2).
+        sequence_stride: Agent steps from the start of one sequence to the next. "auto": half a sequence_length, so that
+            each step is in two of them (R2D2).
         priorities: "uniform": every transition is as likely; "proportional": by its last temporal-difference error
             (Schaul et al. 2016, arXiv:1511.05952, section 3.3).
         alpha: Exponent of the priorities. 0.6 is the paper's.
@@ -50,6 +56,9 @@ class ReplayConfig:
     update_interval: float = 1.0
     error_buffer: float | Literal["auto"] = "auto"
     n_step: int = 1
+    sequence_length: int = 0
+    burn_in: int = 0
+    sequence_stride: int | Literal["auto"] = "auto"
     priorities: Literal["uniform", "proportional"] = "uniform"
     alpha: float = 0.6
     beta: float = 0.4
@@ -67,6 +76,28 @@ class ReplayConfig:
         """Whether priorities follow what is learned."""
         return self.priorities == "proportional"
 
+    @property
+    def has_sequences(self) -> bool:
+        """Whether what is drawn are sequences."""
+        return self.sequence_length > 0
+
+    @property
+    def window(self) -> int:
+        """Steps of a sequence with its burn-in, and with those that only its last rewards need; 0 for transitions."""
+        return self.burn_in + self.sequence_length + self.n_step - 1 if self.has_sequences else 0
+
+    @property
+    def stride(self) -> int:
+        """Agent steps from the start of one sequence, or transition, to the next."""
+        if not self.has_sequences:
+            return 1
+        return max(1, self.sequence_length // 2) if self.sequence_stride == "auto" else self.sequence_stride
+
+    @property
+    def steps_per_sample(self) -> int:
+        """Agent steps that are learned from with each sample of a batch."""
+        return max(1, self.sequence_length)
+
     def beta_at(self, progress: float) -> float:
         """Beta after this share of the run, 0 to 1."""
         return self.beta + (self.beta_end - self.beta) * min(max(progress, 0.0), 1.0)
@@ -81,6 +112,11 @@ class ReplayConfig:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"replay.{name}={value!r}: give an integer of at least 1")
+        for name in ("sequence_length", "burn_in"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+                raise ValueError(f"replay.{name}={value!r}: give an integer of at least 0")
+        self._check_sequences()
         self._check("update_interval", self.update_interval, 0.0, math.inf, "above 0 (agent steps for each SGD step)")
         if self.error_buffer != "auto":
             self._check("error_buffer", self.error_buffer, 0.0, math.inf, "above 0 (agent steps), or 'auto'")
@@ -106,6 +142,21 @@ class ReplayConfig:
             raise ValueError(
                 f"replay.min_size={self.min_size} is more than replay.capacity={self.capacity}: learning would never "
                 "begin; use a smaller min_size or a larger capacity"
+            )
+
+    def _check_sequences(self) -> None:
+        stride, length = self.sequence_stride, self.sequence_length
+        if not self.has_sequences and (self.burn_in or stride != "auto"):
+            raise ValueError(
+                f"replay.burn_in={self.burn_in}, replay.sequence_stride={stride!r} with sequence_length=0: single "
+                "transitions have neither; give a sequence_length, or leave them out"
+            )
+        if stride == "auto":
+            return
+        if not isinstance(stride, int) or isinstance(stride, bool) or not 1 <= stride <= length:
+            raise ValueError(
+                f"replay.sequence_stride={stride!r}: give an integer of 1 to sequence_length={length}, beyond which "
+                "steps would never be learned from, or 'auto'"
             )
 
     @staticmethod

@@ -1,16 +1,18 @@
-"""Draws batches of transitions out of the replay: by priority, gathered into arrays of their own, never torn.
+"""Draws batches out of the replay: by priority, gathered into arrays of their own, never torn.
 
 A draw looks at the tree once: leaves, priorities and generations are of one moment. Then observations and actions are
 copied, while rollout workers go on writing elsewhere; and then the generations are looked at again. What was evicted
-meanwhile, and may have been written over, is drawn anew.
+meanwhile, and may have been written over, is drawn anew. Here are single transitions;
+:mod:`rollmill.storage.sequence_sampler` has sequences.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,7 @@ from rollmill.native import gather
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["ReplayBatch", "ReplaySampler", "ReturnRule"]
+__all__ = ["Drawn", "ReplayBatch", "ReplaySampler", "ReturnRule", "Sampler"]
 
 _AT_STEP = frozenset({"action_discrete", "action_continuous", "policy_version"})
 
@@ -39,45 +41,57 @@ class ReturnRule:
     clip: float = math.inf
 
 
-@dataclass(frozen=True)
-class ReplayBatch:
-    """N transitions (x_t, a_t, R_t, x_{t+k}), k being n or as many steps as the episode had left.
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What is known of N samples of either kind.
 
     Attributes:
         leaf: int64 ``[N]``: which, for their new priorities.
         generation: int64 ``[N]``: of their slots, likewise.
         weight: float32 ``[N]``, importance weights.
-        reward: float32 ``[N]``, the discounted sum of k rewards.
-        discount: float32 ``[N]``: gamma^k, 0 where the episode terminated.
-        now: int64 ``[N]``: cell (slot * (T + 1) + t) * B + row of x_t.
-        then: int64 ``[N]``: cell of x_{t+k}.
         witness: int64 ``[N, 3]``: links to the slots that were read.
-        observation: Name -> ``[N, ...]``, x_t, whole stacks.
-        next_observation: Name -> ``[N, ...]``, x_{t+k}.
-        at_step: Name -> ``[N, ...]``: actions, ``policy_version``.
-        action_mask: bool ``[N, mask_size]`` at x_t, or None.
-        next_action_mask: Likewise at x_{t+k}.
+        at_step: Name -> ``[..., N, ...]``: actions, ``policy_version``.
     """
 
     leaf: NDArray[np.int64]
     generation: NDArray[np.int64]
     weight: NDArray[np.float32]
-    reward: NDArray[np.float32]
-    discount: NDArray[np.float32]
-    now: NDArray[np.int64]
-    then: NDArray[np.int64]
     witness: NDArray[np.int64]
-    observation: Mapping[str, NDArray[Any]]
-    next_observation: Mapping[str, NDArray[Any]]
     at_step: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    action_mask: NDArray[np.bool_] | None = None
-    next_action_mask: NDArray[np.bool_] | None = None
 
     def __len__(self) -> int:
         return len(self.leaf)
 
 
-class ReplaySampler:
+@dataclass(frozen=True, kw_only=True)
+class ReplayBatch(Drawn):
+    """N transitions (x_t, a_t, R_t, x_{t+k}), k being n or as many steps as the episode had left.
+
+    Attributes:
+        reward: float32 ``[N]``, the discounted sum of k rewards.
+        discount: float32 ``[N]``: gamma^k, 0 where the episode terminated.
+        now: int64 ``[N]``: cell (slot * (T + 1) + t) * B + row of x_t.
+        then: int64 ``[N]``: cell of x_{t+k}.
+        observation: Name -> ``[N, ...]``, x_t, whole stacks.
+        next_observation: Name -> ``[N, ...]``, x_{t+k}.
+        action_mask: bool ``[N, mask_size]`` at x_t, or None.
+        next_action_mask: Likewise at x_{t+k}.
+    """
+
+    reward: NDArray[np.float32]
+    discount: NDArray[np.float32]
+    now: NDArray[np.int64]
+    then: NDArray[np.int64]
+    observation: Mapping[str, NDArray[Any]]
+    next_observation: Mapping[str, NDArray[Any]]
+    action_mask: NDArray[np.bool_] | None = None
+    next_action_mask: NDArray[np.bool_] | None = None
+
+
+Batch = TypeVar("Batch", bound=Drawn)
+
+
+class Sampler(ABC, Generic[Batch]):
     """One learner's way into the replay; one thread at a time.
 
     Args:
@@ -99,7 +113,6 @@ class ReplaySampler:
     ) -> None:
         self._store = store
         self._config = config
-        self._rule = rule
         self._random = random
         self._empty = empty
         self._frames = {name: a.reshape(-1, *a.shape[3:]) for name, a in store.observation.items()}
@@ -109,39 +122,20 @@ class ReplaySampler:
         mask = store.arrays.get("action_mask")
         self._mask = None if mask is None else mask.reshape(-1, *mask.shape[3:])
         self._torn = np.empty(0, np.uint8)
+        # What every draw is told.
+        self._how: Any = {
+            "gamma": rule.discount,
+            "reward_scale": rule.scale,
+            "reward_clip": rule.clip,
+            "weights": config.weights if config.is_prioritised else "ones",
+            "stratified": config.stratified,
+        }
 
-    def make_batch(self, size: int) -> ReplayBatch:
-        """Arrays for ``size`` transitions; :meth:`draw` fills them, again and again."""
+    @abstractmethod
+    def make_batch(self, size: int) -> Batch:
+        """Arrays for ``size`` samples; :meth:`draw` fills them, again and again."""
 
-        def like(arrays: Mapping[str, NDArray[Any]], stacked: bool = False) -> dict[str, NDArray[Any]]:
-            stacks = self._store.stacks if stacked else {}
-            return {
-                name: self._empty(
-                    (size, *((stacks[name].depth,) if name in stacks else ()), *array.shape[1:]), array.dtype
-                )
-                for name, array in arrays.items()
-            }
-
-        def mask() -> NDArray[np.bool_] | None:
-            return None if self._mask is None else self._empty((size, *self._mask.shape[1:]), np.bool_)
-
-        return ReplayBatch(
-            leaf=self._empty(size, np.int64),
-            generation=self._empty(size, np.int64),
-            weight=self._empty(size, np.float32),
-            reward=self._empty(size, np.float32),
-            discount=self._empty(size, np.float32),
-            now=self._empty(size, np.int64),
-            then=self._empty(size, np.int64),
-            witness=self._empty((size, 3), np.int64),
-            observation=like(self._frames, stacked=True),
-            next_observation=like(self._frames, stacked=True),
-            at_step=like(self._at_step),
-            action_mask=mask(),
-            next_action_mask=mask(),
-        )
-
-    def draw(self, batch: ReplayBatch, beta: float) -> bool:
+    def draw(self, batch: Batch, beta: float) -> bool:
         """Fills a batch.
 
         Args:
@@ -161,11 +155,11 @@ class ReplaySampler:
             if not self._draw(part, beta):
                 return False
             self._gather(part)
-            _put(batch, again, part)
+            self._put(batch, again, part)
         return True
 
-    def update(self, batch: ReplayBatch, td_error: NDArray[np.float32]) -> int:
-        """Gives the batch's transitions the priorities ``(|error| + epsilon)^alpha``.
+    def update(self, batch: Batch, td_error: NDArray[np.float32]) -> int:
+        """Gives the batch's samples the priorities ``(|error| + epsilon)^alpha``.
 
         Returns:
             How many were left as they were, because they have been evicted since.
@@ -183,44 +177,44 @@ class ReplaySampler:
             decay=config.max_priority_decay,
         )
 
-    def _draw(self, batch: ReplayBatch, beta: float) -> bool:
-        config, rule = self._config, self._rule
-        return self._store.slots.draw(
-            self._random,
-            batch.leaf,
-            batch.generation,
-            batch.weight,
-            batch.reward,
-            batch.discount,
-            batch.now,
-            batch.then,
-            batch.witness,
-            gamma=rule.discount,
-            reward_scale=rule.scale,
-            reward_clip=rule.clip,
-            beta=beta,
-            weights=config.weights if config.is_prioritised else "ones",
-            num_items=min(self._store.limiter.inserted, self._store.tree.capacity),
-            stratified=config.stratified,
-        )
+    @abstractmethod
+    def _draw(self, batch: Batch, beta: float) -> bool:
+        """Leaves, weights, rewards and where everything else is."""
 
-    def _gather(self, batch: ReplayBatch) -> None:
-        for into, cells in ((batch.observation, batch.now), (batch.next_observation, batch.then)):
-            for name, frames in self._frames.items():
-                stack = self._store.stacks.get(name)
-                if stack is None:
-                    gather(into[name], frames, cells, racing=True)
-                else:
-                    self._store.slots.gather_stacks(into[name], frames, cells, repeat=stack.padding == "repeat")
-        for name, array in self._at_step.items():
-            gather(batch.at_step[name], array, batch.leaf, racing=True)
-        if self._mask is not None:
-            assert batch.action_mask is not None
-            assert batch.next_action_mask is not None
-            gather(batch.action_mask, self._mask, batch.now, racing=True)
-            gather(batch.next_action_mask, self._mask, batch.then, racing=True)
+    @abstractmethod
+    def _gather(self, batch: Batch) -> None:
+        """Everything else."""
 
-    def _find_torn(self, batch: ReplayBatch) -> NDArray[np.int64]:
+    @abstractmethod
+    def _put(self, batch: Batch, places: NDArray[np.int64], part: Batch) -> None:
+        """Writes a part over these places of a batch."""
+
+    @property
+    def _num_items(self) -> int:
+        """Samples that the replay holds, about."""
+        return max(1, min(self._store.limiter.inserted, self._store.tree.capacity) // self._store.stride)
+
+    def _like(self, arrays: Mapping[str, NDArray[Any]], *lead: int, stacked: bool = False) -> dict[str, NDArray[Any]]:
+        """An array ``[*lead, ...]`` for rows of each of these; ``stacked`` for whole stacks of frames."""
+        stacks = self._store.stacks if stacked else {}
+        return {
+            name: self._empty((*lead, *((stacks[name].depth,) if name in stacks else ()), *a.shape[1:]), a.dtype)
+            for name, a in arrays.items()
+        }
+
+    def _mask_like(self, *lead: int) -> NDArray[np.bool_] | None:
+        return None if self._mask is None else self._empty((*lead, *self._mask.shape[1:]), np.bool_)
+
+    def _gather_observation(self, into: Mapping[str, NDArray[Any]], cells: NDArray[np.int64]) -> None:
+        """What stands at these cells, whole stacks."""
+        for name, frames in self._frames.items():
+            stack = self._store.stacks.get(name)
+            if stack is None:
+                gather(into[name], frames, cells, racing=True)
+            else:
+                self._store.slots.gather_stacks(into[name], frames, cells, repeat=stack.padding == "repeat")
+
+    def _find_torn(self, batch: Batch) -> NDArray[np.int64]:
         if len(self._torn) != len(batch):
             self._torn = np.empty(len(batch), np.uint8)
         if not self._store.slots.find_torn(batch.witness, self._torn):
@@ -231,13 +225,60 @@ class ReplaySampler:
 _NONE = np.empty(0, np.int64)
 
 
-def _put(batch: ReplayBatch, places: NDArray[np.int64], part: ReplayBatch) -> None:
-    """Writes a part over these places of a batch."""
-    for name in ("leaf", "generation", "weight", "reward", "discount", "now", "then", "witness"):
-        getattr(batch, name)[places] = getattr(part, name)
-    for name in ("observation", "next_observation", "at_step"):
-        for entry, array in getattr(batch, name).items():
-            array[places] = getattr(part, name)[entry]
-    for name in ("action_mask", "next_action_mask"):
-        if (mask := getattr(batch, name)) is not None:
-            mask[places] = getattr(part, name)
+class ReplaySampler(Sampler[ReplayBatch]):
+    """Draws single transitions; see :class:`Sampler`."""
+
+    def make_batch(self, size: int) -> ReplayBatch:
+        """Arrays for ``size`` transitions."""
+        return ReplayBatch(
+            leaf=self._empty(size, np.int64),
+            generation=self._empty(size, np.int64),
+            weight=self._empty(size, np.float32),
+            reward=self._empty(size, np.float32),
+            discount=self._empty(size, np.float32),
+            now=self._empty(size, np.int64),
+            then=self._empty(size, np.int64),
+            witness=self._empty((size, 3), np.int64),
+            observation=self._like(self._frames, size, stacked=True),
+            next_observation=self._like(self._frames, size, stacked=True),
+            at_step=self._like(self._at_step, size),
+            action_mask=self._mask_like(size),
+            next_action_mask=self._mask_like(size),
+        )
+
+    def _draw(self, batch: ReplayBatch, beta: float) -> bool:
+        return self._store.slots.draw(
+            self._random,
+            batch.leaf,
+            batch.generation,
+            batch.weight,
+            batch.reward,
+            batch.discount,
+            batch.now,
+            batch.then,
+            batch.witness,
+            beta=beta,
+            num_items=self._num_items,
+            **self._how,
+        )
+
+    def _gather(self, batch: ReplayBatch) -> None:
+        self._gather_observation(batch.observation, batch.now)
+        self._gather_observation(batch.next_observation, batch.then)
+        for name, array in self._at_step.items():
+            gather(batch.at_step[name], array, batch.leaf, racing=True)
+        if self._mask is not None:
+            assert batch.action_mask is not None
+            assert batch.next_action_mask is not None
+            gather(batch.action_mask, self._mask, batch.now, racing=True)
+            gather(batch.next_action_mask, self._mask, batch.then, racing=True)
+
+    def _put(self, batch: ReplayBatch, places: NDArray[np.int64], part: ReplayBatch) -> None:
+        for name in ("leaf", "generation", "weight", "reward", "discount", "now", "then", "witness"):
+            getattr(batch, name)[places] = getattr(part, name)
+        for name in ("observation", "next_observation", "at_step"):
+            for entry, array in getattr(batch, name).items():
+                array[places] = getattr(part, name)[entry]
+        for name in ("action_mask", "next_action_mask"):
+            if (mask := getattr(batch, name)) is not None:
+                mask[places] = getattr(part, name)

@@ -1,0 +1,113 @@
+"""Deep Q-learning of a recurrent network, from sequences with burn-in (R2D2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import Action, Explore, Loss, SequenceBatch
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.q_learning import QLearning
+from rollmill.losses.dqn import taken_values
+from rollmill.losses.temporal_difference import sequence_error, temporal_difference_loss
+from rollmill.models.config import ModelConfig
+from rollmill.models.q_network import QNetwork
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["RecurrentDQN"]
+
+
+class RecurrentDQN(QLearning):
+    """R2D2 (Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX), with DQN's options.
+
+    The recurrent state starts from the one that the policy worker had, which is stale by as many versions as the
+    sequence is old, and is made again by unrolling the online and the target network over the burn-in, each for itself
+    and without gradient. Deviations: double and dueling, n and the value rescaling are options here, as they are DQN's;
+    the network does not see the previous action and reward; sequences go across the ends of episodes, where the state
+    is reset, instead of ending there.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row.
+        model: What network, with a core.
+        config: What is learned.
+
+    Raises:
+        ValueError: An action has real numbers, or the network is asked for what it does not have.
+    """
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        config: OffPolicyConfig,
+    ) -> None:
+        super().__init__(observation, action, model, config, may_be_recurrent=True)
+        self.state_size = self.acting.state_size
+
+    def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
+        """See :meth:`rollmill.algorithms.base.OffPolicyAlgorithm.act`."""
+        return self.act_with_state(observation, None, None, action_mask, explore)[0]
+
+    @torch.no_grad()
+    def act_with_state(
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor | None,
+        action_mask: Tensor | None,
+        explore: Explore | None,
+    ) -> tuple[Action, Tensor | None]:
+        """See :meth:`rollmill.algorithms.base.OffPolicyAlgorithm.act_with_state`."""
+        q, state = self.acting.step(observation, state, reset)
+        return self.choose(q, action_mask, explore), state
+
+    def loss(self, batch: SequenceBatch, generator: torch.Generator | None) -> Loss:
+        """The temporal differences', the mean over the valid learned steps, and over heads."""
+        assert batch.discrete is not None
+        length, rows = batch.reward.shape
+        window = len(batch.reset) - batch.burn_in
+        # The online network chooses for double Q-learning; else what comes behind the learned steps is the target's.
+        q = self._unroll(self.acting, batch, window if self.config.double else length)
+        with torch.no_grad():
+            next_q = self._unroll(self.target_network, batch, window)
+            target = self._target(batch, next_q, q.detach() if self.config.double else None)
+        learned = slice(batch.burn_in, batch.burn_in + length)
+        taken = taken_values(q[:length].flatten(0, 1), batch.discrete[learned].flatten(0, 1)).t()
+        # The loss is a mean over all steps, of which only the valid ones are to count.
+        share = batch.valid / batch.valid.float().mean().clamp(min=1.0 / batch.valid.numel())
+        loss, error = temporal_difference_loss(
+            taken, target, (batch.weight * share).flatten(), self.config.value_loss or "huber"
+        )
+        share = share.flatten()
+        statistics = {"q": (taken.detach() * share).mean(), "td_error": (error * share).mean()}
+        return Loss(loss / len(taken), sequence_error(error.view(length, rows), batch.valid), statistics)
+
+    def _unroll(self, network: QNetwork, batch: SequenceBatch, steps: int) -> Tensor:
+        """Values ``[steps, N, K, n]`` from the first learned step on, with a state that was made by the burn-in."""
+        begin, end = batch.burn_in, batch.burn_in + steps
+        state = batch.rnn_state
+        if begin:
+            with torch.no_grad():
+                before = {name: x[:begin] for name, x in batch.observation.items()}
+                resets = [t for t in batch.reset_steps if t < begin]
+                _, state = network.unroll(before, state, batch.reset[:begin], resets)
+        observation = {name: x[begin:end] for name, x in batch.observation.items()}
+        resets = [t - begin for t in batch.reset_steps if begin <= t < end]
+        q, _ = network.unroll(observation, state, batch.reset[begin:end], resets)
+        return q
+
+    def _target(self, batch: SequenceBatch, next_q: Tensor, online_q: Tensor | None) -> Tensor:
+        """What the learned steps' Q(x_t, a_t) are drawn to, ``[L * N]``; values are ``[W + 1 - burn_in, N, K, n]``."""
+        rows = batch.reward.shape[1]
+        place = ((batch.then - batch.burn_in) * rows + torch.arange(rows, device=batch.then.device)).flatten()
+        mask = None if batch.action_mask is None else batch.action_mask[batch.burn_in :].flatten(0, 1)[place]
+
+        def at_place(q: Tensor) -> Tensor:
+            return self.acting.branches.restrict(q.flatten(0, 1)[place], mask)
+
+        online = None if online_q is None else at_place(online_q)
+        return self.bootstrap(batch.reward.flatten(), batch.discount.flatten(), at_place(next_q), online)

@@ -1,0 +1,66 @@
+"""Batches of a replay as an algorithm takes them: on its learner's device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+from rollmill.storage.replay_sampler import Drawn, ReplayBatch
+from rollmill.storage.sequence_sampler import ReplaySequences
+
+__all__ = ["to_tensors"]
+
+
+def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | SequenceBatch:
+    """A batch on its learner's device; on a CPU these very numbers, without a copy."""
+    if isinstance(drawn, ReplaySequences):
+        return _of_sequences(drawn, device)
+    assert isinstance(drawn, ReplayBatch)
+    at_step = drawn.at_step
+    return TransitionBatch(
+        _tensors(drawn.observation, device),
+        _optional(at_step.get("action_discrete"), device),
+        _optional(at_step.get("action_continuous"), device),
+        _tensor(drawn.reward, device),
+        _tensor(drawn.discount, device),
+        _tensors(drawn.next_observation, device),
+        _optional(drawn.action_mask, device),
+        _optional(drawn.next_action_mask, device),
+        _tensor(drawn.weight, device),
+    )
+
+
+def _of_sequences(drawn: ReplaySequences, device: torch.device) -> SequenceBatch:
+    at_step = drawn.at_step
+    return SequenceBatch(
+        drawn.burn_in,
+        _tensors(drawn.observation, device),
+        _optional(at_step.get("action_discrete"), device),
+        _optional(at_step.get("action_continuous"), device),
+        _tensor(drawn.reward, device),
+        _tensor(drawn.discount, device),
+        _tensor(drawn.then, device),
+        _tensor(drawn.valid, device),
+        _tensor(drawn.reset, device),
+        np.flatnonzero(drawn.reset.any(1)).tolist(),
+        _tensor(drawn.rnn_state, device),
+        _optional(drawn.action_mask, device),
+        _tensor(drawn.weight, device),
+    )
+
+
+def _tensor(array: Any, device: torch.device) -> Tensor:
+    return torch.from_numpy(array).to(device, non_blocking=True)
+
+
+def _optional(array: Any, device: torch.device) -> Tensor | None:
+    return None if array is None else _tensor(array, device)
+
+
+def _tensors(arrays: Mapping[str, Any], device: torch.device) -> dict[str, Tensor]:
+    return {name: _tensor(array, device) for name, array in arrays.items()}

@@ -1,0 +1,116 @@
+"""The policy worker of a recurrent off-policy algorithm: what it remembers, and what of it slots get."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.recurrent_dqn import RecurrentDQN
+from rollmill.inference.config import InferenceConfig
+from rollmill.inference.phases import ROLE
+from rollmill.inference.replay import ReplayPolicyWorker
+from rollmill.models.config import ModelConfig
+from rollmill.models.flat_state import FlatState, flat_nbytes
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.ledger import Ledger
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage import weights
+from rollmill.storage.rate_limiter import RateLimits
+from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.slots import Topology
+
+SPEC = EnvSpec(
+    name="test",
+    observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
+    action=ActionSpec(heads=(CategoricalHead(n=5),), structure="discrete"),
+)
+STEPS, STRIDE, ROWS, GROUPS = 6, 2, 2, 3
+LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
+
+
+def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
+    torch.manual_seed(0)
+    config = ReplayConfig(min_size=1, sequence_length=4, sequence_stride=STRIDE)
+    algorithm = RecurrentDQN(
+        SPEC.observation,
+        SPEC.action,
+        ModelConfig(mlp_sizes=(8,), core="lstm", core_size=4),
+        OffPolicyConfig(random_steps=0, epsilon_start=0.0, epsilon_end=0.0),
+    )
+    topology = Topology(
+        rollout_length=STEPS,
+        group_rows=ROWS,
+        worker_of_group=(0,) * GROUPS,
+        policy_worker_of_group=(1, 0, 0),
+        slots_of_worker=(2 * GROUPS,),
+        num_policy_workers=2,
+    )
+    size = algorithm.state_size
+    fields = replay_fields(SPEC, rollout_length=STEPS, state_size=size, stride=STRIDE)
+    layout = ArenaLayout()
+    add_to_layout(layout, fields, topology, config)
+    add_beside_to_layout(layout, SPEC, fields, topology)
+    weights.add_to_layout(layout, nbytes=flat_nbytes(algorithm.acting))
+    arena = Arena.create(layout, poison=True)
+    store = ReplayStore(arena, SPEC, topology, config, LIMITS, state_size=size, create=True)
+    published = weights.WeightStore(arena, create=True)
+    published.publish(0, FlatState(copy.deepcopy(algorithm.acting), alias=True).bytes)
+    context: Any = SimpleNamespace(stop=threading.Event(), ledger=Ledger.private(ROLE), dawdle=lambda: None)
+    worker = ReplayPolicyWorker(
+        context,
+        store,
+        published,
+        0,
+        copy.deepcopy(algorithm),
+        action=SPEC.action,
+        config=InferenceConfig(device="cpu"),
+        seed=0,
+        total_steps=1000,
+    )
+    return store, algorithm, worker
+
+
+@torch.inference_mode()
+def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
+    store, algorithm, worker = make_worker()
+    random = np.random.default_rng(0)
+    # Groups 1 and 2 are this worker's; each goes through two slots, at its own pace.
+    states = {group: torch.zeros(ROWS, algorithm.state_size) for group in (1, 2)}
+    at = dict.fromkeys(states, 0)
+    num_stored = 0
+    while min(at.values()) < 2 * STEPS:
+        asking = [group for group in states if at[group] < 2 * STEPS and random.random() < 0.7]
+        if not asking:
+            continue
+        before = {group: states[group].clone() for group in asking}
+        for group in asking:
+            slot, step = 2 * group + at[group] // STEPS, at[group] % STEPS
+            store.group_slot[group], store.group_step[group] = slot, step
+            store.group_generation[group] = store.generation[slot]
+            store.observation["obs"][slot, step] = random.normal(size=(ROWS, 3))
+            store.arrays["reset"][slot, step] = random.random(ROWS) < 0.2 if at[group] else True
+        worker._answer(np.array(asking))
+        answers = np.empty(GROUPS, np.int64)
+        assert store.inboxes[0].get_many(answers, 0.0) == len(asking)
+        for group in asking:
+            slot, step = int(store.group_slot[group]), int(store.group_step[group])
+            x = torch.from_numpy(store.observation["obs"][slot, step])
+            reset = torch.from_numpy(store.arrays["reset"][slot, step])
+            action, state = algorithm.act_with_state({"obs": x}, before[group], reset, None, None)
+            assert state is not None
+            states[group] = state
+            assert action.discrete is not None
+            np.testing.assert_array_equal(store.arrays["action_discrete"][slot, step], action.discrete.numpy())
+            if step % STRIDE == 0:
+                kept = store.arrays["rnn_state"][slot, step // STRIDE]
+                np.testing.assert_allclose(kept, before[group].numpy(), rtol=1e-5, atol=1e-6)
+                num_stored += 1
+            at[group] += 1
+    assert num_stored == 2 * 2 * STEPS // STRIDE
