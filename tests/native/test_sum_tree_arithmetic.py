@@ -121,7 +121,7 @@ priorities = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     capacity=st.integers(1, 700),
     fanout=st.sampled_from([2, 4, 8, 16, 32, 256]),

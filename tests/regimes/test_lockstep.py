@@ -232,7 +232,7 @@ def test_ranks_share_whole_groups(world_size: int) -> None:
     assert config.resolved(world_size).envs_per_group == 16
     with pytest.raises(ConfigError, match="spread evenly over 3 ranks"):
         config.resolved(3)
-    with pytest.raises(ConfigError, match="lockstep only"):
+    with pytest.raises(ConfigError, match="lockstep and replay only"):
         rollmill.make_config("atari/pong", {"num_envs": 64, "envs_per_group": 8}).resolved(2)
     with pytest.raises(ConfigError, match="V-trace"):
         rollmill.make_config("atari/pong", {"regime": "lockstep", "learner.advantage": "vtrace"}).resolved(2)

@@ -79,7 +79,7 @@ def test_given_curves_are_solved_and_nothing_is_started(
     assert min(CURVES.actors(x_a), u * CURVES.learners(x_l)) == pytest.approx(best)
     config = make_config("gym/CartPole-v1", read_settings(tmp_path / "out" / "tuned.json"), algo=algo).resolved()
     assert allocation_of(config) == tuning.allocation
-    assert config.learner.threads == max(1, round(x_l))
+    assert config.learner.threads * config.learner.num_learners == max(1, round(x_l))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "tuned.json",
         "curves.json",
