@@ -23,9 +23,9 @@ def make(**changes):
 
 @settings(max_examples=50, deadline=None)
 @given(
-    interval=st.floats(0.05, 300, allow_nan=False),
+    interval=st.floats(0.05, 300),
     min_size=st.integers(1, 200),
-    slack=st.floats(0, 50),
+    slack=st.floats(0, 50, allow_subnormal=False),
     total=st.integers(201, 800),
     groups=st.lists(st.integers(1, 17), min_size=1, max_size=5),
     base=st.sampled_from([0, 1000]),
