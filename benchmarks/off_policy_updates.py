@@ -29,6 +29,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.models.config import ModelConfig
+from rollmill.models.device import take_threads
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 _WORKER = Path(__file__).parent / "peers" / "sb3_updates.py"
@@ -177,7 +178,7 @@ def main() -> None:
     unknown = set(arguments.tasks) - set(TASKS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(TASKS)}")
-    torch.set_num_threads(1)
+    take_threads(1)
     worker = None
     if arguments.sb3 is not None:
         command = [str(arguments.sb3), str(_WORKER)]

@@ -19,12 +19,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
-import torch
 from scipy import stats
 from serial_off_policy import Loop, Task
 
 import rollmill
 from rollmill.config import Config
+from rollmill.models.device import take_threads
 
 EPISODES = 100
 TASKS = {
@@ -67,7 +67,7 @@ def main() -> int:
     preset, algo = TASKS[arguments.task]
     task = serial_task(rollmill.make_config(preset, {}, algo=algo).resolved())
     settings = dict(setting.split("=", 1) for setting in arguments.setting)
-    torch.set_num_threads(1)
+    take_threads(1)
     pairs: dict[int, tuple[float, float]] = {}
     for seed in arguments.seeds:
         begun = time.perf_counter()

@@ -140,6 +140,7 @@ class _Process:
     """A peer's script that has filled its buffer and waits for rounds."""
 
     def __init__(self, command: list[str]) -> None:
+        # Open as long as the process runs, and closed with it: no block holds both.
         self._errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             command,

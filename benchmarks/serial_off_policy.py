@@ -15,8 +15,8 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -30,6 +30,7 @@ from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.models.config import ModelConfig
+from rollmill.models.device import take_threads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,42 +73,28 @@ _TD3_ZOO: dict[str, Any] = {**_PENDULUM, "learning_starts": 10_000, "model": Mod
 
 # https://github.com/DLR-RM/rl-baselines3-zoo/tree/master/hyperparams: dqn.yml, sac.yml, td3.yml, ddpg.yml. The zoo
 # copies CartPole's network every 10 agent steps and learns every 256: once a round, whose SGD steps are counted here.
+_CARTPOLE_DQN = Task(
+    env="CartPole-v1",
+    gate=475.0,
+    steps=50_000,
+    batch_size=64,
+    learning_rate=2.3e-3,
+    discount=0.99,
+    update_interval=256,
+    updates=128,
+    off_policy={
+        "algorithm": "dqn",
+        "epsilon_fraction": 0.16,
+        "epsilon_end": 0.04,
+        "target_update_every": 128,
+        "random_steps": 1000,
+    },
+)
+
 TASKS = {
-    "cartpole_dqn": Task(
-        env="CartPole-v1",
-        gate=475.0,
-        steps=50_000,
-        batch_size=64,
-        learning_rate=2.3e-3,
-        discount=0.99,
-        update_interval=256,
-        updates=128,
-        off_policy={
-            "algorithm": "dqn",
-            "epsilon_fraction": 0.16,
-            "epsilon_end": 0.04,
-            "target_update_every": 128,
-            "random_steps": 1000,
-        },
-    ),
-    "cartpole_double_dueling_dqn": Task(
-        env="CartPole-v1",
-        gate=475.0,
-        steps=50_000,
-        batch_size=64,
-        learning_rate=2.3e-3,
-        discount=0.99,
-        update_interval=256,
-        updates=128,
-        off_policy={
-            "algorithm": "dqn",
-            "double": True,
-            "dueling": True,
-            "epsilon_fraction": 0.16,
-            "epsilon_end": 0.04,
-            "target_update_every": 128,
-            "random_steps": 1000,
-        },
+    "cartpole_dqn": _CARTPOLE_DQN,
+    "cartpole_double_dueling_dqn": replace(
+        _CARTPOLE_DQN, off_policy={**_CARTPOLE_DQN.off_policy, "double": True, "dueling": True}
     ),
     "cartpole_discrete_sac": Task(
         env="CartPole-v1",
@@ -162,7 +149,7 @@ class Loop:
         precision: See :class:`OffPolicyUpdater`.
     """
 
-    def __init__(self, task: Task, seed: int, precision: str = "fp32") -> None:
+    def __init__(self, task: Task, seed: int, precision: Literal["fp32", "bf16", "fp64"] = "fp32") -> None:
         torch.manual_seed(seed)
         self.task = task
         self.env = gymnasium.make(task.env)
@@ -171,7 +158,7 @@ class Loop:
         config = OffPolicyConfig(**task.off_policy)
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
         learner = task.learner or LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
-        self.updater = OffPolicyUpdater(self.algorithm, learner, precision=precision)  # type: ignore[arg-type]
+        self.updater = OffPolicyUpdater(self.algorithm, learner, precision=precision)
         self.generator = torch.Generator().manual_seed(seed)
         self.random = np.random.default_rng(seed)
         self.seed = seed
@@ -257,7 +244,7 @@ def main() -> int:
     unknown = set(arguments.tasks) - set(TASKS)
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; allowed: {', '.join(TASKS)}")
-    torch.set_num_threads(1)
+    take_threads(1)
     results: dict[str, dict[int, float]] = {}
     passed = True
     for name in arguments.tasks or TASKS:

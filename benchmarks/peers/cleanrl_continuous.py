@@ -39,6 +39,7 @@ class _Ring:
         self._count += 1
 
     def sample(self, batch: int) -> tuple[Tensor, ...]:
+        # NumPy's global generator, which is the one that CleanRL seeds and draws from.
         slots = np.random.randint(0, min(self._count, self._capacity), batch)  # noqa: NPY002
         return tuple(torch.from_numpy(ring[slots]) for ring in self._rings)
 

@@ -53,7 +53,7 @@ class _Ring:
         self._count += 1
 
     def sample(self, batch: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-        # The newest transition has no next observation yet.
+        # The newest transition has no next observation yet. NumPy's global generator is CleanRL's.
         oldest = max(self._count - self._capacity, 0)
         slots = np.random.randint(oldest, self._count - 1, batch) % self._capacity  # noqa: NPY002
         following = (slots + 1) % self._capacity

@@ -73,6 +73,8 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
         config=InferenceConfig(device="cpu"),
         seed=0,
         total_steps=1000,
+        first_row=0,
+        num_rows=GROUPS * ROWS,
     )
     return store, algorithm, worker
 

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 import rollmill
-from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.running import _leave_curve, _leave_ledger
@@ -19,6 +18,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage.episodes import EpisodeEnd
 
 PROBED = Probed(
     EnvSpec(

@@ -1,7 +1,6 @@
 """The policy worker of on-policy algorithms: actions of an actor-critic, their log-probabilities, and values.
 
-Recurrent state stays here, on the worker's device, because a group always comes back to the same policy worker; a slot
-only gets the state from before its x_0.
+Of recurrent state, a slot gets what was before its x_0.
 """
 
 from __future__ import annotations
@@ -29,15 +28,8 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
     """See :class:`rollmill.inference.worker.PolicyWorker`."""
 
     def _prepare(self, model: ActorCritic) -> None:
-        store, topology = self._store, self._store.topology
-        groups = topology.groups_of_policy_worker(self._index)
-        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
-        self._place_of_group[groups] = np.arange(len(groups))
-        self._state = (
-            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
-        )
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
-        self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
+        self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in self._store.observation.items()}
         # Page-locked for a GPU, which copies from it without a detour.
         self._staging = {
             name: torch.empty(
@@ -79,9 +71,7 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
             log_prob = distribution.log_prob(params, discrete, continuous, mask_tensor)
         else:
             discrete, continuous, log_prob = self._sample(params, mask_tensor, groups, steps)
-        if self._state is not None:
-            assert output.rnn_state is not None
-            self._state[self._place_of_group[groups]] = output.rnn_state.float().view(len(groups), rows, -1)
+        self._keep_state(groups, output.rnn_state)
         self._write_actions(
             slots,
             steps,
@@ -135,14 +125,7 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
             result[name] = rows.to(self._device, non_blocking=True)
         return result
 
-    def _take_state(
-        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> Tensor | None:
-        """The groups' recurrent state ``[n * B, S]``; stored in the slots that begin now."""
-        if self._state is None:
-            return None
-        state = self._state[self._place_of_group[groups]]
+    def _store_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: Tensor) -> None:
         begins = steps == 0
         if begins.any():
             self._store.arrays["rnn_state"][slots[begins]] = state[torch.from_numpy(begins)].cpu().numpy()
-        return state.view(len(groups) * self._rows, -1)

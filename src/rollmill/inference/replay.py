@@ -1,7 +1,7 @@
 """The policy worker in the replay regime: exploring actions of an off-policy algorithm, and nothing beside them.
 
-Transitions carry neither values nor probabilities: what is replayed is learned from whatever chose it. Recurrent state
-stays here, because a group always comes back to the same policy worker; slots get it where a sequence may begin.
+Transitions carry neither values nor probabilities: what is replayed is learned from whatever chose it. Slots get
+recurrent state where a sequence may begin.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from rollmill.algorithms.base import Explore, OffPolicyAlgorithm
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
 from rollmill.inference.worker import PolicyWorker
-from rollmill.models.precision import settled_precision
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.replay import ReplayStore
@@ -34,7 +33,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         index: Which policy worker this is.
         algorithm: Its own copy of it.
         action: The action spec, real numbers in [-1, 1].
-        config: Batching, device and precision.
+        config: Batching, device and precision ("auto" resolved by now).
         seed: Keys this worker's exploration.
         total_steps: Of the run on this rank, for schedules.
         first_row: Index of this rank's first row among all of the run's.
@@ -65,23 +64,8 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         rows = first_row + np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
         self._row_of_place = torch.from_numpy(rows).to(self._device)
 
-    def _prepare(self, model: OffPolicyAlgorithm) -> None:
-        topology = self._store.topology
-        groups = topology.groups_of_policy_worker(self._index)
-        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
-        self._place_of_group[groups] = np.arange(len(groups))
-        self._state = (
-            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
-        )
-
     def _published_part(self, model: OffPolicyAlgorithm) -> nn.Module:
         return model.acting
-
-    def _precision(self, model: OffPolicyAlgorithm, config: InferenceConfig) -> str:
-        if config.precision != "auto":
-            return config.precision
-        has_images = any(len(array.shape) > 4 and array.dtype == np.uint8 for array in self._store.observation.values())
-        return settled_precision(self._device, has_images=has_images)
 
     def _infer(
         self,
@@ -109,9 +93,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
                 observation, state, reset, None if mask is None else torch.from_numpy(mask).to(self._device), explore
             )
         self._ledger.enter(SCATTERING)
-        if self._state is not None:
-            assert state is not None
-            self._state[self._place_of_group[groups]] = state.float().view(len(groups), self._rows, -1)
+        self._keep_state(groups, state)
         self._write_actions(
             slots,
             steps,
@@ -120,16 +102,9 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         )
         store.arrays["policy_version"][slots, steps] = self._acting.version
 
-    def _take_state(
-        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> Tensor | None:
-        """The groups' recurrent state ``[n * B, S]``; stored in the slots where sequences may begin."""
-        if self._state is None:
-            return None
-        state = self._state[self._place_of_group[groups]]
+    def _store_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: Tensor) -> None:
         if (steps % self._store.stride == 0).any():
             self._store.keep_rnn_state(slots, steps, state.cpu().numpy())
-        return state.view(len(groups) * self._rows, -1)
 
     def _shown(
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]

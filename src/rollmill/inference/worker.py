@@ -14,12 +14,14 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
+from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.envs.random_actions import random_actions
 from rollmill.inference.batching import Batching, ReadyGroups
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import LOADING, SCATTERING, WAITING
+from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
@@ -31,7 +33,7 @@ from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 _POLL_S = 0.2
 
 
-Model = TypeVar("Model", bound=nn.Module)
+Model = TypeVar("Model", bound=ActorCritic | OffPolicyAlgorithm)
 
 
 @dataclass
@@ -81,13 +83,20 @@ class PolicyWorker(ABC, Generic[Model]):
         self._rows = topology.group_rows
         self._device = take_device(config.device)
         self._on_cpu = self._device.type == "cpu"
-        model = model.to(self._device)
+        model.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._random = np.random.default_rng(seed)
 
         self._worker_of_group = np.asarray(topology.worker_of_group, np.int64)
         self._batching = self._make_batching(config)
         self._mask = store.arrays.get("action_mask")
+        # Recurrent state stays here, on the device: a group always comes back to the same policy worker.
+        groups = topology.groups_of_policy_worker(index)
+        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
+        self._place_of_group[groups] = np.arange(len(groups))
+        self._state = (
+            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
+        )
         self._prepare(model)
         self._bf16 = not config.skip_policy and self._precision(model, config) == "bf16"
         copies = [model, *(copy.deepcopy(model) for _ in range(self._num_versions() - 1))]
@@ -100,9 +109,9 @@ class PolicyWorker(ABC, Generic[Model]):
     def _prepare(self, model: Model) -> None:
         """Allocates what else answering needs."""
 
-    @abstractmethod
     def _precision(self, model: Model, config: InferenceConfig) -> str:
         """Of the forward pass: "fp32" or "bf16"."""
+        return config.precision
 
     def _published_part(self, model: Model) -> nn.Module:
         """The part of it whose weights the learner publishes."""
@@ -117,6 +126,10 @@ class PolicyWorker(ABC, Generic[Model]):
         mask: NDArray[np.bool_] | None,
     ) -> None:
         """Forward pass, and everything that is written beside x_t."""
+
+    @abstractmethod
+    def _store_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: Tensor) -> None:
+        """Writes the recurrent state ``[n, B, S]`` from before x_t into those slots that keep it at this step."""
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -176,6 +189,22 @@ class PolicyWorker(ABC, Generic[Model]):
             assert delivered, "the inbox holds a place for every group"
         self._ledger.add(0, len(groups) * rows)
         self._ledger.add(1, 1)
+
+    def _take_state(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Tensor | None:
+        """The groups' recurrent state ``[n * B, S]`` from before x_t; None without a core."""
+        if self._state is None:
+            return None
+        state = self._state[self._place_of_group[groups]]
+        self._store_state(slots, steps, state)
+        return state.view(len(groups) * self._rows, -1)
+
+    def _keep_state(self, groups: NDArray[np.int64], state: Tensor | None) -> None:
+        """Keeps the state ``[n * B, S]`` from behind x_t for the groups' next steps."""
+        if self._state is not None:
+            assert state is not None
+            self._state[self._place_of_group[groups]] = state.float().view(len(groups), self._rows, -1)
 
     def _write_actions(
         self,

@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import nn
 
-from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.phases import PUBLISHING, REPORTING, SAVING
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport
 from rollmill.models.flat_state import FlatState
 from rollmill.runtime.child import ChildContext
 from rollmill.storage.checkpoints import CheckpointStore
+from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.weights import WeightStore
 
@@ -57,7 +57,7 @@ class LearnerBase(ABC):
         collective: The ranks that learn together.
     """
 
-    _SAVED_PARTS: ClassVar[Sequence[str]] = ("counters", "recent_episodes")
+    _SAVED_PARTS: ClassVar[Sequence[str]]
 
     def __init__(
         self, context: ChildContext, weights: WeightStore, plan: RunPlan, collective: Collective | None = None

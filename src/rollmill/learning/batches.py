@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.native import gather_trajectories
+from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
 
 _POLL_S = 0.2
@@ -26,14 +27,6 @@ Prepared = TypeVar("Prepared")
 
 # Behind the whole batch there is nothing that needs these per sample on the learner's device.
 _NOT_GATHERED = ("episode_return", "episode_length")
-
-
-@dataclass(frozen=True)
-class EpisodeEnd:
-    """One episode that ended: its undiscounted raw return and its length in agent steps."""
-
-    episode_return: float
-    episode_length: int
 
 
 @dataclass(frozen=True)

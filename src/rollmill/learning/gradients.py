@@ -12,9 +12,9 @@ from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.off_policy_update import make_updater
 from rollmill.learning.phases import LEARNING, PUBLISHING, WAITING
-from rollmill.learning.replay import return_rule, settled_precision_of
+from rollmill.learning.replay import return_rule
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import to_tensors
@@ -76,13 +76,7 @@ class GradientLearner:
         self._total_steps = total_steps
         self._device = take_device(config.device)
         algorithm = algorithm.to(self._device)
-        self._updater = OffPolicyUpdater(
-            algorithm,
-            config,
-            generator=torch.Generator(self._device).manual_seed(seed),
-            precision=settled_precision_of(config, self._device, spec),
-            channels_last=config.channels_last is not False,
-        )
+        self._updater = make_updater(algorithm, spec, config, generator=torch.Generator(self._device).manual_seed(seed))
         self._networks = NetworkRing(arrays, algorithm, is_server=False)
         self._gradients = FlatGradients(self._updater, exchange.values[index])
         self._draws = np.array([seed, 0], np.uint64)

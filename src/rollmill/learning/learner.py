@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.learning.base import LearnerBase, RunPlan
-from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader, EpisodeEnd
+from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
@@ -38,6 +38,7 @@ from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
+from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore

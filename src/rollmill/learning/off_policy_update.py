@@ -22,15 +22,20 @@ from rollmill.learning.optimisers import (
     set_learning_rate,
 )
 from rollmill.models.memory_format import set_channels_last
+from rollmill.models.precision import settled_precision
+from rollmill.specs import EnvSpec
 
-__all__ = ["OffPolicyUpdater"]
+__all__ = ["OffPolicyUpdater", "make_updater"]
+
+Precision = Literal["fp32", "bf16", "fp64"]
 
 
 class OffPolicyUpdater:
     """Learns from batches of a replay: owns the optimisers, not the weights' publication.
 
-    It sets the thread that makes it, which should be the one that steps, to take denormal numbers for zero: the moments
-    of a dead unit become denormal after a thousand steps, and Adam's step then takes three times as long on a CPU.
+    The thread that steps should take denormal numbers for zero (:func:`rollmill.models.device.take_threads`): the
+    moments of a dead unit become denormal after a thousand steps, and Adam's step then takes three times as long on a
+    CPU.
 
     Args:
         algorithm: On its device, in its precision.
@@ -42,6 +47,7 @@ class OffPolicyUpdater:
 
     Attributes:
         sgd_steps: SGD steps done.
+        precision: As given.
         learning_rates: Objective -> its learning rate, as configured; a schedule scales them.
     """
 
@@ -51,18 +57,17 @@ class OffPolicyUpdater:
         config: LearnerConfig,
         *,
         generator: torch.Generator | None = None,
-        precision: Literal["fp32", "bf16", "fp64"] = "fp32",
+        precision: Precision = "fp32",
         channels_last: bool = True,
         collective: Collective | None = None,
     ) -> None:
         """Makes the optimisers."""
-        torch.set_flush_denormal(True)
         if precision == "fp64":
             algorithm.double()
         set_channels_last(algorithm, channels_last)
         self._algorithm = algorithm
         self._generator = generator
-        self._precision = precision
+        self.precision: Precision = precision
         self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
         self._objectives = list(algorithm.objectives())
@@ -118,7 +123,7 @@ class OffPolicyUpdater:
         for parameter in objective.parameters:
             parameter.grad = None
         # What is not this objective's gets no gradient, and none is computed for it.
-        loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]
+        loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]  # torch leaves it so
         self._note(loss.statistics)
         return loss
 
@@ -202,7 +207,7 @@ class OffPolicyUpdater:
 
     @contextmanager
     def _autocast(self) -> Iterator[None]:
-        if self._precision != "bf16":
+        if self.precision != "bf16":
             yield
             return
         with torch.autocast(self._device.type, dtype=torch.bfloat16):
@@ -211,3 +216,34 @@ class OffPolicyUpdater:
     def _what_was_not_finite(self) -> str:
         names = [name for name, value in self._sums.items() if not value.isfinite()]
         return f"SGD step {self.sgd_steps} or one before; not finite since: {', '.join(names) or 'nothing else'}"
+
+
+def make_updater(
+    algorithm: OffPolicyAlgorithm,
+    spec: EnvSpec,
+    config: LearnerConfig,
+    *,
+    generator: torch.Generator,
+    collective: Collective | None = None,
+) -> OffPolicyUpdater:
+    """The updater that a learner's settings ask for.
+
+    Args:
+        algorithm: On its device.
+        spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
+            otherwise.
+        config: Optimiser, precision, memory format.
+        generator: See :class:`OffPolicyUpdater`.
+        collective: See :class:`OffPolicyUpdater`.
+    """
+    precision = config.precision
+    if precision == "auto":
+        precision = settled_precision(generator.device, has_images=spec.has_images)
+    return OffPolicyUpdater(
+        algorithm,
+        config,
+        generator=generator,
+        precision=precision,
+        channels_last=config.channels_last is not False,
+        collective=collective,
+    )

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.off_policy_update import make_updater
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
@@ -25,7 +25,6 @@ from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule
 from rollmill.learning.tensors import to_tensors
 from rollmill.models.device import take_device
-from rollmill.models.precision import settled_precision
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay import ReplayStore
@@ -34,7 +33,7 @@ from rollmill.storage.replay_sampler import Drawn, ReturnRule
 from rollmill.storage.sequence_sampler import make_sampler
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["ReplayLearner", "ReplayLearnerBase", "return_rule", "settled_precision_of"]
+__all__ = ["ReplayLearner", "ReplayLearnerBase", "return_rule"]
 
 _CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
 
@@ -81,14 +80,8 @@ class ReplayLearnerBase(LearnerBase):
         self._device = take_device(config.device)
         self._algorithm = algorithm.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(plan.seed)
-        self._precision = settled_precision_of(config, self._device, spec)
-        self._updater = OffPolicyUpdater(
-            self._algorithm,
-            config,
-            generator=self._generator,
-            precision=self._precision,
-            channels_last=config.channels_last is not False,
-            collective=self._collective,
+        self._updater = make_updater(
+            self._algorithm, spec, config, generator=self._generator, collective=self._collective
         )
         self._is_stopped_by_others = False
         self._steps_of_all = 0
@@ -191,7 +184,7 @@ class ReplayLearnerBase(LearnerBase):
             versions_per_trajectory=0.0,
             losses=self._updater.take_statistics(),
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
-            fast_path=f"{self._samples} transitions a batch, {self._precision}",
+            fast_path=f"{self._samples} transitions a batch, {self._updater.precision}",
             figures={
                 "replay/age": age,
                 "replay/size": float(min(self.agent_steps, self._replay.capacity)),
@@ -308,13 +301,6 @@ class _Mean:
         mean = self._sum / self._count if self._count else 0.0
         self._sum, self._count = 0.0, 0
         return mean
-
-
-def settled_precision_of(config: LearnerConfig, device: torch.device, spec: EnvSpec) -> Literal["fp32", "bf16", "fp64"]:
-    """What a learner computes in: what it was told, or bf16 for pictures on devices with units for it."""
-    if config.precision != "auto":
-        return config.precision
-    return settled_precision(device, has_images=spec.has_images)
 
 
 def return_rule(config: LearnerConfig) -> ReturnRule:

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.learning.batches import EpisodeEnd
-from rollmill.storage.episodes import unpack_episode
+from rollmill.storage.episodes import EpisodeEnd, unpack_episode
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, Sampler
@@ -107,7 +106,7 @@ class ReplayLoader:
 
     def _hear(self, timeout_s: float) -> None:
         count = self._ring.get_many(self._messages, timeout_s)
-        self._episodes.extend(EpisodeEnd(*unpack_episode(message)) for message in self._messages[:count].tolist())
+        self._episodes.extend(unpack_episode(message) for message in self._messages[:count].tolist())
 
     def _take_free(self) -> Drawn | None:
         while not self._stop.is_set():

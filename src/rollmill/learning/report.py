@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rollmill.learning.batches import EpisodeEnd
+from rollmill.storage.episodes import EpisodeEnd
 
 RECENT_EPISODES = 100
 """Over so many episodes, the last to end, returns are averaged."""

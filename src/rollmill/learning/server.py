@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.phases import LEARNING
 from rollmill.learning.replay import ReplayLearnerBase
 from rollmill.learning.report import LearnerReport
@@ -104,11 +104,11 @@ class ParameterServer(ReplayLearnerBase):
 
     def _hear(self) -> None:
         count = self._store.completed[0].get_many(self._messages, 0.0)
-        self._take_episodes([EpisodeEnd(*unpack_episode(m)) for m in self._messages[:count].tolist()])
+        self._take_episodes([unpack_episode(m) for m in self._messages[:count].tolist()])
 
     def _report(self) -> LearnerReport:
         report = super()._report()
         mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
         figures = {**report.figures, "learners/staleness_mean": mean, "learners/staleness_max": self._staleness_max}
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
-        return LearnerReport(**{**vars(report), "figures": figures})
+        return replace(report, figures=figures)

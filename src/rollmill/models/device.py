@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_device_name", "has_bf16_units", "resolve_device", "take_device"]
+__all__ = ["DeviceError", "check_device_name", "has_bf16_units", "resolve_device", "take_device", "take_threads"]
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _FIRST_CUDA_WITH_BF16 = (8, 0)
@@ -69,6 +69,18 @@ def take_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def take_threads(threads: int) -> None:
+    """So many threads for this process's arithmetic, which takes denormal numbers for zero.
+
+    What gets no gradient any more, such as a ReLU that has died, leaves moments in Adam that shrink until they are
+    denormal, and stay so; arithmetic with such numbers takes a hundred times as long.
+    """
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_flush_denormal(True)
 
 
 def has_bf16_units(device: torch.device) -> bool:

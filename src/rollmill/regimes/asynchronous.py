@@ -88,16 +88,14 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    import torch
-
     from rollmill.inference.actor_critic import ActorCriticPolicyWorker
+    from rollmill.models.device import take_threads
     from rollmill.models.registry import make_model
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
-    torch.set_num_threads(config.inference.threads)
-    torch.set_flush_denormal(True)
+    take_threads(config.inference.threads)
     ActorCriticPolicyWorker(
         dawdling(context, config),
         setup.store(),

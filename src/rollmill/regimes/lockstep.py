@@ -91,15 +91,13 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    import torch
-
     from rollmill.inference.lockstep import LockstepPolicyWorker
+    from rollmill.models.device import take_threads
     from rollmill.models.precision import settled_precision
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
-    torch.set_num_threads(config.inference.threads)
-    torch.set_flush_denormal(True)
+    take_threads(config.inference.threads)
     device = device_of_rank(config.inference.device, setup.ranks)
     precision = config.inference.precision
     if config.learner.precision == "fp64":

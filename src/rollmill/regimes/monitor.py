@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import Self
 
 from rollmill.config import Config
-from rollmill.learning.batches import EpisodeEnd
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport
 from rollmill.regimes.setup import Probed
@@ -20,6 +19,7 @@ from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter, Record
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.storage.episodes import EpisodeEnd
 
 _log = logging.getLogger("rollmill.run")
 

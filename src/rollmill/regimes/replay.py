@@ -199,15 +199,18 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    import torch
-
     from rollmill.inference.replay import ReplayPolicyWorker
+    from rollmill.models.device import take_threads
+    from rollmill.models.precision import settled_precision
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
-    torch.set_num_threads(config.inference.threads)
-    torch.set_flush_denormal(True)
+    take_threads(config.inference.threads)
+    device = device_of_rank(config.inference.device, setup.ranks)
+    precision = config.inference.precision
+    if precision == "auto":
+        precision = settled_precision(device, has_images=spec.has_images)
     ReplayPolicyWorker(
         dawdling(context, config),
         store_of(setup),
@@ -215,7 +218,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         index,
         make_off_policy(config, spec),
         action=spec.action.in_unit_box,
-        config=config.inference,
+        config=replace(config.inference, device=str(device), precision=precision),
         seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
         total_steps=_limits_of(setup).total_steps,
         first_row=setup.first_group * setup.topology.group_rows,
@@ -288,9 +291,8 @@ def _prepare_torch(setup: RunSetup) -> None:
     setup.user_code.install()
     import torch
 
+    from rollmill.models.device import take_threads
     from rollmill.runtime.seeds import int_seed
 
-    torch.set_num_threads(setup.config.learner.threads)
-    # See :func:`rollmill.regimes.setup.run_learner`.
-    torch.set_flush_denormal(True)
+    take_threads(setup.config.learner.threads)
     torch.manual_seed(int_seed(setup.config.seed, "initial weights", 0))

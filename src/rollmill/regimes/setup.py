@@ -338,13 +338,11 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
     from rollmill.learning.collective import Alone, Collective
     from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
     from rollmill.learning.process_group import ProcessGroup
+    from rollmill.models.device import take_threads
     from rollmill.runtime.seeds import int_seed
 
     config, spec, store = setup.config, setup.probed.spec, setup.store()
-    torch.set_num_threads(config.learner.threads)
-    # What gets no gradient any more, such as a ReLU that has died, leaves moments that shrink until they are denormal,
-    # and stay so; arithmetic with such numbers takes a hundred times as long.
-    torch.set_flush_denormal(True)
+    take_threads(config.learner.threads)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
     collective: Collective = Alone()
     if not setup.ranks.is_alone:

@@ -170,6 +170,7 @@ class Settings:
 
     def describe_difference(self, other: Settings) -> str:
         """In which settings that the data depend on two replays differ; empty for none."""
+        # The names are the dictionaries' own keys, which mypy does not follow through a loop.
         mine, others = self.geometry(), other.geometry()
         names = [name for name in mine if mine[name] != others[name]]  # type: ignore[literal-required]
         mine_fields, other_fields = self.fields, other.fields

@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 
 _LONGEST = 0x7FFFFFFF
+
+
+@dataclass(frozen=True)
+class EpisodeEnd:
+    """One episode that ended: its undiscounted raw return and its length in agent steps."""
+
+    episode_return: float
+    episode_length: int
 
 
 def pack_episode(episode_return: float, episode_length: int) -> int:
@@ -12,7 +21,7 @@ def pack_episode(episode_return: float, episode_length: int) -> int:
     return int.from_bytes(struct.pack("<f", episode_return), "little") | min(episode_length, _LONGEST) << 32
 
 
-def unpack_episode(message: int) -> tuple[float, int]:
+def unpack_episode(message: int) -> EpisodeEnd:
     """What :func:`pack_episode` packed."""
     (episode_return,) = struct.unpack("<f", (message & 0xFFFFFFFF).to_bytes(4, "little"))
-    return episode_return, message >> 32
+    return EpisodeEnd(episode_return, message >> 32)

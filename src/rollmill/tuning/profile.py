@@ -20,7 +20,7 @@ from rollmill.config import Config
 from rollmill.envs.views import own_views
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
-from rollmill.models.device import resolve_device
+from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
 from rollmill.regimes.setup import Probed, UserCode, make_network, make_off_policy
 from rollmill.rollout import phases as rollout_phases
@@ -260,8 +260,7 @@ def _time_network(
     user_code.install()
     import torch
 
-    torch.set_num_threads(config.inference.threads)
-    torch.set_flush_denormal(True)
+    take_threads(config.inference.threads)
     forward = _forward(config, probed, resolve_device(config.inference.device))
     with torch.inference_mode():
         times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
@@ -346,19 +345,14 @@ def _sgd_step(config: Config, probed: Probed) -> Callable[[], object]:
     import torch
 
     from rollmill.algorithms.base import TransitionBatch
-    from rollmill.learning.off_policy_update import OffPolicyUpdater
-    from rollmill.models.precision import settled_precision
+    from rollmill.learning.off_policy_update import make_updater
 
     rows, spec, device = _minibatch(config), probed.spec, torch.device("cpu")
     if not config.in_replay:
         forward = _forward(config, probed, device)
         return lambda: forward(rows).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    updater = OffPolicyUpdater(
-        make_off_policy(config, spec),
-        config.learner,
-        generator=torch.Generator().manual_seed(0),
-        precision=settled_precision(device, has_images=spec.has_images),
-        channels_last=config.learner.channels_last is not False,
+    updater = make_updater(
+        make_off_policy(config, spec), spec, config.learner, generator=torch.Generator(device).manual_seed(0)
     )
     action = spec.action.in_unit_box
     observation, mask = _observation(probed, rows, device), _mask(probed, rows, device)
