@@ -121,8 +121,9 @@ struct Replay {
             };
             timed(insert, [&] { insert_rows(rows); });
             timed(sample, [&] {
-                locking.sample(random, load.batch, leaves.data(), priorities.data());
-                gather_rows(batch.data(), data, leaves.data(), load.batch, row_bytes);
+                locking.sample(random, load.batch, leaves.data(), priorities.data(), [&] {
+                    gather_rows(batch.data(), data, leaves.data(), load.batch, row_bytes);
+                });
             });
             for (float& priority : priorities) priority = static_cast<float>(random.uniform() + 1e-3);
             start = monotonic_seconds();

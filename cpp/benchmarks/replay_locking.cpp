@@ -19,8 +19,10 @@ class WithoutLock : public ReplayLocking {
         write();
         tree_.without_lock().fill(first, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities) override {
+    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                const std::function<void()>& gather) override {
         tree_.without_lock().draw(random, n, false, leaves, priorities);
+        gather();
     }
     void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
         tree_.without_lock().assign(leaves, priorities, n);
@@ -39,15 +41,17 @@ class Robust : public WithoutLock {
         write();
         tree_.hold().fill(first, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities) override {
+    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                const std::function<void()>& gather) override {
         tree_.hold().draw(random, n, false, leaves, priorities);
+        gather();
     }
     void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
         tree_.hold().assign(leaves, priorities, n);
     }
 };
 
-class OverData : public Robust {
+class OverWrite : public Robust {
    public:
     using Robust::Robust;
 
@@ -55,6 +59,18 @@ class OverData : public Robust {
         auto held = tree_.hold();
         write();
         held.fill(first, n, 1.0f);
+    }
+};
+
+class Global : public OverWrite {
+   public:
+    using OverWrite::OverWrite;
+
+    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                const std::function<void()>& gather) override {
+        auto held = tree_.hold();
+        held.draw(random, n, false, leaves, priorities);
+        gather();
     }
 };
 
@@ -77,10 +93,12 @@ class Nested : public WithoutLock {
         write();
         change([&] { tree_.without_lock().fill(first, n, 1.0f); });
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities) override {
+    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                const std::function<void()>& gather) override {
         pthread_mutex_lock(&locks_[0]);
         tree_.without_lock().draw(random, n, false, leaves, priorities);
         pthread_mutex_unlock(&locks_[0]);
+        gather();
     }
     void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
         change([&] { tree_.without_lock().assign(leaves, priorities, n); });
@@ -114,7 +132,8 @@ class Sharded : public ReplayLocking {
         write();
         tree.hold().fill(first % share_, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities) override {
+    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                const std::function<void()>& gather) override {
         std::array<double, num_shards> ends{};
         double sum = 0.0;
         for (std::size_t i = 0; i < num_shards; ++i) ends[i] = sum += static_cast<double>(trees_[i].hold().total());
@@ -129,6 +148,7 @@ class Sharded : public ReplayLocking {
             leaves += counts[i];
             priorities += counts[i];
         }
+        gather();
     }
     void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
         std::vector<std::int64_t> own(static_cast<std::size_t>(n));
@@ -164,9 +184,10 @@ std::unique_ptr<ReplayLocking> make_replay_locking(const std::string& name, void
     if (name == "robust") return std::make_unique<Robust>(memory, capacity);
     if (name == "nested") return std::make_unique<Nested>(memory, capacity);
     if (name == "sharded") return std::make_unique<Sharded>(memory, capacity);
-    if (name == "over_data") return std::make_unique<OverData>(memory, capacity);
+    if (name == "global") return std::make_unique<Global>(memory, capacity);
+    if (name == "over_write") return std::make_unique<OverWrite>(memory, capacity);
     throw std::invalid_argument("locking is '" + name +
-                                "'; allowed: 'none', 'robust', 'nested', 'sharded', 'over_data'");
+                                "'; allowed: 'none', 'robust', 'nested', 'sharded', 'global', 'over_write'");
 }
 
 }  // namespace rollmill::benchmarks

@@ -19,7 +19,9 @@ class ReplayLocking {
 
     // Takes the n rows from `first` out of the draw, has them written, gives them the maximum priority.
     virtual void insert(std::int64_t first, std::int64_t n, const std::function<void()>& write) = 0;
-    virtual void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities) = 0;
+    // Draws n leaves, and has their rows gathered.
+    virtual void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+                        const std::function<void()>& gather) = 0;
     virtual void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) = 0;
 };
 
@@ -28,7 +30,9 @@ class ReplayLocking {
 //   robust     one robust lock around the tree, never held over data
 //   nested     the paper's two: the tree's, and within it the leaves' (its Algorithm 3)
 //   sharded    eight trees with a lock each
-//   over_data  one lock held over the write of the data, too
+//   global     one lock around all of insertion (the write of the data, too) and sampling (the gather, too); what keeps
+//              readers and writers of rows apart by a lock alone
+//   over_write  one lock held over the write of the data, too, but not over the gather, which may then be torn
 // Throws std::invalid_argument for other names.
 std::unique_ptr<ReplayLocking> make_replay_locking(const std::string& name, void* memory, std::int64_t capacity);
 std::size_t replay_locking_bytes(std::int64_t capacity);

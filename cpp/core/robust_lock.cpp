@@ -13,6 +13,9 @@ namespace {
 // pthread_mutex_timedlock goes by the wall clock, which may be set back: no single wait is longer than this.
 constexpr double slice_seconds = 0.1;
 
+// A holder is done in microseconds; who goes to sleep for them may stay away for a scheduler's turn, milliseconds.
+constexpr int spins = 256;
+
 timespec wall_clock_after(double seconds) {
     timespec time{};
     clock_gettime(CLOCK_REALTIME, &time);
@@ -40,6 +43,10 @@ void RobustLock::initialise() {
 
 RobustLock::Acquired RobustLock::acquire(double seconds) noexcept {
     int result = pthread_mutex_trylock(&mutex_);
+    for (int spin = 0; result == EBUSY && spin < spins; ++spin) {
+        cpu_relax();
+        result = pthread_mutex_trylock(&mutex_);
+    }
     if (result == EBUSY) {
         const double deadline = monotonic_seconds() + seconds;
         for (double left = seconds; left > 0; left = deadline - monotonic_seconds()) {

@@ -24,11 +24,13 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
     for times in result["fanout"].values():
         assert all(times[place][name] > 0 for place in ("aligned", "unaligned") for name in ("find_us", "update_us"))
     assert set(result["growth"]) == {"tree_sample", "tree_update", "sample", "update"}
-    assert set(result["load"]) == {"robust", "over_data", "none"}
+    assert set(result["load"]) == {"robust", "global", "over_write", "none"}
     for kinds in result["load"].values():
         for numbers in kinds.values():
             assert list(numbers) == ["1", "2"]
             assert all(report["insert"]["p99_us"] > 0 for report in numbers.values())
+    for numbers in result["load_ratios"].values():
+        assert set(numbers["2"]) == {"faster_than_global", "faster_than_over_write", "time_of_none"}
 
 
 def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,9 @@ from rollmill.native import replay_load
 
 
 @pytest.mark.parametrize("processes", [False, True])
-@pytest.mark.parametrize("locking", ["robust", "none", "nested", "sharded", "over_data"])
+@pytest.mark.parametrize("locking", ["robust", "none", "nested", "sharded", "global", "over_write"])
 def test_every_locking_gets_work_done(
-    locking: Literal["robust", "none", "nested", "sharded", "over_data"], processes: bool
+    locking: Literal["robust", "none", "nested", "sharded", "global", "over_write"], processes: bool
 ) -> None:
     report = replay_load(locking, 3, processes=processes, seconds=0.05, capacity=4096, row_bytes=32)
     assert list(report) == ["insert", "sample", "update"]

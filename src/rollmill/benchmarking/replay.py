@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -41,8 +41,8 @@ _CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000)
 _FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 _WORKERS = (1, 2, 4, 8)
-_LOCKINGS: tuple[Literal["robust", "over_data", "none"], ...] = ("robust", "over_data", "none")
-_LOAD_CAPACITY, _LOAD_ROW_BYTES = 1 << 14, 4096  # rows that take a while to write
+_LOCKINGS: tuple[Literal["robust", "global", "over_write", "none"], ...] = ("robust", "global", "over_write", "none")
+_LOAD_CAPACITY, _LOAD_ROW_BYTES = 1 << 14, 84 * 84  # frames of Atari, which take a while to copy
 _OFFSET = 32  # bytes past the start of a line: a group of 16 lies half on the next one
 _ROUNDS = 3
 _PEER_ROUNDS = 5
@@ -81,7 +81,10 @@ def run(
         ``capacity`` and ``batch``: -> microseconds of the bare tree (``tree_sample``, ``tree_update``) and of the
         replay;
         ``growth``: how many times as long sampling takes with the largest capacity as with the smallest; ``load``:
-        locking -> threads or processes -> number -> operation -> ``per_second`` and latency percentiles.
+        locking -> threads or processes -> number -> operation -> ``per_second`` and latency percentiles;
+        ``load_ratios``: threads or processes -> number -> how many times as fast ours is as one lock held over all of
+        insertion and sampling (``faster_than_global``) or over insertion alone (``faster_than_over_write``), and how
+        many times as long it takes as without locks (``time_of_none``).
 
     Raises:
         ValueError: ``seconds`` is not positive.
@@ -104,7 +107,7 @@ def run(
         for name in ("tree_sample", "tree_update", "sample", "update")
         if "absent" not in last
     }
-    return result | {"load": _under_load(_SHARES["load"] * seconds, workers)}
+    return result | _under_load(_SHARES["load"] * seconds, workers)
 
 
 @contextlib.contextmanager
@@ -297,17 +300,40 @@ def _by_batch(seconds: float, capacity: int, batches: Sequence[int]) -> dict[str
 
 
 def _under_load(seconds: float, workers: Sequence[int]) -> dict[str, Any]:
-    length = max(seconds / (len(_LOCKINGS) * 2 * len(workers)), 0.01)
-    result: dict[str, Any] = {locking: {"threads": {}, "processes": {}} for locking in _LOCKINGS}
+    """What several at once cost each other: figure 10 of the paper."""
+    length = max(seconds / (_ROUNDS * len(_LOCKINGS) * 2 * len(workers)), 0.01)
+    load: dict[str, Any] = {locking: {"threads": {}, "processes": {}} for locking in _LOCKINGS}
+    ratios: dict[str, Any] = {"threads": {}, "processes": {}}
     for count in workers:
         for kind in ("threads", "processes"):
+            rounds = [
+                {
+                    locking: replay_load(
+                        locking,
+                        count,
+                        processes=kind == "processes",
+                        seconds=length,
+                        capacity=_LOAD_CAPACITY,
+                        row_bytes=_LOAD_ROW_BYTES,
+                    )
+                    for locking in _LOCKINGS
+                }
+                for _ in range(_ROUNDS)
+            ]
             for locking in _LOCKINGS:
-                result[locking][kind][str(count)] = replay_load(
-                    locking,
-                    count,
-                    processes=kind == "processes",
-                    seconds=length,
-                    capacity=_LOAD_CAPACITY,
-                    row_bytes=_LOAD_ROW_BYTES,
-                )
-    return result
+                load[locking][kind][str(count)] = _medians([found[locking] for found in rounds])
+            # Each worker inserts, samples and updates in turn, so that insertions count the turns.
+            turns = [{locking: found[locking]["insert"]["per_second"] for locking in _LOCKINGS} for found in rounds]
+            ratios[kind][str(count)] = {
+                "faster_than_global": statistics.median(t["robust"] / t["global"] for t in turns),
+                "faster_than_over_write": statistics.median(t["robust"] / t["over_write"] for t in turns),
+                "time_of_none": statistics.median(t["none"] / t["robust"] for t in turns),
+            }
+    return {"load": load, "load_ratios": ratios}
+
+
+def _medians(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, dict[str, float]]:
+    return {
+        operation: {name: statistics.median(found[operation][name] for found in rounds) for name in figures}
+        for operation, figures in rounds[0].items()
+    }

@@ -735,7 +735,7 @@ def tree_alignment(*, capacity: int, fanout: int, offset: int, batch: int, secon
     """
 
 def replay_load(
-    locking: Literal["robust", "none", "nested", "sharded", "over_data"],
+    locking: Literal["robust", "none", "nested", "sharded", "global", "over_write"],
     num_workers: int,
     *,
     processes: bool,
