@@ -29,6 +29,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.schedules import coefficient_schedule
 from rollmill.models.config import ModelConfig
 from rollmill.models.device import take_threads
 
@@ -159,6 +160,7 @@ class Loop:
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
         learner = task.learner or LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
         self.updater = OffPolicyUpdater(self.algorithm, learner, precision=precision)
+        self.schedule = coefficient_schedule("linear" if learner.schedule == "linear" else "constant", 1.0, task.steps)
         self.generator = torch.Generator().manual_seed(seed)
         self.random = np.random.default_rng(seed)
         self.seed = seed
@@ -187,6 +189,7 @@ class Loop:
         """One SGD step."""
         x, action, reward, discount, following = replay.sample(self.task.batch_size, self.random)
         is_discrete = self.action_spec.num_discrete > 0
+        self.updater.scale_learning_rates(self.schedule.value(self.steps))
         self.updater.step(
             TransitionBatch(
                 {"obs": x},

@@ -66,7 +66,9 @@ _DQN_CARTPOLE: Overrides = {
     "num_envs": 1,
     "total_steps": 50_000,
     "learner.batch_size": 64,
-    "learner.learning_rate": 2.3e-3,
+    # The zoo's 2.3e-3, constant, is forgetful: of five seeds three ended below 200 (docs/journal.md).
+    "learner.learning_rate": 1e-3,
+    "learner.schedule": "linear",
     "replay.capacity": 100_000,
     "replay.min_size": 1_000,
     "replay.update_interval": 2.0,
