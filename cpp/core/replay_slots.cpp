@@ -140,9 +140,10 @@ void ReplaySlots::evict(std::int64_t slot) {
     }
     const std::vector<float> zeros(dying.size(), 0.0f);
     {
+        // In this order, so that a file which is found half way through still has no step that misses another.
         auto held = tree_.hold();
-        held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         if (!dying.empty()) held.assign(dying.data(), zeros.data(), static_cast<std::int64_t>(dying.size()));
+        held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
     // What is written into the slot from here on comes after the new generation.

@@ -65,6 +65,17 @@ class Run:
     ended_by: str
 
 
+# What says how an actor-critic learns from trajectories.
+_OF_TRAJECTORIES = {
+    f"learner.{name}"
+    for name in (
+        *("advantage", "gae_lambda", "vtrace_rho", "vtrace_c", "vtrace_lambda", "normalise_advantages"),
+        *("clip_range", "clip_kind", "clip_schedule", "value_clip", "value_coef", "entropy_coef", "entropy_schedule"),
+        *("kl_target", "min_learning_rate", "max_learning_rate", "max_policy_lag"),
+    )
+}
+
+
 def make_config(
     preset: str | Callable[..., Any],
     overrides: Mapping[str, object] | None = None,
@@ -99,6 +110,12 @@ def make_config(
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, chosen.name))
     given = full_keys(config, overrides or {})
+    own = config.off_policy.algorithm
+    if algo is not None and given.get("off_policy.algorithm", own) != own:
+        raise ConfigError(
+            f"off_policy.algorithm={given['off_policy.algorithm']!r} with algo={algo!r}, which brings settings of its "
+            "own: give one of the two."
+        )
     if given.get("regime", config.regime) == "replay" and not config.in_replay:
         wanted = given.get("off_policy.algorithm")
         if wanted is None:
@@ -116,7 +133,13 @@ def make_config(
             minibatch_size=config.learner.minibatch_size,
         )
         given = {**needed, **given}
-    return apply(config, given)
+    config = apply(config, given)
+    if config.in_replay and (meaningless := sorted(_OF_TRAJECTORIES & given.keys())):
+        raise ConfigError(
+            f"{', '.join(meaningless)}: of no meaning in the replay regime, where algorithms learn from transitions; "
+            "leave it out."
+        )
+    return config
 
 
 def train(

@@ -276,6 +276,11 @@ class Config:
                 f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy "
                 "algorithms learn from a replay; use regime='replay', or leave off_policy and algo out."
             )
+        elif self.replay != ReplayConfig():
+            raise ConfigError(
+                f"replay settings with regime={self.regime!r}, which has no replay; use regime='replay' with an "
+                "algorithm (algo), or leave them out."
+            )
         elif self.learner.num_learners > 1:
             raise ConfigError(
                 f"learner.num_learners={self.learner.num_learners}: learners share a replay; with regime="
@@ -325,6 +330,14 @@ class Config:
                 f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={self.total_steps}:"
                 " use a smaller min_size or more steps."
             )
+        if self.total_steps - replay.min_size < replay.update_interval:
+            raise ConfigError(
+                f"replay.update_interval={replay.update_interval:g} is more than the "
+                f"{self.total_steps - replay.min_size} agent steps after replay.min_size: nothing would be learned; "
+                "use a smaller one, or more steps."
+            )
+        if self.learner.schedule == "kl":
+            raise ConfigError("learner.schedule='kl': in the replay regime use 'constant' or 'linear'.")
         if self.num_slots != "auto":
             raise ConfigError(
                 f"num_slots={self.num_slots}: in the replay regime replay.capacity says how much is kept; use 'auto'."

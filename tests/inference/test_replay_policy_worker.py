@@ -8,8 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from rollmill.algorithms.base import Action
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.inference.config import InferenceConfig
@@ -116,3 +118,22 @@ def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
                 num_stored += 1
             at[group] += 1
     assert num_stored == 2 * 2 * STEPS // STRIDE
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        (
+            Action(torch.zeros(4, dtype=torch.int32), None),
+            r"act gave discrete actions of shape \(4,\), but \(4, 1\) is",
+        ),
+        (Action(None, None), r"discrete actions of shape None, but \(4, 1\)"),
+        (
+            Action(torch.zeros(4, 1, dtype=torch.int32), torch.zeros(4, 2)),
+            r"continuous actions of shape \(4, 2\), but None",
+        ),
+    ],
+)
+def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_worker()[2]._check(action, 4)

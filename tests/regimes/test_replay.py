@@ -136,6 +136,7 @@ def test_several_learners_take_every_step_that_is_due_and_none_too_old(
     assert run.ended_by == "total_steps"
     assert 249 <= last["updates"] <= 250 + 4
     rows = read_metrics(run.dir)
+    assert max(row["replay/age"] for row in rows) > 0
     most = max(row["learners/staleness_max"] for row in rows)
     assert 1 <= most <= (4 if bound == "auto" else 1)
     assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
@@ -228,6 +229,16 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
         assert last["updates"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
 
 
+@pytest.mark.parametrize("changes", [{"replay.n_step": 5}, RECURRENT], ids=["transitions", "sequences"])
+def test_a_run_that_goes_on_for_less_than_a_sample_ends(changes: dict[str, Any], tmp_path: Path) -> None:
+    many = {"num_envs": 8, "envs_per_group": 8}
+    run, before = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{**many, **changes})
+    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 16)
+    assert run.ended_by == "total_steps"
+    # Its replay was in memory: sixteen steps make no sample of eight rows.
+    assert read_metrics(run.dir)[-1]["updates"] == before["updates"]
+
+
 @slow
 def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> None:
     run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
@@ -245,7 +256,12 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
         ({"replay.sequence_length": 4}, "model.core='none' with replay.sequence_length=4"),
         ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
         ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
-        ({**RECURRENT, "off_policy.algorithm": "sac"}, "model.core='gru' with off_policy.algorithm='sac'"),
+        ({"off_policy.algorithm": "sac"}, "off_policy.algorithm='sac' with algo='dqn', which brings settings of its"),
+        ({"learner.advantage": "vtrace", "max_policy_lag": 3}, "learner.advantage, learner.max_policy_lag: of no mean"),
+        ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
+        ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant' or 'linear'"),
+        ({"replay.update_interval": 501}, "is more than the 500 agent steps after replay.min_size"),
+        ({"replay.epsilon": 1e-60}, "replay.epsilon=1e-60: give a finite number above 1e-12"),
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
         ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
@@ -254,6 +270,16 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         rollmill.make_config("gym/CartPole-v1", {**TINY, **changes}, algo="dqn")
+
+
+def test_only_dqn_learns_from_sequences() -> None:
+    with pytest.raises(ValueError, match=r"model.core='gru' with off_policy.algorithm='sac'"):
+        rollmill.make_config("gym/CartPole-v1", {**TINY, **RECURRENT}, algo="sac")
+
+
+def test_replay_settings_in_another_regime_are_refused() -> None:
+    with pytest.raises(ValueError, match="replay settings with regime='async', which has no replay"):
+        rollmill.make_config("gym/CartPole-v1", {"replay.n_step": 3})
 
 
 def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> None:

@@ -407,3 +407,22 @@ def test_sequences_that_are_written_over_while_they_are_copied_are_drawn_anew(mo
     run.check_leaves(
         run.live(lambda world, t: config.window if t % 3 == 0 and t + config.window <= len(world.steps) else None)
     )
+
+
+def test_weights_belong_to_the_whole_batch_when_a_part_of_it_is_drawn_again(monkeypatch):
+    config = ReplayConfig(capacity=100, min_size=1, priorities="proportional", alpha=1.0)
+    run = Run(CASES[0], 5, config)
+    for _ in range(100):
+        run.step()
+    store, beta = run.store, 0.7
+    live = np.array(sorted(run.live(lambda world, t: 1)))
+    store.tree.assign(live, run.random.uniform(0.01, 10, len(live)).astype(np.float32))
+    sampler = ReplaySampler(store, config, ReturnRule(DISCOUNT), np.array([5, 0], np.uint64))
+    torn = iter([np.array([2]), np.array([0, 2]), np.array([], np.int64)])
+    monkeypatch.setattr(sampler, "_find_torn", lambda batch: next(torn))
+    batch = sampler.make_batch(16)
+    assert sampler.draw(batch, beta)
+    priorities = np.empty(store.tree.capacity, np.float32)
+    store.tree.priorities(priorities)
+    drawn = priorities[batch.leaf].astype(np.float64)
+    np.testing.assert_allclose(batch.weight, (drawn / drawn.min()) ** -beta, rtol=1e-5)

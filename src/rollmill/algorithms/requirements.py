@@ -35,7 +35,8 @@ def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
         if isinstance(head, BoxHead) and not head.is_bounded:
             raise ValueError(
                 f"{algorithm} needs finite bounds, but the action space is a Box with low={head.low}, "
-                f"high={head.high}; rescale the environment's action space (gymnasium.wrappers.RescaleAction)"
+                f"high={head.high}; wrap the environment in one with bounds "
+                "(gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape)))"
             )
 
 

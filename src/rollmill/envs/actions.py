@@ -149,5 +149,6 @@ def _unbounded(head: BoxHead, box: BoxActions) -> str:
         return f"squash_actions is on, but {found}: finite bounds are needed to squash into; switch squash_actions off"
     return (
         f"{found}, and this algorithm's actions are scaled from [-1, 1] to them: finite bounds are needed; wrap the "
-        "environment (gymnasium.wrappers.ClipAction or RescaleAction), or use an on-policy algorithm"
+        "environment in one with bounds (gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape))), or "
+        "use an on-policy algorithm"
     )

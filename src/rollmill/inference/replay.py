@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollmill.algorithms.base import Explore, OffPolicyAlgorithm
+from rollmill.algorithms.base import Action, Explore, OffPolicyAlgorithm
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
 from rollmill.inference.worker import PolicyWorker
@@ -92,6 +92,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             action, state = self._acting.model.act_with_state(
                 observation, state, reset, None if mask is None else torch.from_numpy(mask).to(self._device), explore
             )
+        self._check(action, len(groups) * self._rows)
         self._ledger.enter(SCATTERING)
         self._keep_state(groups, state)
         self._write_actions(
@@ -101,6 +102,18 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             None if action.continuous is None else action.continuous.float().cpu().numpy(),
         )
         store.arrays["policy_version"][slots, steps] = self._acting.version
+
+    def _check(self, action: Action, rows: int) -> None:
+        """Whether an algorithm, which may be the user's own, has chosen what the slots have room for."""
+        widths = {"discrete": self._action.num_discrete, "continuous": self._action.num_continuous}
+        for (name, width), given in zip(widths.items(), action, strict=True):
+            shape = None if given is None else tuple(given.shape)
+            if shape != ((rows, width) if width else None):
+                raise ValueError(
+                    f"{type(self._acting.model).__name__}.act gave {name} actions of shape {shape}, but "
+                    f"{(rows, width) if width else None} is needed: a row for each environment's agent, a column for "
+                    "each of its numbers, None where the action space has no such numbers"
+                )
 
     def _store_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: Tensor) -> None:
         if (steps % self._store.stride == 0).any():

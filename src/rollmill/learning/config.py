@@ -217,6 +217,11 @@ class LearnerConfig:
         if self.micro_batch != "auto":
             self._check_integer("micro_batch", self.micro_batch, 1, ' or "auto"')
         if self.max_staleness != "auto":
+            if self.num_learners == 1:
+                raise ValueError(
+                    f"learner.max_staleness={self.max_staleness!r} with one learner, whose gradients are never stale: "
+                    "leave it out, or use a larger learner.num_learners"
+                )
             # Gradients that are begun at the same weights are applied one after the other.
             self._check_integer("max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
 

@@ -141,8 +141,11 @@ class GradientLearner:
         self._leave_statistics(statistics)
         self._exchange.submit(self._index, version, objectives)
         self._updater.take_statistics()
+        late = 0
         if td_error is not None and self._replay.is_prioritised:
-            sampler.update(drawn, td_error.float().cpu().numpy())
+            late = sampler.update(drawn, td_error.float().cpu().numpy())
+        age = version - float(drawn.at_step["policy_version"].mean())
+        self._exchange.figures[self._index] += (1.0, age, late)
         self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
         self._ledger.add(1, 1)
 

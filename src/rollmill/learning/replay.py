@@ -140,7 +140,7 @@ class ReplayLearnerBase(LearnerBase):
     @property
     def _is_done(self) -> bool:
         limiter = self._store.limiter
-        return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn
+        return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn - limiter.forgone
 
     @property
     def _inserted(self) -> int:
@@ -169,7 +169,6 @@ class ReplayLearnerBase(LearnerBase):
 
     def _report(self) -> LearnerReport:
         self.agent_steps = self._inserted
-        age = self._ages.take()
         return LearnerReport(
             agent_steps=self.agent_steps,
             updates=self.updates,
@@ -186,11 +185,12 @@ class ReplayLearnerBase(LearnerBase):
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
             fast_path=f"{self._samples} transitions a batch, {self._updater.precision}",
             figures={
-                "replay/age": age,
-                "replay/size": float(min(self.agent_steps, self._replay.capacity)),
+                "replay/age": self._ages.take(),
+                "replay/size": float(self._store.size),
                 "replay/total_priority": self._store.tree.total(),
                 "replay/max_priority": self._store.tree.max_priority,
                 "replay/late_priorities": float(self._left_as_they_were),
+                "replay/batches_forgone": float(self._store.limiter.forgone),
                 "replay/samples_per_insert": self.sgd_steps * self._samples / max(1, self.agent_steps),
             },
         )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.storage.episodes import EpisodeEnd, unpack_episode
+from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, Sampler
@@ -18,6 +19,20 @@ _POLL_S = 0.2
 # One is learned from, one is ready, one is being filled.
 _BATCHES = 3
 _MOST_MESSAGES = 4096
+# Looks in vain, a second's worth, at a replay that nobody may add to.
+_MOST_FRUITLESS = 50
+
+
+class NothingToDrawError(RuntimeError):
+    """Learning waits for samples, and collecting, which could bring them, for learning."""
+
+    def __init__(self, inserted: int, limits: RateLimits) -> None:
+        super().__init__(
+            f"after {inserted:,} agent steps nothing in the replay can be drawn, and replay.update_interval="
+            f"{limits.update_interval:g} allows no more steps before a batch is learned from: what there was has been "
+            "written over, or was never whole. Use a larger replay.capacity, min_size or error_buffer, or fewer steps "
+            "a sample (n_step, sequence_length)"
+        )
 
 
 class ReplayLoader:
@@ -54,6 +69,7 @@ class ReplayLoader:
             self._free.put(sampler.make_batch(batch_size))
         self._ready: Queue[Drawn | BaseException] = Queue(maxsize=1)
         self._episodes: deque[EpisodeEnd] = deque()
+        self._fruitless = 0
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._load, name="replay loader", daemon=True)
         self._thread.start()
@@ -121,14 +137,22 @@ class ReplayLoader:
         if not limiter.try_draw():  # Another learner was faster.
             self.give_back(batch)
             return
+        was_full = limiter.is_full
         if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
+            self._fruitless = 0
             self._store.wake_held()
             self._hand_over(batch)
-        else:
-            # Steps are there, but none is whole yet.
-            limiter.take_back()
-            self.give_back(batch)
-            self._hear(_POLL_S / 10)
+            return
+        # Steps are there, but none is whole yet, or none is left.
+        limiter.take_back()
+        self.give_back(batch)
+        self._hear(_POLL_S / 10)
+        if was_full:
+            limiter.forgo()
+        elif limiter.holds_everybody(self._store.topology.group_rows):
+            self._fruitless += 1
+            if self._fruitless > _MOST_FRUITLESS:
+                raise NothingToDrawError(limiter.inserted, limiter.limits)
 
     def _hand_over(self, item: Drawn | BaseException) -> None:
         while not self._stop.is_set():

@@ -19,7 +19,7 @@ from rollmill.learning.replay import ReplayLearnerBase
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.storage.episodes import unpack_episode
-from rollmill.storage.gradients import GradientExchange, Submitted
+from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted
 
 __all__ = ["ParameterServer"]
 
@@ -49,6 +49,7 @@ class ParameterServer(ReplayLearnerBase):
         self._messages = np.empty(_MOST_MESSAGES, np.int64)
         self._waiting: dict[int, Submitted] = {}
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
+        self._totals = np.zeros(len(FIGURES))
         self._ring.publish(self.version, targets=True)
 
     @contextmanager
@@ -109,6 +110,15 @@ class ParameterServer(ReplayLearnerBase):
     def _report(self) -> LearnerReport:
         report = super()._report()
         mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
-        figures = {**report.figures, "learners/staleness_mean": mean, "learners/staleness_max": self._staleness_max}
+        totals = self._exchange.figures.sum(axis=0)
+        batches, ages, _ = totals - self._totals
+        self._totals = totals
+        figures = {
+            **report.figures,
+            "replay/age": float(ages / batches) if batches else 0.0,
+            "replay/late_priorities": float(totals[2]),
+            "learners/staleness_mean": mean,
+            "learners/staleness_max": self._staleness_max,
+        }
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
         return replace(report, figures=figures)

@@ -116,7 +116,8 @@ def allocate(
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
-    limits = _limits(config, probed, base=0 if is_kept else (saved_steps or 0) // world_size, world_size=world_size)
+    base = 0 if is_kept else (saved_steps or 0) // world_size
+    limits = _limits(config, probed, topology, base=base, world_size=world_size)
     store = ReplayStore(
         {**arena, **replay},
         probed.spec,
@@ -137,13 +138,15 @@ def allocate(
     return Memory(arena, fields, replay, limits, tuple(notes))
 
 
-def _limits(config: Config, probed: Probed, *, base: int, world_size: int) -> RateLimits:
+def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, world_size: int) -> RateLimits:
     """Those of one rank: an SGD step is all ranks' together, for which each makes its share of the agent steps."""
+    least = topology.num_groups * topology.group_rows * (config.replay.window or config.replay.n_step)
     total, min_size = -(-config.total_steps // world_size), -(-config.replay.min_size // world_size)
     return RateLimits(
         update_interval=config.replay.update_interval / world_size,
-        # Of a run that goes on, something is to be left to learn from, however near its end is.
-        min_size=min_size if not base else max(1, min(min_size, (total - base) // 2)),
+        # Of a run that goes on, something is to be left to learn from, however near its end is; but not before anything
+        # can be drawn.
+        min_size=min_size if not base else min(min_size, max((total - base) // 2, least)),
         error_buffer=config.error_buffer(probed.spec.rows_per_env, world_size),
         total_steps=total,
         base=base,

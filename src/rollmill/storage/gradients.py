@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from rollmill.native import LaneRing, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["MOST_STATISTICS", "GradientExchange", "Submitted", "add_to_layout"]
+__all__ = ["FIGURES", "MOST_STATISTICS", "GradientExchange", "Submitted", "add_to_layout"]
 
+FIGURES = ("batches", "sum of their ages", "late priorities")
 MOST_STATISTICS = 32
 _NAMES_BYTES = 4096
 _IDLE = -1
@@ -48,6 +49,7 @@ def add_to_layout(layout: ArenaLayout, *, num_learners: int, size: int) -> None:
     """Reserves a place of ``size`` float32 for each learner, and the rings."""
     layout.add("gradients/values", (num_learners, size), "float32", page_aligned=True)
     layout.add("gradients/statistics", (num_learners, MOST_STATISTICS), "float32")
+    layout.add("gradients/figures", (num_learners, len(FIGURES)), "float64", poisoned=False)
     layout.add("gradients/names", (_NAMES_BYTES,), "uint8", poisoned=False)
     layout.add("gradients/started", (num_learners,), "int64")
     layout.add("gradients/version", (num_learners,), "int64")
@@ -67,12 +69,14 @@ class GradientExchange:
     Attributes:
         values: float32 ``[num_learners, size]``.
         statistics: float32 ``[num_learners, MOST_STATISTICS]``.
+        figures: float64 ``[num_learners, len(FIGURES)]``: each learner's totals since the start.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], num_learners: int, *, create: bool = False) -> None:
         self.num_learners = num_learners
         self.values: NDArray[np.float32] = arrays["gradients/values"]
         self.statistics: NDArray[np.float32] = arrays["gradients/statistics"]
+        self.figures: NDArray[np.float64] = arrays["gradients/figures"]
         self._names = arrays["gradients/names"]
         self._started = arrays["gradients/started"]
         self._version = arrays["gradients/version"]
@@ -82,6 +86,7 @@ class GradientExchange:
         if create:
             self._started[:] = _IDLE
             self.statistics[:] = 0.0
+            self.figures[:] = 0.0
             for learner in range(num_learners):
                 self.give_back(learner)
 

@@ -24,7 +24,7 @@ from rollmill.runtime.arena import ArenaLayout
 
 __all__ = ["RateLimiter", "RateLimits", "add_to_layout", "least_error_buffer"]
 
-_RESERVED, _INSERTED, _DRAWN, _LEARNERS_WAITING, _FIELDS = 0, 1, 2, 3, 4
+_RESERVED, _INSERTED, _DRAWN, _FORGONE, _LEARNERS_WAITING, _FIELDS = 0, 1, 2, 3, 4, 5
 _WORDS_OF_LINE = 8
 
 
@@ -95,6 +95,7 @@ class RateLimiter:
         self._put(_RESERVED, inserted)
         self._put(_INSERTED, inserted)
         self._put(_DRAWN, drawn)
+        self._put(_FORGONE, 0)
 
     def set_drawn(self, drawn: int) -> None:
         """As :meth:`set`, of the batches alone."""
@@ -149,6 +150,22 @@ class RateLimiter:
     def take_back(self) -> None:
         """A counted batch was not drawn after all."""
         atomic_add(self._words, _DRAWN * _WORDS_OF_LINE, -1)
+
+    @property
+    def forgone(self) -> int:
+        """Batches that count as drawn, but for which there was nothing to draw."""
+        return self._get(_FORGONE)
+
+    def forgo(self) -> None:
+        """All steps are inserted, and none of them can be drawn: no batch is due any more."""
+        while self.try_draw():
+            atomic_add(self._words, _FORGONE * _WORDS_OF_LINE, 1)
+
+    def holds_everybody(self, rows: int) -> bool:
+        """Whether no group of ``rows`` rows may make a step, none is under way, and steps are missing: all wait."""
+        inserted = self.inserted
+        is_under_way = self._get(_RESERVED) != inserted
+        return not (self.is_full or is_under_way or self.limits.may_insert(inserted, rows, self.drawn))
 
     def _drawable(self) -> int:
         inserted = self.inserted

@@ -183,6 +183,11 @@ class ReplayStore(SlotStore):
             stride=config.stride,
         )
 
+    @property
+    def size(self) -> int:
+        """Agent steps that the replay holds; the last of an episode, which cannot be drawn, too."""
+        return min(self.limiter.inserted - self.limiter.limits.base, self.tree.capacity)
+
     # --- The rollout worker that owns the slot.
 
     def begin(self, slot: int, previous: int) -> None:

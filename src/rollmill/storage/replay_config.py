@@ -19,7 +19,8 @@ class ReplayConfig:
     """What is kept, what is drawn of it, and how collecting and learning are held together.
 
     Attributes:
-        capacity: Transitions that can be drawn at once, at least. Slots that are being written come on top.
+        capacity: Agent steps that are kept, at least, with what follows each episode's last one, which takes the place
+            of a step. Slots that are being written come on top.
         min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``).
         update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
             ``batch_size / update_interval`` is Reverb's samples per insert. It holds over the whole run, however fast
@@ -124,7 +125,7 @@ class ReplayConfig:
         self._check("beta", self.beta, -1e-300, 1.0, "in [0, 1]")
         self._check("beta_end", self.beta_end, -1e-300, 1.0, "in [0, 1]")
         self._check(
-            "epsilon", self.epsilon, 0.0, math.inf, "above 0: with 0, what is learned well is never drawn again"
+            "epsilon", self.epsilon, 1e-12, math.inf, "above 1e-12: with 0, what is learned well is never drawn again"
         )
         self._check("max_priority_decay", self.max_priority_decay, 0.0, 1.0, "above 0 and at most 1")
         if self.fanout not in _FANOUTS:

@@ -122,12 +122,14 @@ class Sampler(ABC, Generic[Batch]):
         mask = store.arrays.get("action_mask")
         self._mask = None if mask is None else mask.reshape(-1, *mask.shape[3:])
         self._torn = np.empty(0, np.uint8)
+        # Divided by the batch's largest at the end: what is drawn again belongs to the same batch.
+        self._is_by_batch = config.is_prioritised and config.weights == "batch"
         # What every draw is told.
         self._how: Any = {
             "gamma": rule.discount,
             "reward_scale": rule.scale,
             "reward_clip": rule.clip,
-            "weights": config.weights if config.is_prioritised else "ones",
+            "weights": ("none" if self._is_by_batch else config.weights) if config.is_prioritised else "ones",
             "stratified": config.stratified,
         }
 
@@ -149,13 +151,14 @@ class Sampler(ABC, Generic[Batch]):
             return False
         self._gather(batch)
         while len(again := self._find_torn(batch)):
-            # A part of this size, from the tree as it is now; its weights are relative to the same reference only if
-            # that did not change, which a few evictions between two looks make no difference to.
+            # A part of this size, from the tree as it is now.
             part = self.make_batch(len(again))
             if not self._draw(part, beta):
                 return False
             self._gather(part)
             self._put(batch, again, part)
+        if self._is_by_batch:
+            np.divide(batch.weight, batch.weight.max(), out=batch.weight)
         return True
 
     def update(self, batch: Batch, td_error: NDArray[np.float32]) -> int:
@@ -192,7 +195,7 @@ class Sampler(ABC, Generic[Batch]):
     @property
     def _num_items(self) -> int:
         """Samples that the replay holds, about."""
-        return max(1, min(self._store.limiter.inserted, self._store.tree.capacity) // self._store.stride)
+        return max(1, self._store.size // self._store.stride)
 
     def _like(self, arrays: Mapping[str, NDArray[Any]], *lead: int, stacked: bool = False) -> dict[str, NDArray[Any]]:
         """An array ``[*lead, ...]`` for rows of each of these; ``stacked`` for whole stacks of frames."""
