@@ -3,6 +3,13 @@
 An algorithm of one's own is a class with a way to act and a loss; most change the loss of a built-in one. Munchausen
 DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole::
 
+    import rollmill
+    import torch
+    from rollmill.algorithms.base import TransitionBatch
+    from rollmill.algorithms.dqn import DQN
+    from torch import Tensor
+
+
     class MunchausenDQN(DQN):
         """DQN whose target adds the scaled log-probability of the action that was taken."""
 
@@ -20,9 +27,9 @@ DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole
                 return batch.reward + bonus.mean(-1) + batch.discount * soft.mean(-1)
 
 
-    register_algorithm("munchausen_dqn", MunchausenDQN)
+    rollmill.register_algorithm("munchausen_dqn", MunchausenDQN)
 
-and then ``OffPolicyConfig(algorithm="munchausen_dqn")``.
+and then ``rollmill.train("gym/CartPole-v1", algo="munchausen_dqn")``.
 '''
 
 from __future__ import annotations

@@ -101,6 +101,8 @@ def allocate(
     is_resumed, is_kept, notes = saved_steps is not None, False, []
     if config.replay.storage == "file":
         replay, is_kept, note = open_replay(run_dir, layout, resume=is_resumed, poison=config.debug_poison)
+        if is_kept:
+            notes.append(f"goes on with the replay in {run_dir}")
         if note:
             notes.append(f"the replay in {run_dir} is begun anew: {note}")
     else:
