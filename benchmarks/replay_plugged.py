@@ -112,41 +112,59 @@ class _NaiveBatch(SimpleNamespace):
         return self._arrays[name]
 
 
-def _run_rllib(replay: str, seed: int, total_steps: int, capacity: int, fill: float) -> dict[str, float]:
+def _run_rllib(given: argparse.Namespace) -> dict[str, float]:
     import replay_in_rllib as example
 
+    replay, capacity = given.one, given.capacity
     example.start_ray()
     _use_one_core()  # but Ray's own processes do not
-    config = example.make_config("CartPole-v1", seed, capacity=capacity)
+    config = example.make_config("CartPole-v1", given.seed, given.n_step, capacity)
     if replay == "own":
         own = {"type": "PrioritizedEpisodeReplayBuffer", "capacity": capacity, "alpha": 0.6, "beta": 0.4}
         config.training(replay_buffer_config=own)
     if replay != "rollmill":
         config.learners(learner_connector=None)
-    if fill:
+    if given.fill:
         config.training(num_steps_sampled_before_learning_starts=0)
     algorithm = config.build_algo()
     buffer, learner = algorithm.local_replay_buffer, algorithm.learner_group._learner
     if replay == "rollmill, episodes":
         arrays = buffer.sample
         buffer.sample = lambda *args, **kwargs: _episodes(arrays(*args, **kwargs)[0].columns)
-    _fill(buffer, int(fill * capacity), seed)
+    _fill(buffer, int(given.fill * capacity), given.seed)
 
     steps = _Clock(algorithm, "training_step")
     parts = [_Clock(buffer, name) for name in ("add", "sample", "update_priorities", "get_metrics")]
     parts.append(_Clock(learner, "_learner_connector"))
-    found: dict[str, Any] = {}
+    returns = _collect_returns(buffer)
     begin = time.process_time()
-    while found.get("num_env_steps_sampled_lifetime", 0) < total_steps:
-        found = algorithm.train()["env_runners"]
+    while algorithm.train()["env_runners"]["num_env_steps_sampled_lifetime"] < given.total_steps:
+        pass
     seconds = time.process_time() - begin
     algorithm.stop()
     return {
-        "return": float(found["episode_return_mean"]),
+        "return": float(np.mean(returns[-_LAST:])),
         "seconds": seconds,
         "step": steps.seconds / steps.calls,
         "replay": sum(part.seconds for part in parts) / steps.calls,
     }
+
+
+def _collect_returns(buffer: Any) -> list[float]:
+    """The returns of the episodes whose pieces the buffer is given."""
+    returns: list[float] = []
+    running: dict[str, float] = {}
+    add = buffer.add
+
+    def collect(pieces: list[Any]) -> None:
+        for piece in pieces:
+            running[piece.id_] = running.get(piece.id_, 0.0) + piece.get_return()
+            if piece.is_done:
+                returns.append(running.pop(piece.id_))
+        add(pieces)
+
+    buffer.add = collect
+    return returns
 
 
 class _Clock:
@@ -224,21 +242,22 @@ def _use_one_core() -> None:
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
 
 
-def _run_one(trainer: str, replay: str, seed: int, total_steps: int, capacity: int, fill: float) -> dict[str, float]:
+def _run_one(given: argparse.Namespace) -> dict[str, float]:
     """One training, in this process."""
+    trainer, replay, seed, total_steps = given.trainer, given.one, given.seed, given.total_steps
     import torch
 
     torch.set_num_threads(1)
     sys.path.insert(0, str(_ROOT / "examples"))
     if trainer == "rllib":
-        return _run_rllib(replay, seed, total_steps, capacity, fill)
+        return _run_rllib(given)
     _use_one_core()
     if trainer == "cleanrl":
         import replay_in_cleanrl
 
-        given = {"make_replay": NaiveReplay} if replay == "naive" else {}
+        make = {"make_replay": NaiveReplay} if replay == "naive" else {}
         begin = time.process_time()
-        result = replay_in_cleanrl.train(total_steps=total_steps, seed=seed, **given)
+        result = replay_in_cleanrl.train(total_steps=total_steps, seed=seed, **make)
         return {"return": float(np.mean(result["returns"][-_LAST:])), "seconds": time.process_time() - begin}
     import replay_in_stable_baselines3 as example
     from stable_baselines3 import DQN
@@ -264,6 +283,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--total-steps", type=int, default=50_000)
     parser.add_argument("--capacity", type=int, default=100_000, help="of RLlib's replay")
+    parser.add_argument("--n-step", type=int, default=1, help="RLlib only")
     parser.add_argument("--fill", type=float, default=0.0, help="how much of that is there before; RLlib only")
     parser.add_argument("--python", default=sys.executable, help="the interpreter of the trainer")
     parser.add_argument("--one", help=argparse.SUPPRESS)
@@ -272,7 +292,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.one:
         _use_core_at(given.core)
-        result = _run_one(given.trainer, given.one, given.seed, given.total_steps, given.capacity, given.fill)
+        result = _run_one(given)
         print(json.dumps(result), flush=True)
         return
     from rollmill.native import _core
@@ -283,13 +303,14 @@ def main() -> None:
         for replay, found in results.items():
             command = [given.python, __file__, "--trainer", given.trainer, "--one", replay, "--seed", str(seed)]
             command += ["--core", str(_core.__file__)]
-            for name in ("total_steps", "capacity", "fill"):
+            for name in ("total_steps", "capacity", "fill", "n_step"):
                 command += [f"--{name.replace('_', '-')}", str(getattr(given, name))]
             done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
             found.append(json.loads(done.stdout.splitlines()[-1]))
             print(f"seed {seed}, {replay}: {found[-1]}", file=sys.stderr, flush=True)
     print(f"{given.trainer}, CartPole-v1, {given.total_steps:,} steps, {given.seeds} seeds", end="")
-    print(f", capacity {given.capacity:,}, {given.fill:.0%} filled\n" if given.trainer == "rllib" else "\n")
+    details = f", n_step {given.n_step}, capacity {given.capacity:,}, {given.fill:.0%} filled\n"
+    print(details if given.trainer == "rllib" else "\n")
     _print_table(results, _COMPARED_WITH[given.trainer])
 
 
