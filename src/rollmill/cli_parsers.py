@@ -109,7 +109,8 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     bench.parser.add_argument(
         "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
     )
-    bench.option("--seconds", "how long to measure, without what has to be set up (default 30)", kind=seconds, default=30.0, metavar="N")
+    measured = "how long to measure, without what has to be set up (default 30)"
+    bench.option("--seconds", measured, kind=seconds, default=30.0, metavar="N")
     bench.flag("--json", "print the result as one line of JSON, the last of the output")
     bench.option(
         "--peers",
