@@ -309,7 +309,6 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
         raise_value_error("these are no priorities of a replay");
-    self.stream.forget();
     self.ring.restore(given, priorities.data<float>(), maximum);
 }
 

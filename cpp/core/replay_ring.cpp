@@ -401,7 +401,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
 
     auto held = tree_.hold();
     count_again_after_repair(held);
-    const std::int64_t oldest = given() - shape_.capacity;
+    const std::int64_t oldest = this->oldest();
     std::vector<std::int64_t> ready;  // rows of the steps that miss nothing now
     ready.reserve(static_cast<std::size_t>(num_envs));
     for (std::int64_t env = 0; env < num_envs; ++env) {
@@ -591,7 +591,7 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     }
     auto held = tree_.hold();
     if (decay < 1.0) held.set_maximum(static_cast<float>(held.maximum() * decay));
-    const std::int64_t now = given(), oldest = std::max(now - shape_.capacity, std::int64_t{0});
+    const std::int64_t now = given(), oldest = this->oldest();
     std::int64_t kept = 0;
     for (std::int64_t i = 0; i < n; ++i) {
         if (tickets[i] < oldest || tickets[i] >= now || !(tree_.priority(rows[i]) > 0.0f)) continue;
@@ -615,7 +615,12 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
     }
     held.set_maximum(maximum);
     header_->counted_at_repair = tree_.repairs();
-    header_->given.store(given, std::memory_order_relaxed);
+    const std::int64_t first = given - std::min(given, shape_.capacity);
+    const auto lap = static_cast<std::size_t>(shape_.capacity);
+    const auto behind = static_cast<std::size_t>(std::max(this->given() - first, std::int64_t{0}));
+    const auto moved = static_cast<std::int64_t>(rounded_up(behind, lap));
+    header_->restored_from = first + moved;
+    header_->given.store(given + moved, std::memory_order_relaxed);
 }
 
 }  // namespace rollmill

@@ -142,7 +142,9 @@ class ReplayRing {
 
     // --- Alone with the ring: what a file held.
 
-    // Says that so many tickets were given out and that rows have these priorities [capacity].
+    // Says what the rows are worth [capacity] of a ring that had given out so many tickets. Their tickets are moved on by
+    // whole laps, above all that this one has given out: those, and whoever still waits for steps to follow them, stand for
+    // nothing any more.
     void restore(std::int64_t given, const float* priorities, float maximum);
 
    private:
@@ -162,6 +164,7 @@ class ReplayRing {
         std::int64_t live;
         std::uint64_t counted_at_repair;  // `live` holds for this many repairs of the tree
         std::uint64_t writers_used;
+        std::int64_t restored_from;  // tickets below are of before restore
         alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, or nobody
         Writer writers[max_writers];
     };
@@ -175,6 +178,8 @@ class ReplayRing {
         return records_ + static_cast<std::size_t>(row) * stride_;
     }
     std::int64_t row_of(std::int64_t ticket) const noexcept { return ticket % shape_.capacity; }
+    // The first ticket whose transition may still be there. With the tree's lock held.
+    std::int64_t oldest() const noexcept { return std::max(given() - shape_.capacity, header_->restored_from); }
     // Calls `use(row, count)` for the rows of tickets first .. first + n - 1: two runs where they go round the end.
     template <class Use>
     void for_rows(std::int64_t first, std::int64_t n, Use&& use) const {

@@ -29,11 +29,11 @@ def add(replay, first, count):
 
 
 def content(replay):
-    """Everything that can be drawn: ticket -> what comes of it."""
+    """Everything that can be drawn: row -> what comes of it."""
     batch = replay.sample(20_000)
     names = [name for name in batch if name != "action"]
     return {
-        ticket: (batch["action"][i], *(batch[name][i].tobytes() for name in names))
+        ticket % replay.capacity: (batch["action"][i], *(batch[name][i].tobytes() for name in names))
         for i, ticket in enumerate(batch.tickets.tolist())
     }
 
@@ -61,6 +61,41 @@ def test_a_copy_brings_everything_back(tmp_path, count):
     for action, *_ in content(other).values():
         assert action >= 0
     assert other._ring.verify()
+
+
+@pytest.mark.parametrize("count", [4, 60])
+def test_streams_of_views_end_where_a_copy_is_loaded(tmp_path, count):
+    replay = make()
+    view, copy = replay.view(), tmp_path / "copy"
+    add(replay, 0, count)
+    replay.save(copy)
+    before, priorities = content(replay), priorities_of(replay)
+    for behind in range(5):  # steps that wait, in rows that the copy has put to another use, or to none
+        add(view, 500, 20 + behind)
+        replay.load(copy)
+        add(view, 1001, 2)  # neither is followed by two
+        assert content(replay).items() <= before.items()
+        assert len(replay) == np.count_nonzero(priorities_of(replay))
+        replay.load(copy)
+        np.testing.assert_array_equal(priorities_of(replay), priorities)
+
+
+@pytest.mark.parametrize("count", [4, 60])
+def test_a_ticket_of_before_a_load_stands_for_nothing_after_it(tmp_path, count):
+    replay = make()
+    add(replay, 0, count)
+    replay.save(tmp_path / "copy")
+    add(replay, 500, 37)
+    old = replay.sample(100).tickets.copy()
+    replay.load(tmp_path / "copy")
+    loaded = replay.sample(100).tickets.copy()
+    assert loaded.min() > old.max()
+    for _ in range(3):
+        assert replay.update_priorities(old, np.full(100, 9.0)) == 100
+        add(replay, 1000, 13)
+    assert replay.max_priority == 1.0
+    replay.load(tmp_path / "copy")
+    assert replay.update_priorities(loaded, np.ones(100)) == 100
 
 
 def test_a_copy_made_while_others_add_holds_nothing_torn(tmp_path):

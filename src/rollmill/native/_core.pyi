@@ -507,7 +507,10 @@ class ReplayRing:
         """
 
     def restore(self, given: int, priorities: _Float32, maximum: float) -> None:
-        """Say that so many rows were given out, and what their priorities are; alone with the ring."""
+        """Say what the rows of a ring that had given out so many are worth; alone with the ring.
+
+        Their tickets are moved on by whole laps, above all that were given out here.
+        """
 
     def priorities(self, out: _Float32) -> tuple[int, float]:
         """Copy all priorities ``[capacity]``; returns how many rows were given out then, and the highest priority."""

@@ -406,7 +406,8 @@ class PrioritizedReplay:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Replaces everything by what :meth:`save` wrote; nobody may be using the replay.
 
-        Episodes that were not over when it was saved end there.
+        Episodes that were not over when it was saved end there, as do those of who was adding here. Tickets of before
+        stand for nothing any more.
 
         Raises:
             OSError: There is no such file.
