@@ -186,6 +186,16 @@ def test_a_file_that_was_open_when_the_machine_went_down_is_refused(tmp_path, mo
     assert len(PrioritizedReplay.open(path)) == len(replay)
 
 
+@pytest.mark.parametrize("name", ["own", "own.new"])
+def test_a_copy_does_not_replace_a_file_that_is_kept_in(tmp_path, name):
+    replay = make(path=tmp_path / name)
+    add(replay, 0, 20)
+    with pytest.raises(ValueError, match=f"{name} is a file that a replay keeps everything in, .*; name another"):
+        replay.save(tmp_path / "own")
+    add(replay, 20, 20)
+    assert content(PrioritizedReplay.open(tmp_path / name)) == content(replay)
+
+
 def test_what_is_no_replay_is_not_opened(tmp_path):
     (tmp_path / "text").write_text("hello")
     with pytest.raises(ValueError, match="is no replay's file; a copy made by save is read by load"):

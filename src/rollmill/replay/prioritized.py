@@ -400,6 +400,7 @@ class PrioritizedReplay:
 
         Raises:
             OSError: It cannot be written.
+            ValueError: There is a file that a replay keeps everything in, this one or another.
         """
         save(Path(path), self._settings, self._arena, self._ring)
 

@@ -76,10 +76,10 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
         OSError: There is no such file, or it has another size than its settings say.
         ValueError: It is no replay's, or not all of it may have reached the disk.
     """
+    if not _begins_with_magic(path):
+        raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
     with path.open("rb") as file:
         head = file.read(_SETTINGS_BYTES)
-    if not head.startswith(_MAGIC):
-        raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
     settings = Settings.from_json(head[len(_MAGIC) :].rstrip(b"\0").decode())
     arena = Arena.open_file(layout_of(settings), path)
     boot = arena["boot"].tobytes().rstrip(b"\0")
@@ -90,6 +90,11 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
         )
     _write_boot(arena, _boot_id())
     return arena, settings
+
+
+def _begins_with_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
 
 
 def flush(arena: Memory) -> None:
@@ -122,12 +127,21 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
 
     Nobody is kept waiting: priorities are taken in one look, rows are copied after it, and those that were given out
     anew meanwhile get priority zero. What a row needs besides is younger than it, so it is still there if the row is.
+
+    Raises:
+        OSError: It cannot be written.
+        ValueError: There is a file that a replay keeps everything in.
     """
+    aside = path.with_name(path.name + ".new")
+    for taken in (path, aside):
+        if taken.is_file() and _begins_with_magic(taken):
+            raise ValueError(
+                f"{taken} is a file that a replay keeps everything in, which a copy would destroy; name another"
+            )
     capacity = settings.capacity
     priorities = np.empty(capacity, np.float32)
     given, maximum = ring.priorities(priorities)
     rows = _records(arena, ring, capacity)[: min(given, capacity)]
-    aside = path.with_name(path.name + ".new")
     try:
         with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
             _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
