@@ -341,6 +341,13 @@ void bind_replay_ring(nb::module_& m) {
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
+        .def("flush",
+             [](PyReplayRing& self) {
+                 const nb::gil_scoped_release released;
+                 self.ring.flush();
+             })
+        .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
+        .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",
              [](PyReplayRing& self, nb::handle out_array) {
                  const Buffer out(out_array, "out", true);

@@ -1,12 +1,17 @@
 #include "core/replay_ring.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 #include <cstring>
 #include <new>
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "core/powers.h"
 
@@ -97,6 +102,14 @@ void with_load(std::size_t bytes, Copy&& copy) {
                 for (; at < bytes; ++at) load_word<std::uint8_t>(to + at, from + at);
             });
     }
+}
+
+// To the disk, and waits until it is there.
+void write_through(void* memory, std::size_t bytes) {
+    const auto address = reinterpret_cast<std::uintptr_t>(memory);
+    const auto ahead = address % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+    if (msync(reinterpret_cast<void*>(address - ahead), bytes + ahead, MS_SYNC) != 0)
+        throw std::system_error(errno, std::generic_category(), "a replay's file could not be written to the disk");
 }
 
 std::uint64_t digest_of(const RingShape& shape) {
@@ -198,7 +211,7 @@ class ReplayRing::Writing {
             std::size_t other;
             {
                 auto held = ring_.tree_.hold();
-                ring_.count_again_after_repair(held);
+                ring_.begin_change(held);
                 header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
                 first_ = header_.given.load(std::memory_order_relaxed);
                 other = in_the_way(first_ + n - ring_.shape_.capacity);
@@ -334,7 +347,7 @@ std::int64_t ReplayRing::add(const std::byte* const* columns, std::int64_t n) {
         done += count;
     });
     auto held = tree_.hold();
-    count_again_after_repair(held);
+    begin_change(held);
     for_rows(writing.first(), n, [&](std::int64_t row, std::int64_t count) {
         held.fill(row, count, held.maximum());
         header_->live += count;
@@ -400,7 +413,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
     }
 
     auto held = tree_.hold();
-    count_again_after_repair(held);
+    begin_change(held);
     const std::int64_t oldest = this->oldest();
     std::vector<std::int64_t> ready;  // rows of the steps that miss nothing now
     ready.reserve(static_cast<std::size_t>(num_envs));
@@ -590,6 +603,7 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
         tree_.prefetch(row);
     }
     auto held = tree_.hold();
+    begin_change(held);
     if (decay < 1.0) held.set_maximum(static_cast<float>(held.maximum() * decay));
     const std::int64_t now = given(), oldest = this->oldest();
     std::int64_t kept = 0;
@@ -602,9 +616,32 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     return n - kept;
 }
 
+void ReplayRing::flush() {
+    auto held = tree_.hold();
+    begin_change(held);
+    write_through(header_, static_cast<std::size_t>(records_ - reinterpret_cast<std::byte*>(header_)) +
+                               static_cast<std::size_t>(shape_.capacity) * stride_);
+    header_->flushed = 1;
+    write_through(header_, sizeof(Header));
+}
+
+void ReplayRing::take_flush_back() {
+    header_->flushed = 0;
+    write_through(header_, sizeof(Header));
+}
+
+bool ReplayRing::is_flushed() const noexcept { return header_->flushed != 0; }
+
+void ReplayRing::free_locks() {
+    tree_.free_lock();
+    for (Writer& writer : header_->writers) writer.lock.initialise();
+    std::fill(std::begin(header_->writing), std::end(header_->writing), nobody);
+}
+
 void ReplayRing::restore(std::int64_t given, const float* priorities, float maximum) {
     constexpr std::int64_t block = 4096;
     auto held = tree_.hold();
+    begin_change(held);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(block));
     header_->live = 0;
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
@@ -614,7 +651,6 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
     held.set_maximum(maximum);
-    header_->counted_at_repair = tree_.repairs();
     const std::int64_t first = given - std::min(given, shape_.capacity);
     const auto lap = static_cast<std::size_t>(shape_.capacity);
     const auto behind = static_cast<std::size_t>(std::max(this->given() - first, std::int64_t{0}));

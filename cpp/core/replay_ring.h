@@ -140,7 +140,16 @@ class ReplayRing {
     // before. Returns how many were not there. O(n log capacity).
     std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay);
 
+    // Brings the memory, which is mapped from a file, to the disk, and says so there; keeps others waiting for that. Whoever
+    // changes something next first takes that back, on the disk too: pages reach it in any order. What is written without
+    // the tree's lock has priority zero until then. Throws std::system_error.
+    void flush();
+    bool is_flushed() const noexcept;
+
     // --- Alone with the ring: what a file held.
+
+    // Lets go of locks whose holders are of another boot, of a ring that was flushed last.
+    void free_locks();
 
     // Says what the rows are worth [capacity] of a ring that had given out so many tickets. Their tickets are moved on by
     // whole laps, above all that this one has given out: those, and whoever still waits for steps to follow them, stand for
@@ -165,6 +174,7 @@ class ReplayRing {
         std::uint64_t counted_at_repair;  // `live` holds for this many repairs of the tree
         std::uint64_t writers_used;
         std::int64_t restored_from;  // tickets below are of before restore
+        std::uint64_t flushed;  // all of it is on the disk
         alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, or nobody
         Writer writers[max_writers];
     };
@@ -188,6 +198,12 @@ class ReplayRing {
         if (until_end < n) use(0, n - until_end);
     }
     void count_again_after_repair(SumTree::Held& held) noexcept;
+    // Before anything is changed with the lock held.
+    void begin_change(SumTree::Held& held) {
+        if (header_->flushed != 0) [[unlikely]] take_flush_back();
+        count_again_after_repair(held);
+    }
+    void take_flush_back();
     void draw(SumTree::Held& held, Random& random, bool stratified, std::int64_t of, Places& places) noexcept;
     void walk(Places& places, const Batch& batch) const noexcept;
     void copy_out(const Places& places, const Batch& batch) const noexcept;

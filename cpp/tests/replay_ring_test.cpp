@@ -253,6 +253,21 @@ TEST(replay_ring_attaches_to_what_is_there) {
     CHECK_THROWS(ReplayRing::nbytes(bad));
 }
 
+TEST(locks_of_another_boot_are_let_go_of) {
+    Ring r(tickets_shape(10));
+    add_tickets(r.ring, 0, 10);
+    SharedMemory found(r.memory.size());
+    {
+        const auto held = r.ring.tree().hold();
+        std::memcpy(found.data(), r.memory.data(), found.size());  // what a flush brings to the disk
+    }
+    ReplayRing again = ReplayRing::attach(found.data(), found.size(), tickets_shape(10));
+    CHECK_THROWS(again.tree().hold(0.01));
+    again.free_locks();
+    add_tickets(again, 10, 7);
+    check_whole(again);
+}
+
 TEST(a_killed_writer_of_a_replay_ring_leaves_it_whole) {
     Ring plain(tickets_shape(40));
     Ring steps(steps_shape(40, 3));

@@ -177,13 +177,37 @@ def test_a_file_that_was_open_when_the_machine_went_down_is_refused(tmp_path, mo
     replay = make(path=path)
     add(replay, 0, 10)
     assert len(PrioritizedReplay.open(path)) == len(replay)  # the same boot: killed processes leave it whole
-    boot = tmp_path / "boot_id"
-    boot.write_text("another\n")
-    monkeypatch.setattr(saving, "_BOOT_ID", boot)
-    with pytest.raises(ValueError, match="was open when the machine went down"):
+    monkeypatch.setattr(saving, "boot_id", lambda: "another")
+    with pytest.raises(ValueError, match="was changed and not flushed before the machine went down"):
         PrioritizedReplay.open(path)
     replay.flush()
     assert len(PrioritizedReplay.open(path)) == len(replay)
+
+
+@pytest.mark.parametrize("change", ["add", "update", "load"])
+def test_a_flush_is_worth_nothing_after_the_next_change(tmp_path, monkeypatch, change):
+    path = tmp_path / "replay"
+    replay = make(path=path)
+    add(replay, 0, 10)
+    replay.save(tmp_path / "copy")
+    batch, other = replay.sample(8), PrioritizedReplay.open(path)
+    for boot in ("first", "second"):
+        replay.flush()
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: boot)
+        assert len(PrioritizedReplay.open(path)) == len(replay)
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: f"after the {boot}")
+        assert len(PrioritizedReplay.open(path)) == len(replay)  # drawing changes nothing
+        match change:
+            case "add":
+                add(other, 10, 1)
+            case "update":
+                other.update_priorities(batch, np.ones(8))
+            case "load":
+                other.load(tmp_path / "copy")
+        assert PrioritizedReplay.open(path)  # the same boot
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: f"long after the {boot}")
+        with pytest.raises(ValueError, match="was changed and not flushed before the machine went down"):
+            PrioritizedReplay.open(path)
 
 
 @pytest.mark.parametrize("name", ["own", "own.new"])

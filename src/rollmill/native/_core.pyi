@@ -512,6 +512,16 @@ class ReplayRing:
         Their tickets are moved on by whole laps, above all that were given out here.
         """
 
+    def flush(self) -> None:
+        """Bring the memory, which is mapped from a file, to the disk, and say so there until somebody changes something."""
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing was changed since it was flushed."""
+
+    def free_locks(self) -> None:
+        """Let go of locks whose holders ended with the machine; alone with the ring."""
+
     def priorities(self, out: _Float32) -> tuple[int, float]:
         """Copy all priorities ``[capacity]``; returns how many rows were given out then, and the highest priority."""
 

@@ -183,8 +183,8 @@ class PrioritizedReplay:
 
         Raises:
             OSError: There is no such file, or it is not whole.
-            ValueError: It is no replay's, or the machine went down while it was open: not all may have reached the
-                disk.
+            ValueError: It is no replay's, or it was changed and not flushed before the machine went down: not all may
+                have reached the disk.
         """
         arena, settings = open_file(Path(path))
         return cast("Self", _attached(cls, arena, settings))
@@ -419,9 +419,10 @@ class PrioritizedReplay:
     def flush(self) -> None:
         """Brings a replay in a file to the disk, so that :meth:`open` trusts it after a power failure, too.
 
-        For when nobody adds any more; others may not have done so.
+        That holds until somebody adds or updates again: what reaches the disk after that may be only a part. Who wants
+        to go back to a moment while others go on has :meth:`save`.
         """
-        flush(self._arena)
+        flush(self._arena, self._ring)
 
     def __len__(self) -> int:
         """Transitions that can be drawn."""

@@ -1,8 +1,8 @@
 """Replays in files: one that everything is kept in, mapped, and copies to go back to.
 
 A mapped file begins with the replay's settings, so that it can be opened knowing nothing else. Processes that are
-killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if the replay
-was flushed last; therefore the file says in which boot it was opened.
+killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if nothing was
+changed after a flush; therefore the file says in which boot it was opened, and the ring in it whether that is so.
 
 A copy is a zip archive of arrays (``numpy.load`` reads it): ``settings.npy``, JSON; ``given.npy``, the number of rows
 ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.npy``, uint8 ``[rows, bytes]``.
@@ -10,6 +10,7 @@ ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import zipfile
@@ -23,12 +24,12 @@ from rollmill.native import ReplayRing
 from rollmill.replay.memory import Memory, map_of
 from rollmill.replay.settings import Settings
 from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.boot import boot_id
 
 __all__ = ["create_file", "flush", "layout_of", "load", "open_file", "save", "write_settings"]
 
 _SETTINGS_BYTES = 65_536
 _MAGIC = b"rollmill replay 1\n"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CHUNK_BYTES = 1 << 24
 
 
@@ -65,7 +66,7 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
             f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
         )
     arena = Arena.create_file(layout, path)
-    _write_boot(arena, _boot_id())
+    _write_boot(arena)
     return arena
 
 
@@ -79,16 +80,19 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
     if not _begins_with_magic(path):
         raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
     with path.open("rb") as file:
-        head = file.read(_SETTINGS_BYTES)
-    settings = Settings.from_json(head[len(_MAGIC) :].rstrip(b"\0").decode())
-    arena = Arena.open_file(layout_of(settings), path)
-    boot = arena["boot"].tobytes().rstrip(b"\0")
-    if boot not in (b"", _boot_id()):
-        arena.close()
-        raise ValueError(
-            f"{path} was open when the machine went down, so not all of it may have reached the disk; start a new one"
-        )
-    _write_boot(arena, _boot_id())
+        fcntl.flock(file, fcntl.LOCK_EX)  # one of those who open it is the first in this boot
+        settings = Settings.from_json(file.read(_SETTINGS_BYTES)[len(_MAGIC) :].rstrip(b"\0").decode())
+        arena = Arena.open_file(layout_of(settings), path)
+        if arena["boot"].tobytes().rstrip(b"\0") != boot_id().encode():
+            ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, create=False)
+            if not ring.is_flushed:
+                arena.close()
+                raise ValueError(
+                    f"{path} was changed and not flushed before the machine went down, so not all of it may have "
+                    "reached the disk; start a new one"
+                )
+            ring.free_locks()
+            _write_boot(arena)
     return arena, settings
 
 
@@ -97,24 +101,16 @@ def _begins_with_magic(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
-def flush(arena: Memory) -> None:
+def flush(arena: Memory, ring: ReplayRing) -> None:
     """Brings a mapped file to the disk; in memory nothing happens."""
-    _sync(arena)
-    _write_boot(arena, b"")
-    _sync(arena)
+    map_of(arena).flush()  # most of it while others go on
+    ring.flush()
 
 
-def _sync(arena: Memory) -> None:
-    map_of(arena).flush()
-
-
-def _write_boot(arena: Memory, boot: bytes) -> None:
+def _write_boot(arena: Memory) -> None:
+    boot = boot_id().encode()
     arena["boot"][:] = 0
     arena["boot"][: len(boot)] = np.frombuffer(boot, np.uint8)
-
-
-def _boot_id() -> bytes:
-    return _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
 
 
 def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8]:
