@@ -2,7 +2,6 @@
 // converts or complains, so that the fast way checks little.
 #include "core/replay_ring.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -302,6 +301,13 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
     return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), priorities.data(), n, self.decay);
 }
 
+// Whatever waits for a lock, or looks at every row.
+template <class Work>
+auto without_gil(Work&& work) {
+    const nb::gil_scoped_release released;
+    return work();
+}
+
 void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array, float maximum) {
     const Buffer priorities(priorities_array, "priorities", false);
     if (priorities.format() != 'f' || priorities.ndim() != 1 || priorities.shape(0) != self.ring.shape().capacity)
@@ -309,7 +315,7 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
         raise_value_error("these are no priorities of a replay");
-    self.ring.restore(given, priorities.data<float>(), maximum);
+    without_gil([&] { self.ring.restore(given, priorities.data<float>(), maximum); });
 }
 
 }  // namespace
@@ -341,11 +347,7 @@ void bind_replay_ring(nb::module_& m) {
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
-        .def("flush",
-             [](PyReplayRing& self) {
-                 const nb::gil_scoped_release released;
-                 self.ring.flush();
-             })
+        .def("flush", [](PyReplayRing& self) { without_gil([&] { self.ring.flush(); }); })
         .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
         .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",
@@ -353,15 +355,17 @@ void bind_replay_ring(nb::module_& m) {
                  const Buffer out(out_array, "out", true);
                  if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
                      raise_value_error("out must be a float32 array with an entry for each row");
-                 auto held = self.ring.tree().hold();
-                 for (std::int64_t i = 0; i < out.shape(0); ++i) out.data<float>()[i] = self.ring.tree().priority(i);
-                 return std::make_pair(self.ring.given(), static_cast<double>(held.maximum()));
+                 const auto copied = without_gil([&] { return self.ring.copy_priorities(out.data<float>()); });
+                 return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
              }, nb::arg("out"))
-        .def("verify", [](PyReplayRing& self) { return self.ring.tree().hold().verify(); })
+        .def("verify",
+             [](PyReplayRing& self) { return without_gil([&] { return self.ring.tree().hold().verify(); }); })
         .def_prop_ro("given", [](const PyReplayRing& self) { return self.ring.given(); })
-        .def_prop_ro("live", [](PyReplayRing& self) { return self.ring.live(); })
+        .def_prop_ro("live", [](PyReplayRing& self) { return without_gil([&] { return self.ring.live(); }); })
         .def_prop_ro("max_priority",
-                     [](PyReplayRing& self) { return static_cast<double>(self.ring.tree().hold().maximum()); })
+                     [](PyReplayRing& self) {
+                         return without_gil([&] { return static_cast<double>(self.ring.tree().hold().maximum()); });
+                     })
         .def_prop_ro("lookahead", [](const PyReplayRing& self) { return self.ring.lookahead(); })
         .def_prop_ro("stride", [](const PyReplayRing& self) { return self.ring.stride(); })
         .def_prop_ro("records_at", [](const PyReplayRing& self) {

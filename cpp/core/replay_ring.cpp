@@ -616,6 +616,20 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     return n - kept;
 }
 
+ReplayRing::Copied ReplayRing::copy_priorities(float* out) {
+    constexpr std::int64_t block = 1 << 14;  // some ten microseconds
+    Copied copied{};
+    for (std::int64_t start = 0; start < shape_.capacity; start += block) {
+        auto held = tree_.hold();
+        if (start == 0) copied.given_before = given();
+        for (std::int64_t row = start; row < std::min(start + block, shape_.capacity); ++row)
+            out[row] = tree_.priority(row);
+        copied.given_after = given();
+        copied.maximum = held.maximum();
+    }
+    return copied;
+}
+
 void ReplayRing::flush() {
     auto held = tree_.hold();
     begin_change(held);

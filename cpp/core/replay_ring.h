@@ -77,6 +77,13 @@ class ReplayRing {
         const std::uint8_t* valid;      // null: all. The others are left out, and what waited for them is never drawn.
     };
 
+    // What priorities were copied from: not one moment, but what has a ticket below given_before had its priority at some
+    // moment between, and the rows that it needs have tickets below given_after.
+    struct Copied {
+        std::int64_t given_before, given_after;
+        float maximum;
+    };
+
     // Where each of some environments stands: belongs to the one thread that adds their steps.
     class Stream {
        public:
@@ -139,6 +146,9 @@ class ReplayRing {
     // New priorities, valid ones, for those of the tickets whose transitions are there; `decay` goes to the maximum
     // before. Returns how many were not there. O(n log capacity).
     std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay);
+
+    // Copies the priorities [capacity], in blocks between which others go on.
+    Copied copy_priorities(float* out);
 
     // Brings the memory, which is mapped from a file, to the disk, and says so there; keeps others waiting for that. Whoever
     // changes something next first takes that back, on the disk too: pages reach it in any order. What is written without

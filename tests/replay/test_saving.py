@@ -116,6 +116,39 @@ def test_a_copy_made_while_others_add_holds_nothing_torn(tmp_path):
     child.join()
 
 
+def test_a_copy_of_steps_made_while_others_add_has_what_each_needs(tmp_path):
+    fields = {"obs": ((30,), "int64"), "reward": ((), "float32")}
+    replay = PrioritizedReplay(40_000, fields, num_envs=64, n_step=3, discount=1.0)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=_step_forever, args=(replay,), daemon=True)
+    child.start()
+    for least in (1000, 20_000, 40_000, 50_000):  # half empty, full
+        while replay._ring.given < least:
+            time.sleep(0.001)
+        replay.save(tmp_path / "copy")
+        other = PrioritizedReplay(40_000, fields, num_envs=64, n_step=3, discount=1.0)
+        other.load(tmp_path / "copy")
+        priorities = priorities_of(other)
+        assert len(other) == np.count_nonzero(priorities) > 0
+        batch = other.sample(40_000)
+        t = batch["obs"][:, 0]
+        k = np.minimum(3, 10 - t % 10)
+        assert (batch["obs"] == t[:, None]).all()
+        assert (batch["next_obs"] == (t + k)[:, None]).all()
+        np.testing.assert_array_equal(batch["reward"], k)
+    child.kill()
+    child.join()
+
+
+def _step_forever(replay):
+    no, yes = np.zeros(64, bool), np.ones(64, bool)
+    for t in range(10**9):
+        obs = np.full((64, 30), t)
+        last = yes if t % 10 == 9 else no
+        replay.add(obs=obs, next_obs=obs + 1, reward=np.ones(64, np.float32), terminated=no, truncated=last)
+        time.sleep(0.002)
+
+
 def _add_forever(replay):
     for i in range(10**9):
         number = np.arange(100) + i * 100

@@ -522,8 +522,13 @@ class ReplayRing:
     def free_locks(self) -> None:
         """Let go of locks whose holders ended with the machine; alone with the ring."""
 
-    def priorities(self, out: _Float32) -> tuple[int, float]:
-        """Copy all priorities ``[capacity]``; returns how many rows were given out then, and the highest priority."""
+    def priorities(self, out: _Float32) -> tuple[int, int, float]:
+        """Copy all priorities ``[capacity]``, in blocks between which others go on.
+
+        Returns:
+            How many rows were given out before; after; and the highest priority so far. Of rows that were given out
+            in between it may be the priority of before or after.
+        """
 
     def verify(self) -> bool:
         """Whether every sum of the tree is right."""

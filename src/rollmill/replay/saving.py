@@ -121,8 +121,9 @@ def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8
 def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
     """Writes a copy, beside it first.
 
-    Nobody is kept waiting: priorities are taken in one look, rows are copied after it, and those that were given out
-    anew meanwhile get priority zero. What a row needs besides is younger than it, so it is still there if the row is.
+    Nobody is kept waiting: first priorities are copied, then rows, and those that were given out anew meanwhile get
+    priority zero. What a row needs besides was written before its priority, and is younger than it, so it is still
+    there if the row is.
 
     Raises:
         OSError: It cannot be written.
@@ -136,14 +137,14 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
             )
     capacity = settings.capacity
     priorities = np.empty(capacity, np.float32)
-    given, maximum = ring.priorities(priorities)
+    given_before, given, maximum = ring.priorities(priorities)
     rows = _records(arena, ring, capacity)[: min(given, capacity)]
     try:
         with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
             _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
             _write(archive, "records", rows)
-            gone = min(ring.given - given, capacity)
-            priorities[np.arange(given, given + gone) % capacity] = 0
+            gone = min(ring.given - given_before, capacity)
+            priorities[np.arange(given_before, given_before + gone) % capacity] = 0
             _write(archive, "priorities", priorities)
             _write(archive, "given", np.array(given))
             _write(archive, "maximum", np.array(maximum))
