@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "bindings/buffers.h"
-#include "core/powers.h"
+#include "bindings/priorities.h"
 
 namespace rollmill {
 namespace {
@@ -108,10 +108,10 @@ struct PyReplayRing {
     std::vector<std::shared_ptr<Pooled>> pool;  // the one made last at the end
 
     ReplayRing::DrawRule rule;
-    double alpha = 0.6, epsilon = 1e-6, decay = 1.0;
+    PriorityRule priorities;
+    double decay = 1.0;
+    float least_priority = 0.0f;
 };
-
-std::string text(double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); }
 
 RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward,
                    std::int64_t n_step, double discount, int fanout, bool minimum) {
@@ -149,15 +149,11 @@ void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, con
 
 void configure(PyReplayRing& self, double alpha, double epsilon, double decay, const std::string& weights,
                bool stratified) {
-    self.alpha = alpha;
-    self.epsilon = epsilon;
+    self.priorities = {.alpha = alpha, .epsilon = epsilon};
+    self.least_priority = self.priorities.least();
     self.decay = decay;
     self.rule.stratified = stratified;
-    if (weights == "ones") self.rule.weights = ReplayRing::Weights::ones;
-    else if (weights == "batch") self.rule.weights = ReplayRing::Weights::batch;
-    else if (weights == "global") self.rule.weights = ReplayRing::Weights::everything;
-    else if (weights == "none") self.rule.weights = ReplayRing::Weights::none;
-    else raise_value_error("weights is '" + weights + "'; allowed: 'ones', 'batch', 'global', 'none'");
+    self.rule.weights = weights_named(weights);
 }
 
 // Appends the memory of these arrays, one for each field, or for each that has a next (null for the others); false if one
@@ -282,23 +278,19 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
     const std::int64_t n = tickets.rows();
     if (!values.take(values_array, "f", 4, 1, n)) return -1;
     const auto* value = reinterpret_cast<const float*>(values.data());
-    std::vector<float> priorities(static_cast<std::size_t>(n));
-    if (are_priorities)
-        std::copy(value, value + n, priorities.begin());
-    else
-        powers(value, n, {.offset = self.epsilon, .exponent = self.alpha}, priorities.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-        const float priority = priorities[static_cast<std::size_t>(i)];
-        if (std::isfinite(value[i]) && priority > 0.0f && priority <= SumTree::largest_priority) continue;
-        raise_value_error(std::string(are_priorities ? "priorities[" : "td_errors[") + std::to_string(i) + "] is " +
-                          text(static_cast<double>(value[i])) +
-                          (are_priorities ? "; a priority must be above 0 and at most 2^64"
-                                          : " and gives the priority " + text(static_cast<double>(priority)) +
-                                                "; errors must be finite, and priorities above 0 and at most 2^64") +
-                          ". Nothing was updated; look for a loss that diverges");
+    std::vector<float> priorities;
+    if (are_priorities) {
+        for (std::int64_t i = 0; i < n; ++i)
+            if (!(value[i] > 0.0f && value[i] <= SumTree::largest_priority))
+                raise_value_error("priorities[" + std::to_string(i) + "] is " + text(static_cast<double>(value[i])) +
+                                  "; a priority must be above 0 and at most 2^64. Nothing was updated");
+    } else {
+        priorities = checked_priorities(value, n, self.priorities);
+        value = priorities.data();
     }
     const nb::gil_scoped_release released;
-    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), priorities.data(), n, self.decay);
+    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), value, n, self.decay,
+                            self.least_priority);
 }
 
 // Whatever waits for a lock, or looks at every row.

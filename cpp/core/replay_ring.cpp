@@ -13,8 +13,6 @@
 #include <string>
 #include <system_error>
 
-#include "core/powers.h"
-
 namespace rollmill {
 namespace {
 
@@ -348,9 +346,10 @@ std::int64_t ReplayRing::add(const std::byte* const* columns, std::int64_t n) {
     });
     auto held = tree_.hold();
     begin_change(held);
+    const float priority = held.maximum();
     for_rows(writing.first(), n, [&](std::int64_t row, std::int64_t count) {
-        held.fill(row, count, held.maximum());
-        header_->live += count;
+        held.fill(row, count, priority);
+        header_->live += priority > 0.0f ? count : 0;
     });
     return writing.first();
 }
@@ -445,7 +444,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
     if (!ready.empty()) {
         const std::vector<float> priorities(ready.size(), held.maximum());
         held.assign(ready.data(), priorities.data(), static_cast<std::int64_t>(ready.size()));
-        header_->live += static_cast<std::int64_t>(ready.size());
+        header_->live += priorities[0] > 0.0f ? static_cast<std::int64_t>(ready.size()) : 0;
     }
     return num_rows + num_ends;
 }
@@ -576,19 +575,12 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
         }
         places.count = torn;
     }
-    if (rule.weights == Weights::ones) {
-        std::fill(batch.weights, batch.weights + batch.count, 1.0f);
-        return true;
-    }
-    double scale = static_cast<double>(num_live) / total;
-    if (rule.weights == Weights::everything) scale = 1.0 / least;
-    if (rule.weights == Weights::batch)
-        scale = 1.0 / static_cast<double>(*std::min_element(batch.weights, batch.weights + batch.count));
-    powers(batch.weights, batch.count, {.scale = scale, .exponent = -rule.beta}, batch.weights);
+    weigh(batch.weights, batch.count, rule.weights, rule.beta, {total, least, num_live}, batch.weights);
     return true;
 }
 
-std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay) {
+std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay,
+                                float least) {
     thread_local Places places;
     places.resize(n);
     std::int64_t* rows = places.rows.data();
@@ -604,7 +596,7 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     }
     auto held = tree_.hold();
     begin_change(held);
-    if (decay < 1.0) held.set_maximum(static_cast<float>(held.maximum() * decay));
+    held.decay_maximum(decay, least);
     const std::int64_t now = given(), oldest = this->oldest();
     std::int64_t kept = 0;
     for (std::int64_t i = 0; i < n; ++i) {

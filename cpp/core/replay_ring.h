@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/priorities.h"
 #include "core/sum_tree.h"
 
 namespace rollmill {
@@ -47,8 +48,6 @@ struct RingShape {
 class ReplayRing {
    public:
     static constexpr std::int64_t max_n_step = 1024;
-
-    enum class Weights { ones, batch, everything, none };  // (P / least of batch)^-beta, of all; (N P / total)^-beta
 
     struct DrawRule {
         double beta = 0.0;
@@ -143,9 +142,9 @@ class ReplayRing {
     // there is nothing to draw.
     bool sample(Random& random, const DrawRule& rule, const Batch& batch);
 
-    // New priorities, valid ones, for those of the tickets whose transitions are there; `decay` goes to the maximum
-    // before. Returns how many were not there. O(n log capacity).
-    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay);
+    // New priorities, valid ones, for those of the tickets whose transitions are there; before, the maximum decays, not
+    // below `least`. Returns how many were not there. O(n log capacity).
+    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay, float least);
 
     // Copies the priorities [capacity], in blocks between which others go on.
     Copied copy_priorities(float* out);

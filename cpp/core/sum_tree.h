@@ -154,8 +154,10 @@ class SumTree::Operations {
     // The largest priority ever stored (at least 1 unless set), which new items get. O(1).
     float maximum() const noexcept;
 
-    // For example maximum() * decay, before each update, so that one outlier does not rule for ever.
     void set_maximum(float priority) noexcept;
+
+    // Before each update, so that one outlier does not rule for ever; factor <= 1. Not to below `least`.
+    void decay_maximum(double factor, float least) noexcept;
 
     // Recomputes every inner node. O(capacity).
     void rebuild() noexcept;

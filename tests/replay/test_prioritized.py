@@ -116,6 +116,16 @@ def test_the_highest_priority_decays():
         assert replay.max_priority == pytest.approx(expected)
 
 
+def test_the_highest_priority_decays_no_lower_than_that_of_an_error_of_0():
+    replay = filled(alpha=0.5, epsilon=1e-4, max_priority_decay=1e-6)
+    for _ in range(10):
+        replay.update_priorities([1000], [1.0])  # late
+    assert replay.max_priority == pytest.approx(1e-2)
+    replay.add(x=np.arange(60))
+    assert len(replay) == 100
+    assert (replay.sample(100, beta=0.5).weights > 0).all()
+
+
 def test_a_late_update_does_nothing():
     replay = filled(10, 10)
     tickets = replay.sample(32).tickets.copy()
@@ -264,6 +274,8 @@ def test_more_at_once_than_there_is_room_for_is_refused():
         ({"beta": -1}, "beta is -1"),
         ({"beta": float("inf")}, "beta is inf; it must be finite"),
         ({"epsilon": 0.0}, "epsilon is 0.0; .* never drawn again"),
+        ({"epsilon": 1e-12, "alpha": 4.0}, "epsilon is 1e-12 and alpha 4.0; .* give another epsilon, or a smaller"),
+        ({"epsilon": 1e300, "alpha": 1.0}, r"epsilon is 1e\+300 and alpha 1.0"),
         ({"max_priority_decay": 0.0}, "max_priority_decay is 0.0"),
         ({"fanout": 3}, "fanout is 3; choose one of 2, 4"),
         ({"weights": "sum"}, "weights is 'sum'; choose 'batch', 'global' or 'none'"),

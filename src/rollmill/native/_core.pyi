@@ -264,7 +264,7 @@ class SumTree:
             td_errors: ``[n]``.
             alpha: 0 (uniform) or more.
             epsilon: 0 or more.
-            decay: What ``max_priority`` is multiplied by before.
+            decay: What ``max_priority`` is multiplied by before; not to below the priority of an error of 0.
             generations: ``[n]``: what ``current_generations`` said of the leaves when they were drawn. Leaves of which it
                 says something else now are left as they are, and so are those of priority 0.
             current_generations: Shared memory with one entry for every ``rows_per_generation`` leaves.
@@ -276,7 +276,7 @@ class SumTree:
         Raises:
             TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
             ValueError: The lengths differ, a number is out of range, or an error gives no priority (NaN, infinite, above
-                2^64); nothing has been changed.
+                2^64, or too small for float32); nothing has been changed.
             IndexError: There is no such leaf; nothing has been changed.
         """
 

@@ -59,8 +59,8 @@ class PrioritizedReplay:
         epsilon: Added to each error's magnitude, so that no transition is never drawn again.
         weights: What the importance weights ``(N p / sum p) ** -beta`` are divided by: the largest in the batch, the
             largest possible in the whole replay ("global", the paper's), or nothing.
-        max_priority_decay: Factor on the highest priority so far at each update; a little less than 1 forgets an
-            outlier.
+        max_priority_decay: Factor on the highest priority so far at each update, down to that of an error of 0; a
+            little less than 1 forgets an outlier.
         stratified: Draw one transition out of each of ``batch_size`` equal parts of the sum (appendix B.2.1).
         uniform: All transitions are as likely; priorities are not updated.
         next_of: Fields of which batches have the next one too. By default ``("obs",)``, with all that is nested in it;
@@ -370,8 +370,8 @@ class PrioritizedReplay:
             How many transitions are no longer there, and were skipped.
 
         Raises:
-            ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0: then nothing was
-                changed.
+            ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0 and at most 2^64:
+                then nothing was changed.
         """
         if self._is_uniform:
             return 0

@@ -72,11 +72,20 @@ class Settings:
         self._check("beta", self.beta, 0.0, math.inf)
         self._check("epsilon", self.epsilon, 1e-12, math.inf, ": with 0, what is learned well is never drawn again")
         self._check("max_priority_decay", self.max_priority_decay, 1e-6, 1.0)
+        self._check_least_priority()
         if self.fanout not in _FANOUTS:
             raise ValueError(f"fanout is {self.fanout!r}; choose one of {', '.join(map(str, _FANOUTS))}")
         if self.weights not in get_args(WeightNormalisation):
             raise ValueError(f"weights is {self.weights!r}; choose 'batch', 'global' or 'none'")
         self._check_fields()
+
+    def _check_least_priority(self) -> None:
+        # Between the tree's limits: float32's least normal number and 2^64.
+        if not self.uniform and not -126 <= self.alpha * math.log2(self.epsilon) <= 64:
+            raise ValueError(
+                f"epsilon is {self.epsilon!r} and alpha {self.alpha!r}; epsilon ** alpha, the priority of an error of "
+                "0, must be about 1e-38 to 1e19: give another epsilon, or a smaller alpha"
+            )
 
     def _check_fields(self) -> None:
         all_fields = fields_of(self.specs)
