@@ -77,21 +77,26 @@ struct Pooled {
 };
 
 struct PyReplayRing {
-    PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed)
+    PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed,
+                 bool is_shared)
         : memory(std::move(held)),
           ring(core),
           fields(std::move(all)),
           stream(envs, core.lookahead()),
           seed(first_seed),
+          shared(is_shared),
           fork(forks) {
         begin_stream();
     }
 
     void begin_stream() noexcept { own_seed = Random{seed, ring.next_stream()}.bits(); }
 
-    // With the GIL.
+    // With the GIL. Raises ValueError in a forked child that has but a copy.
     void notice_fork() {
         if (fork == forks) return;
+        if (!shared)
+            raise_value_error("this replay is of one process, and a forked child's copy is another; make it without "
+                              "shared=False, or in the child");
         fork = forks;
         stream.forget();
         new (&mutex) std::mutex;  // whoever held it is not in this process
@@ -104,6 +109,7 @@ struct PyReplayRing {
     ReplayRing::Stream stream;
     std::mutex mutex;  // of the stream
     std::uint64_t seed, own_seed = 0, calls = 0;
+    bool shared;  // with forked children
     std::uint64_t fork;
     std::vector<std::shared_ptr<Pooled>> pool;  // the one made last at the end
 
@@ -133,7 +139,7 @@ RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields,
 
 void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, const std::vector<FieldTuple>& fields,
                bool linked, int reward, std::int64_t n_step, double discount, int fanout, bool minimum,
-               std::int64_t num_envs, std::uint64_t seed, bool create) {
+               std::int64_t num_envs, std::uint64_t seed, bool shared, bool create) {
     Buffer buffer(memory, "memory", true);
     const RingShape shape = shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum);
     const auto size = static_cast<std::size_t>(buffer.nbytes());
@@ -144,7 +150,7 @@ void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, con
     for (std::size_t i = 0; i < fields.size(); ++i)
         columns.push_back({std::get<0>(fields[i]), static_cast<std::int64_t>(shape.fields[i].bytes),
                            1 + static_cast<int>(std::get<1>(fields[i]).size())});
-    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed);
+    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed, shared);
 }
 
 void configure(PyReplayRing& self, double alpha, double epsilon, double decay, const std::string& weights,
@@ -273,6 +279,7 @@ nb::object sample(PyReplayRing& self, std::int64_t count, double beta) {
 }
 
 std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle values_array, bool are_priorities) {
+    self.notice_fork();
     Column tickets, values;
     if (!tickets.take(tickets_array, "l", 8, 1, -1)) return -1;
     const std::int64_t n = tickets.rows();
@@ -307,6 +314,7 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
         raise_value_error("these are no priorities of a replay");
+    self.notice_fork();
     without_gil([&] { self.ring.restore(given, priorities.data<float>(), maximum); });
 }
 
@@ -317,7 +325,7 @@ void bind_replay_ring(nb::module_& m) {
     nb::class_<PyReplayRing>(m, "ReplayRing")
         .def("__init__", &construct, nb::arg("memory"), nb::kw_only(), nb::arg("capacity"), nb::arg("fields"),
              nb::arg("linked"), nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"),
-             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("create"))
+             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("shared"), nb::arg("create"))
         .def_static(
             "nbytes",
             [](std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward, std::int64_t n_step,

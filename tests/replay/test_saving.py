@@ -164,6 +164,7 @@ def _add_forever(replay):
         ({"fields": {**FIELDS, "action": ((), "int32")}}, "fields"),
         ({"fields": {**{("act" if k == "action" else k): v for k, v in FIELDS.items()}}}, "fields"),
         ({"discount": 0.9}, "discount"),
+        ({"weights": "global"}, "weights"),
     ],
 )
 def test_a_copy_of_another_replay_is_refused(tmp_path, changes, difference):
@@ -262,6 +263,8 @@ def test_what_is_no_replay_is_not_opened(tmp_path):
         PrioritizedReplay.open(tmp_path / "odd")
     replay = make(path=tmp_path / "short")
     del replay
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for the file replay; make it"):
+        make(path=tmp_path / "nowhere" / "replay")
     with open(tmp_path / "short", "r+b") as file:
         file.truncate(70_000)
     with pytest.raises(OSError, match="70000 bytes"):

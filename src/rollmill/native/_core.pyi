@@ -381,6 +381,7 @@ class ReplayRing:
         minimum: Whether the tree keeps the least priority.
         num_envs: Environments whose steps this object adds.
         seed: Of the draws; each object, and each child process, draws from a stream of its own.
+        shared: Whether a forked child has the same memory. If not, what it calls raises ValueError.
         create: Whether to write an empty ring (one process, before the others attach) or to attach to the one there.
 
     Raises:
@@ -401,6 +402,7 @@ class ReplayRing:
         minimum: bool,
         num_envs: int,
         seed: int,
+        shared: bool,
         create: bool,
     ) -> None: ...
     @staticmethod

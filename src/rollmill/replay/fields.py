@@ -84,13 +84,16 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
         name: For messages.
         value: An array, or what ``numpy.asarray`` makes one of. Without the first axis it is one row.
         shape: Of a row.
-        dtype: Converted to where that keeps the kind of number (float64 to float32, int32 to int64).
+        dtype: Converted to where that keeps the kind of number (float64 to float32, int32 to int64) and all fit.
         rows: How many there must be; None for any number.
 
     Raises:
-        ValueError: The shape or the dtype is another.
+        ValueError: The shape or the dtype is another, a number is out of the dtype's range, or this is no array.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients or of a device
+        raise ValueError(f"{name} cannot be read as an array: {error}") from error
     if array.shape == shape and rows in (None, 1):
         array = array[None]
     if array.shape[1:] != shape or array.ndim != 1 + len(shape) or (rows is not None and len(array) != rows):
@@ -98,4 +101,20 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
         raise ValueError(f"{name} has shape {list(array.shape)}; give [{expected}]")
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(f"{name} has dtype {array.dtype}, which is not converted to {dtype}; give {dtype}")
-    return np.ascontiguousarray(array, dtype)
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, dtype)
+    if not np.can_cast(array.dtype, dtype, "safe"):
+        _check_fit(name, array, converted)
+    return converted
+
+
+def _check_fit(name: str, array: NDArray[Any], converted: NDArray[Any]) -> None:
+    """Raises ValueError for integers that wrapped and numbers that became infinite; precision may go."""
+    is_float = converted.dtype.kind == "f"
+    lost = np.isinf(converted) & np.isfinite(array) if is_float else converted != array
+    if lost.any():
+        limits = np.finfo(converted.dtype) if is_float else np.iinfo(converted.dtype)
+        raise ValueError(
+            f"{name} has {array[lost][0]}, which does not fit {converted.dtype}; give {limits.min} to {limits.max}, "
+            "or make the field wider"
+        )

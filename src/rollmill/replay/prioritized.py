@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from multiprocessing.context import get_spawning_popen
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,9 +67,10 @@ class PrioritizedReplay:
         next_of: Fields of which batches have the next one too. By default ``("obs",)``, with all that is nested in it;
             no field if there is no such or a field ``next_obs``.
         fanout: K of the sum tree; 16 fills a cache line.
-        path: A new file to keep everything in, instead of memory; :meth:`open` finds it again.
+        path: A new file to keep everything in, in a folder that is there, instead of memory; :meth:`open` finds it
+            again.
         shared: Whether other processes can have it, too. Without that, sampling from a large replay is faster
-            (``memory`` says why); threads share it either way.
+            (``memory`` says why), and forked children refuse theirs; threads share it either way. A file is shared.
         seed: Of the draws. Each view and each process draws from a stream of its own.
 
     Attributes:
@@ -82,6 +84,7 @@ class PrioritizedReplay:
         rollmill.runtime.arena.NotEnoughMemory: There is not as much memory.
         rollmill.runtime.arena.NotEnoughDisk: There is not as much room for ``path``.
         FileExistsError: There is a file ``path``.
+        FileNotFoundError: There is no folder for it.
 
     Example:
         >>> replay = PrioritizedReplay(1000, {"obs": ((4,), "float32"), "reward": ((), "float32")}, num_envs=2)
@@ -141,6 +144,8 @@ class PrioritizedReplay:
         layout = layout_of(settings)
         arena: Memory
         if path is not None:
+            if not shared:
+                raise ValueError(f"path is {path!r} and shared False; what is in a file is shared, so leave one out")
             arena = create_file(layout, Path(path))
         else:
             arena = shared_memory(layout) if shared else PrivateMemory(layout)
@@ -151,7 +156,12 @@ class PrioritizedReplay:
         self._arena = arena
         self._settings = settings
         self._ring = ReplayRing(
-            arena["ring"], **settings.geometry(), num_envs=settings.num_envs, seed=settings.seed, create=create
+            arena["ring"],
+            **settings.geometry(),
+            num_envs=settings.num_envs,
+            seed=settings.seed,
+            shared=not isinstance(arena, PrivateMemory),
+            create=create,
         )
         self._ring.configure(
             alpha=0.0 if settings.uniform else float(settings.alpha),
@@ -175,7 +185,18 @@ class PrioritizedReplay:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only for a child process that is being started: the memory goes as a descriptor."""
+        if not isinstance(self._arena, PrivateMemory) and get_spawning_popen() is None:
+            raise ValueError(
+                "a replay is sent only as an argument of multiprocessing.Process, to a child that is being started; "
+                "save writes a copy"
+            )
         return _attached, (type(self), self._arena, self._settings)
+
+    def __copy__(self) -> NoReturn:
+        raise ValueError("a replay is not copied; view gives another object for the same memory, save writes a copy")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:

@@ -59,12 +59,15 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
 
     Raises:
         FileExistsError: There is one.
+        FileNotFoundError: There is no folder for it.
         rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
     """
     if path.exists():
         raise FileExistsError(
             f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
         )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for the file {path.name}; make it, or name another")
     arena = Arena.create_file(layout, path)
     _write_boot(arena)
     return arena
@@ -84,7 +87,7 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
         settings = Settings.from_json(file.read(_SETTINGS_BYTES)[len(_MAGIC) :].rstrip(b"\0").decode())
         arena = Arena.open_file(layout_of(settings), path)
         if arena["boot"].tobytes().rstrip(b"\0") != boot_id().encode():
-            ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, create=False)
+            ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, shared=True, create=False)
             if not ring.is_flushed:
                 arena.close()
                 raise ValueError(
