@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened"]
+__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened", "observations_of", "spread"]
 
 # Name -> (shape of one transition's, dtype), or more of these: "a" with "b" in it is called "a/b".
 FieldSpecs: TypeAlias = Mapping[str, "tuple[int | Sequence[int], DTypeLike] | FieldSpecs"]
@@ -75,6 +75,21 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
     if not fields:
         raise ValueError("fields is empty; say what a transition is made of, such as {'obs': ((8,), 'float32')}")
     return tuple(fields)
+
+
+def observations_of(specs: Mapping[str, Any]) -> list[str]:
+    """What ``next_of`` is unless it is given."""
+    if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
+        return []
+    return [name for name in specs if name == "obs" or name.startswith("obs/")]
+
+
+def spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
+    """The names, with all that is nested in one instead of it."""
+    if isinstance(next_of, str):
+        raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
+    names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
+    return [field for fields in names for field in fields]
 
 
 def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int | None) -> NDArray[Any]:

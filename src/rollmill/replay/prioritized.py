@@ -7,22 +7,22 @@ converted where they must be, and complained about.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.context import get_spawning_popen
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, NoReturn, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rollmill.native import ReplayRing
-from rollmill.replay.batch import Batch
-from rollmill.replay.fields import FieldSpecs, array_of, fields_of, flattened
+from rollmill.replay.arguments import Arguments
+from rollmill.replay.batch import Batch, new_batch
+from rollmill.replay.fields import FieldSpecs, array_of, fields_of, observations_of, spread
 from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
 from rollmill.replay.saving import create_file, flush, layout_of, load, open_file, save, write_settings
-from rollmill.replay.settings import FLAGS, Settings, WeightNormalisation
+from rollmill.replay.settings import Settings, WeightNormalisation
 
 __all__ = ["PrioritizedReplay"]
 
@@ -137,7 +137,7 @@ class PrioritizedReplay:
             max_priority_decay=max_priority_decay,
             stratified=stratified,
             uniform=uniform,
-            next_of=_observations_of(specs) if next_of is None else _spread(next_of, specs),
+            next_of=observations_of(specs) if next_of is None else spread(next_of, specs),
             fanout=fanout,
             seed=seed,
         )
@@ -176,11 +176,9 @@ class PrioritizedReplay:
         self.beta = float(settings.beta)
         self._is_linked = settings.is_linked
         self._is_uniform = settings.uniform
-        names = [field.name for field in self.fields]
-        self._take = _taker(names)
-        self._next_names = [f"next_{name}" for name in names if name in settings.next_of]
-        self._take_next = _taker(self._next_names)
-        self._num_given = len(names) + (len(self._next_names) + 1 if self._is_linked else 0)
+        self._arguments = Arguments(settings)
+        self._take, self._take_next = self._arguments.take, self._arguments.take_next
+        self._num_given = self._arguments.count
         self._sample, self._update = self._ring.sample, self._ring.update
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -264,44 +262,9 @@ class PrioritizedReplay:
         self._add_converted(arrays)
 
     def _add_converted(self, arrays: Mapping[str, Any]) -> None:
-        """Any arrays will do that can be meant."""
-        given = {name: value for name, value in flattened(arrays).items() if value is not None}
-        rows = self.num_envs if self._is_linked else None
-        missing = [field.name for field in self.fields if field.name not in given]
-        if self._is_linked:
-            missing += [name for name in (*self._next_names, "terminated") if name not in given]
-        if missing:
-            raise ValueError(f"add was not given {', '.join(missing)}; it takes {self._signature()}")
-        columns = []
-        for field in self.fields:
-            column = array_of(field.name, given.pop(field.name), field.shape, field.dtype, rows)
-            rows = len(column)
-            columns.append(column)
-        followers = [
-            array_of(f"next_{field.name}", given.pop(f"next_{field.name}"), field.shape, field.dtype, rows)
-            for field in self.fields
-            if f"next_{field.name}" in self._next_names
-        ]
-        flags = {
-            name: array_of(name, given.pop(name), (), np.dtype(bool), rows)
-            for name in (FLAGS if self._is_linked else ())
-            if name in given
-        }
-        if given:
-            raise ValueError(f"add does not know {', '.join(given)}; it takes {self._signature()}")
-        if self._is_linked:
-            added = self._ring.add_step(
-                tuple(columns), tuple(followers), flags["terminated"], flags.get("truncated"), flags.get("valid")
-            )
-        else:
-            added = self._ring.add(tuple(columns))
+        converted = self._arguments.converted(arrays)
+        added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
         assert added >= 0
-
-    def _signature(self) -> str:
-        names = [field.name for field in self.fields] + self._next_names
-        return ", ".join(
-            names + (["terminated", "truncated (optional)", "valid (optional)"] if self._is_linked else [])
-        )
 
     def sample(self, batch_size: int, beta: float | None = None) -> Batch:
         """Draws transitions, each with probability ``p / sum p``, with replacement.
@@ -346,36 +309,7 @@ class PrioritizedReplay:
         """Makes arrays to draw into."""
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
-        tickets, weights = np.empty(size, np.int64), np.empty(size, np.float32)
-        columns: list[NDArray[Any] | None] = []
-        followers: list[NDArray[Any] | None] = []
-        arrays: dict[str, NDArray[Any]] = {}
-        for field in self.fields:
-            is_return = self._is_linked and field.name == "reward"
-            columns.append(None if is_return else np.empty((size, *field.shape), field.dtype))
-            has_next = f"next_{field.name}" in self._next_names
-            followers.append(np.empty((size, *field.shape), field.dtype) if has_next else None)
-            if (column := columns[-1]) is not None:
-                arrays[field.name] = column
-            if (follower := followers[-1]) is not None:
-                arrays[f"next_{field.name}"] = follower
-        if self._is_linked:
-            arrays |= {
-                "reward": np.empty(size, np.float32),
-                "discount": np.empty(size, np.float32),
-                "terminated": np.empty(size, np.bool_),
-            }
-        self._ring.adopt(
-            Batch(tickets, weights, arrays),
-            [arrays],
-            tickets,
-            weights,
-            arrays["reward"] if self._is_linked else None,
-            arrays.get("discount") if self._is_linked else None,
-            arrays.get("terminated") if self._is_linked else None,
-            tuple(columns),
-            tuple(followers),
-        )
+        self._ring.adopt(*new_batch(size, self._settings))
 
     def update_priorities(
         self, batch: Batch | ArrayLike, td_errors: ArrayLike | None = None, *, priorities: ArrayLike | None = None
@@ -469,24 +403,3 @@ def _attached(cls: type[PrioritizedReplay], arena: Memory, settings: Settings) -
     replay = cls.__new__(cls)
     replay._attach(arena, settings)
     return replay
-
-
-def _observations_of(specs: Mapping[str, Any]) -> list[str]:
-    if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
-        return []
-    return [name for name in specs if name == "obs" or name.startswith("obs/")]
-
-
-def _spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
-    """The names, with all that is nested in one instead of it."""
-    if isinstance(next_of, str):
-        raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
-    names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
-    return [field for fields in names for field in fields]
-
-
-def _taker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """What takes these entries out of a mapping, as a tuple."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda arrays: tuple(arrays[name] for name in names)
