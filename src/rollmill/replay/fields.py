@@ -130,6 +130,5 @@ def _check_fit(name: str, array: NDArray[Any], converted: NDArray[Any]) -> None:
     if lost.any():
         limits = np.finfo(converted.dtype) if is_float else np.iinfo(converted.dtype)
         raise ValueError(
-            f"{name} has {array[lost][0]}, which does not fit {converted.dtype}; give {limits.min} to {limits.max}, "
-            "or make the field wider"
+            f"{name} has {array[lost][0]}, which does not fit {converted.dtype}; give {limits.min} to {limits.max}"
         )
