@@ -2,7 +2,6 @@
 // converts or complains, so that the fast way checks little.
 #include "core/replay_ring.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -18,7 +17,7 @@
 #include <vector>
 
 #include "bindings/buffers.h"
-#include "core/powers.h"
+#include "bindings/priorities.h"
 
 namespace rollmill {
 namespace {
@@ -78,21 +77,26 @@ struct Pooled {
 };
 
 struct PyReplayRing {
-    PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed)
+    PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed,
+                 bool is_shared)
         : memory(std::move(held)),
           ring(core),
           fields(std::move(all)),
           stream(envs, core.lookahead()),
           seed(first_seed),
+          shared(is_shared),
           fork(forks) {
         begin_stream();
     }
 
     void begin_stream() noexcept { own_seed = Random{seed, ring.next_stream()}.bits(); }
 
-    // With the GIL.
+    // With the GIL. Raises ValueError in a forked child that has but a copy.
     void notice_fork() {
         if (fork == forks) return;
+        if (!shared)
+            raise_value_error("this replay is of one process, and a forked child's copy is another; make it without "
+                              "shared=False, or in the child");
         fork = forks;
         stream.forget();
         new (&mutex) std::mutex;  // whoever held it is not in this process
@@ -105,14 +109,15 @@ struct PyReplayRing {
     ReplayRing::Stream stream;
     std::mutex mutex;  // of the stream
     std::uint64_t seed, own_seed = 0, calls = 0;
+    bool shared;  // with forked children
     std::uint64_t fork;
     std::vector<std::shared_ptr<Pooled>> pool;  // the one made last at the end
 
     ReplayRing::DrawRule rule;
-    double alpha = 0.6, epsilon = 1e-6, decay = 1.0;
+    PriorityRule priorities;
+    double decay = 1.0;
+    float least_priority = 0.0f;
 };
-
-std::string text(double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); }
 
 RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward,
                    std::int64_t n_step, double discount, int fanout, bool minimum) {
@@ -134,7 +139,7 @@ RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields,
 
 void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, const std::vector<FieldTuple>& fields,
                bool linked, int reward, std::int64_t n_step, double discount, int fanout, bool minimum,
-               std::int64_t num_envs, std::uint64_t seed, bool create) {
+               std::int64_t num_envs, std::uint64_t seed, bool shared, bool create) {
     Buffer buffer(memory, "memory", true);
     const RingShape shape = shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum);
     const auto size = static_cast<std::size_t>(buffer.nbytes());
@@ -145,20 +150,16 @@ void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, con
     for (std::size_t i = 0; i < fields.size(); ++i)
         columns.push_back({std::get<0>(fields[i]), static_cast<std::int64_t>(shape.fields[i].bytes),
                            1 + static_cast<int>(std::get<1>(fields[i]).size())});
-    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed);
+    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed, shared);
 }
 
 void configure(PyReplayRing& self, double alpha, double epsilon, double decay, const std::string& weights,
                bool stratified) {
-    self.alpha = alpha;
-    self.epsilon = epsilon;
+    self.priorities = {.alpha = alpha, .epsilon = epsilon};
+    self.least_priority = self.priorities.least();
     self.decay = decay;
     self.rule.stratified = stratified;
-    if (weights == "ones") self.rule.weights = ReplayRing::Weights::ones;
-    else if (weights == "batch") self.rule.weights = ReplayRing::Weights::batch;
-    else if (weights == "global") self.rule.weights = ReplayRing::Weights::everything;
-    else if (weights == "none") self.rule.weights = ReplayRing::Weights::none;
-    else raise_value_error("weights is '" + weights + "'; allowed: 'ones', 'batch', 'global', 'none'");
+    self.rule.weights = weights_named(weights);
 }
 
 // Appends the memory of these arrays, one for each field, or for each that has a next (null for the others); false if one
@@ -278,28 +279,32 @@ nb::object sample(PyReplayRing& self, std::int64_t count, double beta) {
 }
 
 std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle values_array, bool are_priorities) {
+    self.notice_fork();
     Column tickets, values;
     if (!tickets.take(tickets_array, "l", 8, 1, -1)) return -1;
     const std::int64_t n = tickets.rows();
     if (!values.take(values_array, "f", 4, 1, n)) return -1;
     const auto* value = reinterpret_cast<const float*>(values.data());
-    std::vector<float> priorities(static_cast<std::size_t>(n));
-    if (are_priorities)
-        std::copy(value, value + n, priorities.begin());
-    else
-        powers(value, n, {.offset = self.epsilon, .exponent = self.alpha}, priorities.data());
-    for (std::int64_t i = 0; i < n; ++i) {
-        const float priority = priorities[static_cast<std::size_t>(i)];
-        if (std::isfinite(value[i]) && priority > 0.0f && priority <= SumTree::largest_priority) continue;
-        raise_value_error(std::string(are_priorities ? "priorities[" : "td_errors[") + std::to_string(i) + "] is " +
-                          text(static_cast<double>(value[i])) +
-                          (are_priorities ? "; a priority must be above 0 and at most 2^64"
-                                          : " and gives the priority " + text(static_cast<double>(priority)) +
-                                                "; errors must be finite, and priorities above 0 and at most 2^64") +
-                          ". Nothing was updated; look for a loss that diverges");
+    std::vector<float> priorities;
+    if (are_priorities) {
+        for (std::int64_t i = 0; i < n; ++i)
+            if (!(value[i] > 0.0f && value[i] <= SumTree::largest_priority))
+                raise_value_error("priorities[" + std::to_string(i) + "] is " + text(static_cast<double>(value[i])) +
+                                  "; a priority must be above 0 and at most 2^64. Nothing was updated");
+    } else {
+        priorities = checked_priorities(value, n, self.priorities);
+        value = priorities.data();
     }
     const nb::gil_scoped_release released;
-    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), priorities.data(), n, self.decay);
+    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), value, n, self.decay,
+                            self.least_priority);
+}
+
+// Whatever waits for a lock, or looks at every row.
+template <class Work>
+auto without_gil(Work&& work) {
+    const nb::gil_scoped_release released;
+    return work();
 }
 
 void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array, float maximum) {
@@ -309,8 +314,8 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
         raise_value_error("these are no priorities of a replay");
-    self.stream.forget();
-    self.ring.restore(given, priorities.data<float>(), maximum);
+    self.notice_fork();
+    without_gil([&] { self.ring.restore(given, priorities.data<float>(), maximum); });
 }
 
 }  // namespace
@@ -320,7 +325,7 @@ void bind_replay_ring(nb::module_& m) {
     nb::class_<PyReplayRing>(m, "ReplayRing")
         .def("__init__", &construct, nb::arg("memory"), nb::kw_only(), nb::arg("capacity"), nb::arg("fields"),
              nb::arg("linked"), nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"),
-             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("create"))
+             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("shared"), nb::arg("create"))
         .def_static(
             "nbytes",
             [](std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward, std::int64_t n_step,
@@ -342,20 +347,25 @@ void bind_replay_ring(nb::module_& m) {
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
+        .def("flush", [](PyReplayRing& self) { without_gil([&] { self.ring.flush(); }); })
+        .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
+        .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",
              [](PyReplayRing& self, nb::handle out_array) {
                  const Buffer out(out_array, "out", true);
                  if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
                      raise_value_error("out must be a float32 array with an entry for each row");
-                 auto held = self.ring.tree().hold();
-                 for (std::int64_t i = 0; i < out.shape(0); ++i) out.data<float>()[i] = self.ring.tree().priority(i);
-                 return std::make_pair(self.ring.given(), static_cast<double>(held.maximum()));
+                 const auto copied = without_gil([&] { return self.ring.copy_priorities(out.data<float>()); });
+                 return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
              }, nb::arg("out"))
-        .def("verify", [](PyReplayRing& self) { return self.ring.tree().hold().verify(); })
+        .def("verify",
+             [](PyReplayRing& self) { return without_gil([&] { return self.ring.tree().hold().verify(); }); })
         .def_prop_ro("given", [](const PyReplayRing& self) { return self.ring.given(); })
-        .def_prop_ro("live", [](PyReplayRing& self) { return self.ring.live(); })
+        .def_prop_ro("live", [](PyReplayRing& self) { return without_gil([&] { return self.ring.live(); }); })
         .def_prop_ro("max_priority",
-                     [](PyReplayRing& self) { return static_cast<double>(self.ring.tree().hold().maximum()); })
+                     [](PyReplayRing& self) {
+                         return without_gil([&] { return static_cast<double>(self.ring.tree().hold().maximum()); });
+                     })
         .def_prop_ro("lookahead", [](const PyReplayRing& self) { return self.ring.lookahead(); })
         .def_prop_ro("stride", [](const PyReplayRing& self) { return self.ring.stride(); })
         .def_prop_ro("records_at", [](const PyReplayRing& self) {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bindings/buffers.h"
-#include "core/powers.h"
+#include "bindings/priorities.h"
 
 namespace rollmill {
 namespace {
@@ -140,29 +140,6 @@ Buffer witness_array(nb::handle object, bool writable, std::int64_t count) {
     return buffer;
 }
 
-enum class Weights { ones, batch, everything, none };
-
-Weights weights_named(const std::string& name) {
-    if (name == "ones") return Weights::ones;
-    if (name == "batch") return Weights::batch;
-    if (name == "global") return Weights::everything;
-    if (name == "none") return Weights::none;
-    raise_value_error("weights is '" + name + "'; allowed: 'ones', 'batch', 'global', 'none'");
-}
-
-// Priorities, in place, become importance weights.
-void weigh(float* priorities, std::int64_t n, Weights kind, double beta, const ReplaySlots::Look& look,
-           std::int64_t num_items) {
-    if (kind == Weights::ones) {
-        std::fill(priorities, priorities + n, 1.0f);
-        return;
-    }
-    double scale = static_cast<double>(num_items) / look.total;
-    if (kind == Weights::everything) scale = 1.0 / look.minimum;
-    if (kind == Weights::batch) scale = 1.0 / static_cast<double>(*std::min_element(priorities, priorities + n));
-    powers(priorities, n, {.scale = scale, .exponent = -beta}, priorities);
-}
-
 Buffer random_state(nb::handle object) {
     Buffer random(object, "random", true);
     if (random.nbytes() != sizeof(Random) || random.itemsize() != 8)
@@ -199,7 +176,7 @@ bool draw(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, n
                           discount.data<float>(), seen.data<std::int64_t>()},
                          &look))
         return false;
-    weigh(weight.data<float>(), n, kind, beta, look, num_items);
+    weigh(weight.data<float>(), n, kind, beta, {look.total, look.minimum, num_items}, weight.data<float>());
     return true;
 }
 
@@ -237,7 +214,7 @@ bool draw_windows(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_
                                   seen.data<std::int64_t>()},
                                  &look))
         return false;
-    weigh(weight.data<float>(), n, kind, beta, look, num_items);
+    weigh(weight.data<float>(), n, kind, beta, {look.total, look.minimum, num_items}, weight.data<float>());
     return true;
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "bindings/buffers.h"
-#include "core/powers.h"
+#include "bindings/priorities.h"
 
 namespace rollmill {
 namespace {
@@ -20,8 +20,6 @@ struct PySumTree {
     Buffer memory;
     SumTree tree;
 };
-
-std::string text(double value) { return nb::cast<std::string>(nb::repr(nb::float_(value))); }
 
 Buffer float32_array(nb::handle object, const char* name, bool writable) {
     Buffer buffer(object, name, writable);
@@ -93,23 +91,6 @@ void fill(PySumTree& self, std::int64_t first, std::int64_t count, std::optional
     with_lock(self, [&](auto& held) { held.fill(first, count, priority ? *priority : held.maximum()); });
 }
 
-std::vector<float> priorities_of_errors(const Buffer& errors, double alpha, double epsilon) {
-    check_finite(alpha, 0.0, "alpha");
-    check_finite(epsilon, 0.0, "epsilon");
-    const auto* error = errors.data<float>();
-    std::vector<float> priorities(static_cast<std::size_t>(errors.shape(0)));
-    powers(error, errors.shape(0), {.offset = epsilon, .exponent = alpha}, priorities.data());
-    for (std::int64_t i = 0; i < errors.shape(0); ++i) {
-        const float priority = priorities[static_cast<std::size_t>(i)];
-        if (std::isfinite(error[i]) && first_invalid_priority(&priority, 1) < 0) continue;
-        raise_value_error("td_errors[" + std::to_string(i) + "] is " + text(static_cast<double>(error[i])) +
-                          " and gives the priority " + text(static_cast<double>(priority)) +
-                          "; errors must be finite, priorities 0 to 2^64. Nothing was updated; look for a loss that "
-                          "diverges");
-    }
-    return priorities;
-}
-
 std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_errors_array, double alpha, double epsilon,
                     double decay, nb::handle generations_array, nb::handle current_array,
                     std::int64_t rows_per_generation) {
@@ -122,10 +103,13 @@ std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_erro
         raise_value_error("decay is " + text(decay) + "; it must be above 0 and at most 1 (no decay)");
     if (generations_array.is_none() != current_array.is_none())
         raise_value_error("generations and current_generations go together; give both or neither");
-    const std::vector<float> priorities = priorities_of_errors(td_errors, alpha, epsilon);
+    check_finite(alpha, 0.0, "alpha");
+    check_finite(epsilon, 0.0, "epsilon");
+    const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
+    const std::vector<float> priorities = checked_priorities(td_errors.data<float>(), n, rule);
     const auto run = [&](auto&& write) {
         return with_lock(self, [&](auto& held) {
-            if (decay < 1.0) held.set_maximum(static_cast<float>(held.maximum() * decay));
+            held.decay_maximum(decay, rule.least());
             return write(held);
         });
     };
@@ -147,21 +131,11 @@ std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_erro
     });
 }
 
-enum class Normalise { batch, everything, none };
-
-Normalise normalise_named(const std::string& name) {
-    if (name == "batch") return Normalise::batch;
-    if (name == "global") return Normalise::everything;
-    if (name == "none") return Normalise::none;
+Weights normalise_named(const std::string& name) {
+    if (name == "batch") return Weights::batch;
+    if (name == "global") return Weights::everything;
+    if (name == "none") return Weights::none;
     raise_value_error("normalise is '" + name + "'; allowed: 'batch', 'global', 'none'");
-}
-
-// What the weights (scale * P)^-beta are scaled by. Dividing them by their greatest is dividing P by the least.
-double weight_scale(Normalise normalise, const Buffer& priorities, double least, double total, std::int64_t num_items) {
-    if (normalise == Normalise::none) return static_cast<double>(num_items) / total;
-    if (normalise == Normalise::everything) return 1.0 / least;
-    const auto* p = priorities.data<float>();
-    return 1.0 / static_cast<double>(*std::min_element(p, p + priorities.shape(0)));
 }
 
 double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array, nb::handle priorities_array,
@@ -176,14 +150,14 @@ double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array,
     const std::int64_t n = leaves.shape(0);
     check_length(priorities, "priorities", n, "leaves");
     std::optional<Buffer> weights;
-    const Normalise normalise = normalise_named(normalise_name);
+    const Weights normalise = normalise_named(normalise_name);
     if (!weights_array.is_none()) {
         weights.emplace(float32_array(weights_array, "weights", true));
         check_length(*weights, "weights", n, "leaves");
         check_finite(beta, 0.0, "beta");
-        if (normalise == Normalise::everything && !self.tree.has_minimum())
+        if (normalise == Weights::everything && !self.tree.has_minimum())
             raise_value_error("normalise is 'global'; that needs a tree created with minimum=True");
-        if (normalise == Normalise::none && num_items.value_or(0) < 1)
+        if (normalise == Weights::none && num_items.value_or(0) < 1)
             raise_value_error("num_items is " + (num_items ? std::to_string(*num_items) : "None") +
                               "; normalise='none' needs the number of items N >= 1 of the weights (N P / total)^-beta");
     }
@@ -198,9 +172,8 @@ double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array,
         if (self.tree.has_minimum()) least = static_cast<double>(held.minimum());
     }
     if (weights && n > 0)
-        powers(priorities.data<float>(), n,
-               {.scale = weight_scale(normalise, priorities, least, total, num_items.value_or(0)), .exponent = -beta},
-               weights->data<float>());
+        weigh(priorities.data<float>(), n, normalise, beta, {total, least, num_items.value_or(0)},
+              weights->data<float>());
     return total;
 }
 

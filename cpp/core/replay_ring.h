@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/priorities.h"
 #include "core/sum_tree.h"
 
 namespace rollmill {
@@ -47,8 +48,6 @@ struct RingShape {
 class ReplayRing {
    public:
     static constexpr std::int64_t max_n_step = 1024;
-
-    enum class Weights { ones, batch, everything, none };  // (P / least of batch)^-beta, of all; (N P / total)^-beta
 
     struct DrawRule {
         double beta = 0.0;
@@ -75,6 +74,13 @@ class ReplayRing {
         const std::uint8_t* terminated;
         const std::uint8_t* truncated;  // null: none
         const std::uint8_t* valid;      // null: all. The others are left out, and what waited for them is never drawn.
+    };
+
+    // What priorities were copied from: not one moment, but what has a ticket below given_before had its priority at some
+    // moment between, and the rows that it needs have tickets below given_after.
+    struct Copied {
+        std::int64_t given_before, given_after;
+        float maximum;
     };
 
     // Where each of some environments stands: belongs to the one thread that adds their steps.
@@ -136,13 +142,27 @@ class ReplayRing {
     // there is nothing to draw.
     bool sample(Random& random, const DrawRule& rule, const Batch& batch);
 
-    // New priorities, valid ones, for those of the tickets whose transitions are there; `decay` goes to the maximum
-    // before. Returns how many were not there. O(n log capacity).
-    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay);
+    // New priorities, valid ones, for those of the tickets whose transitions are there; before, the maximum decays, not
+    // below `least`. Returns how many were not there. O(n log capacity).
+    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay, float least);
+
+    // Copies the priorities [capacity], in blocks between which others go on.
+    Copied copy_priorities(float* out);
+
+    // Brings the memory, which is mapped from a file, to the disk, and says so there; keeps others waiting for that. Whoever
+    // changes something next first takes that back, on the disk too: pages reach it in any order. What is written without
+    // the tree's lock has priority zero until then. Throws std::system_error.
+    void flush();
+    bool is_flushed() const noexcept;
 
     // --- Alone with the ring: what a file held.
 
-    // Says that so many tickets were given out and that rows have these priorities [capacity].
+    // Lets go of locks whose holders are of another boot, of a ring that was flushed last.
+    void free_locks();
+
+    // Says what the rows are worth [capacity] of a ring that had given out so many tickets. Their tickets are moved on by
+    // whole laps, above all that this one has given out: those, and whoever still waits for steps to follow them, stand for
+    // nothing any more.
     void restore(std::int64_t given, const float* priorities, float maximum);
 
    private:
@@ -162,6 +182,8 @@ class ReplayRing {
         std::int64_t live;
         std::uint64_t counted_at_repair;  // `live` holds for this many repairs of the tree
         std::uint64_t writers_used;
+        std::int64_t restored_from;  // tickets below are of before restore
+        std::uint64_t flushed;  // all of it is on the disk
         alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, or nobody
         Writer writers[max_writers];
     };
@@ -175,6 +197,8 @@ class ReplayRing {
         return records_ + static_cast<std::size_t>(row) * stride_;
     }
     std::int64_t row_of(std::int64_t ticket) const noexcept { return ticket % shape_.capacity; }
+    // The first ticket whose transition may still be there. With the tree's lock held.
+    std::int64_t oldest() const noexcept { return std::max(given() - shape_.capacity, header_->restored_from); }
     // Calls `use(row, count)` for the rows of tickets first .. first + n - 1: two runs where they go round the end.
     template <class Use>
     void for_rows(std::int64_t first, std::int64_t n, Use&& use) const {
@@ -183,6 +207,12 @@ class ReplayRing {
         if (until_end < n) use(0, n - until_end);
     }
     void count_again_after_repair(SumTree::Held& held) noexcept;
+    // Before anything is changed with the lock held.
+    void begin_change(SumTree::Held& held) {
+        if (header_->flushed != 0) [[unlikely]] take_flush_back();
+        count_again_after_repair(held);
+    }
+    void take_flush_back();
     void draw(SumTree::Held& held, Random& random, bool stratified, std::int64_t of, Places& places) noexcept;
     void walk(Places& places, const Batch& batch) const noexcept;
     void copy_out(const Places& places, const Batch& batch) const noexcept;

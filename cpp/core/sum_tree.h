@@ -70,6 +70,9 @@ class SumTree {
     // thread of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
     [[nodiscard]] Held hold(double seconds = max_wait_seconds);
 
+    // Lets go of a lock whose holder is of another boot, of which no kernel knows; who is alone with a tree that is whole.
+    void free_lock() { header_->lock.initialise(); }
+
     // The same operations for who is alone with the tree, or keeps others away by other means.
     Operations without_lock() noexcept;
 
@@ -151,8 +154,10 @@ class SumTree::Operations {
     // The largest priority ever stored (at least 1 unless set), which new items get. O(1).
     float maximum() const noexcept;
 
-    // For example maximum() * decay, before each update, so that one outlier does not rule for ever.
     void set_maximum(float priority) noexcept;
+
+    // Before each update, so that one outlier does not rule for ever; factor <= 1. Not to below `least`.
+    void decay_maximum(double factor, float least) noexcept;
 
     // Recomputes every inner node. O(capacity).
     void rebuild() noexcept;

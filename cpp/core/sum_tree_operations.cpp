@@ -126,6 +126,10 @@ void SumTree::Operations::set_maximum(float priority) noexcept {
     tree_.header_->maximum.store(priority, std::memory_order_relaxed);
 }
 
+void SumTree::Operations::decay_maximum(double factor, float least) noexcept {
+    if (factor < 1.0) set_maximum(std::max(static_cast<float>(maximum() * factor), std::min(maximum(), least)));
+}
+
 bool SumTree::Operations::verify() const noexcept {
     constexpr std::int64_t block = 256;
     float expected[block];

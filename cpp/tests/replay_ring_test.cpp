@@ -98,7 +98,7 @@ struct Drawn {
                                 linked ? nullptr : reinterpret_cast<std::byte*>(narrow.data()),
                                 reinterpret_cast<std::byte*>(bytes.data())};
         std::byte* followers[] = {linked ? reinterpret_cast<std::byte*>(next.data()) : nullptr, nullptr, nullptr};
-        return ring.sample(random, {.beta = 0.4, .weights = ReplayRing::Weights::batch},
+        return ring.sample(random, {.beta = 0.4, .weights = rollmill::Weights::batch},
                            {static_cast<std::int64_t>(tickets.size()), tickets.data(), weights.data(), columns, followers,
                             reward.data(), discount.data(), terminated.data()});
     }
@@ -173,7 +173,7 @@ TEST(replay_ring_never_gives_mixed_transitions) {
                 CHECK(drawn.draw(view, random));
                 drawn.check_tickets();
                 const std::vector<float> priorities(512, static_cast<float>(random.uniform() + 1e-3));
-                view.update(drawn.tickets.data(), priorities.data(), 512, 1.0);
+                view.update(drawn.tickets.data(), priorities.data(), 512, 1.0, 0.0f);
             }
             stop.store(true);
         });
@@ -251,6 +251,21 @@ TEST(replay_ring_attaches_to_what_is_there) {
     bad = tickets_shape(10);
     bad.discount = 2.0;
     CHECK_THROWS(ReplayRing::nbytes(bad));
+}
+
+TEST(locks_of_another_boot_are_let_go_of) {
+    Ring r(tickets_shape(10));
+    add_tickets(r.ring, 0, 10);
+    SharedMemory found(r.memory.size());
+    {
+        const auto held = r.ring.tree().hold();
+        std::memcpy(found.data(), r.memory.data(), found.size());  // what a flush brings to the disk
+    }
+    ReplayRing again = ReplayRing::attach(found.data(), found.size(), tickets_shape(10));
+    CHECK_THROWS(again.tree().hold(0.01));
+    again.free_locks();
+    add_tickets(again, 10, 7);
+    check_whole(again);
 }
 
 TEST(a_killed_writer_of_a_replay_ring_leaves_it_whole) {

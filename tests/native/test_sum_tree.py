@@ -105,6 +105,29 @@ def test_new_items_get_the_largest_priority_so_far() -> None:
     assert tree.max_priority == 7
 
 
+def test_the_largest_priority_does_not_decay_to_nothing() -> None:
+    tree = make_tree(10)
+    for epsilon, least in ((0.25, 0.5), (0.0, 2.0**-126)):
+        for _ in range(9):
+            tree.update(np.array([1]), np.array([1], np.float32), alpha=0.5, epsilon=epsilon, decay=1e-8)
+        tree.update(np.empty(0, np.int64), np.empty(0, np.float32), alpha=0.5, epsilon=epsilon, decay=1e-20)
+        tree.update(np.empty(0, np.int64), np.empty(0, np.float32), alpha=0.5, epsilon=epsilon, decay=1e-20)
+        assert tree.max_priority == least
+    tree.max_priority = 0.125
+    tree.update(np.array([1]), np.array([0], np.float32), alpha=1, epsilon=0.0625, decay=0.9)
+    assert tree.max_priority == np.float32(0.125 * 0.9)
+
+
+def test_an_error_whose_priority_is_too_small_is_refused() -> None:
+    tree = make_tree(10)
+    for error, epsilon in ((1e-30, 0.0), (0.0, 1e-12)):
+        with pytest.raises(
+            ValueError, match=r"td_errors\[0\] is .*Nothing was updated; give a larger epsilon or a small"
+        ):
+            tree.update(np.array([1]), np.array([error], np.float32), alpha=4, epsilon=epsilon)
+    tree.update(np.array([1]), np.array([0], np.float32), alpha=4, epsilon=0)
+
+
 def test_late_updates_leave_alone_what_has_changed_since() -> None:
     tree = make_tree(12)
     current = np.array([5, 6, 7])  # of rows 0..3, 4..7, 8..11

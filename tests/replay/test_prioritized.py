@@ -1,5 +1,7 @@
 """Independent transitions: what comes back, how often, with which weight, and what is refused."""
 
+import copy
+import multiprocessing
 import pickle
 import subprocess
 import sys
@@ -24,6 +26,45 @@ def test_a_private_replay_is_for_one_process():
     assert replay.view().sample(8).tickets.shape == (8,)
     with pytest.raises(ValueError, match="this replay is of one process; make it without shared=False"):
         pickle.dumps(replay)
+
+
+@pytest.mark.parametrize("name", ["add", "sample", "update", "load"])
+def test_a_forked_child_refuses_its_copy_of_a_private_replay(tmp_path, name):
+    replay = filled(shared=False)
+    replay.save(tmp_path / "copy")
+    batch = replay.sample(8)
+    work = {
+        "add": lambda: replay.add(x=[1]),
+        "sample": lambda: replay.sample(8),
+        "update": lambda: replay.update_priorities(batch, np.ones(8, np.float32)),
+        "load": lambda: replay.load(tmp_path / "copy"),
+    }[name]
+    messages = multiprocessing.get_context("fork").SimpleQueue()
+
+    def run():
+        for _ in range(2):
+            with pytest.raises(ValueError, match="this replay is of one process") as caught:
+                work()
+            messages.put(str(caught.value))
+
+    child = multiprocessing.get_context("fork").Process(target=run)
+    child.start()
+    child.join()
+    for _ in range(2):
+        assert not messages.empty()
+        assert "this replay is of one process, and a forked child's copy is another" in messages.get()
+    work()
+
+
+def test_a_replay_is_no_copy_and_is_sent_only_to_a_child_that_is_being_started():
+    for copier in (copy.copy, copy.deepcopy):
+        for replay in (filled(), filled(shared=False)):
+            with pytest.raises(
+                ValueError, match="a replay is not copied; view gives another object for the same memory"
+            ):
+                copier(replay)
+    with pytest.raises(ValueError, match=r"is sent only as an argument of multiprocessing\.Process"):
+        pickle.dumps(filled())
 
 
 @pytest.mark.parametrize("shared", [False, True])
@@ -114,6 +155,16 @@ def test_the_highest_priority_decays():
     for expected in (4.0, 2.0, 1.0):
         replay.update_priorities([1], [0.5])
         assert replay.max_priority == pytest.approx(expected)
+
+
+def test_the_highest_priority_decays_no_lower_than_that_of_an_error_of_0():
+    replay = filled(alpha=0.5, epsilon=1e-4, max_priority_decay=1e-6)
+    for _ in range(10):
+        replay.update_priorities([1000], [1.0])  # late
+    assert replay.max_priority == pytest.approx(1e-2)
+    replay.add(x=np.arange(60))
+    assert len(replay) == 100
+    assert (replay.sample(100, beta=0.5).weights > 0).all()
 
 
 def test_a_late_update_does_nothing():
@@ -244,6 +295,49 @@ def test_what_add_refuses(arguments, message):
     assert len(replay) == 2
 
 
+@pytest.mark.parametrize(
+    ("dtype", "given", "message"),
+    [
+        ("int8", np.array([1, 300]), "x has 300, which does not fit int8; give -128 to 127"),
+        ("int64", np.array([1, 2**63], np.uint64), "x has 9223372036854775808, which does not fit int64"),
+        ("uint8", np.array([256], np.uint16), "x has 256, which does not fit uint8; give 0 to 255"),
+        ("float32", [1.0, -1e300], r"x has -1e\+300, which does not fit float32"),
+        ("float16", np.array([70_000]), "x has 70000, which does not fit float16"),
+        ("float32", [[1.0], [1.0, 2.0]], "x cannot be read as an array"),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(dtype, given, message):
+    replay = PrioritizedReplay(10, {"x": ((), dtype)})
+    with pytest.raises(ValueError, match=message):
+        replay.add(x=given)
+    assert len(replay) == 0
+
+
+def test_numbers_that_fit_are_converted():
+    replay = PrioritizedReplay(10, {"x": ((), "int8"), "y": ((), "float32")})
+    replay.add(x=np.array([-128, 127]), y=np.array([np.inf, 0.1]))
+    replay.add(x=np.empty(0, np.int64), y=np.empty(0))
+    batch = replay.sample(50)
+    assert set(batch["x"].tolist()) == {-128, 127}
+    assert set(batch["y"].tolist()) == {np.inf, float(np.float32(0.1))}
+
+
+def test_errors_may_be_tensors_without_gradients_only():
+    torch = pytest.importorskip("torch")
+    replay = filled()
+    assert replay.update_priorities(replay.sample(4), torch.ones(4)) == 0
+    with pytest.raises(ValueError, match=r"td_errors cannot be read as an array: .*detach\(\)"):
+        replay.update_priorities(replay.sample(4), torch.ones(4, requires_grad=True))
+
+
+def test_numbers_of_numpy_are_taken_for_those_of_python(tmp_path):
+    settings = {"n_step": 2, "discount": 0.5, "alpha": 0.25, "stratified": True, "fanout": 32, "seed": 7}
+    changed = {name: np.array(value)[()] for name, value in settings.items()}
+    replay = PrioritizedReplay(np.int64(100), FIELDS, **changed, beta=np.float32(0.5), path=tmp_path / "replay")
+    again = PrioritizedReplay.open(tmp_path / "replay")
+    assert again._settings == replay._settings == PrioritizedReplay(100, FIELDS, **settings, beta=0.5)._settings
+
+
 def test_more_at_once_than_there_is_room_for_is_refused():
     with pytest.raises(ValueError, match="11 rows at once do not fit a capacity of 10"):
         filled(10, 11)
@@ -264,10 +358,15 @@ def test_more_at_once_than_there_is_room_for_is_refused():
         ({"beta": -1}, "beta is -1"),
         ({"beta": float("inf")}, "beta is inf; it must be finite"),
         ({"epsilon": 0.0}, "epsilon is 0.0; .* never drawn again"),
+        ({"epsilon": 1e-12, "alpha": 4.0}, "epsilon is 1e-12 and alpha 4.0; .* give another epsilon, or a smaller"),
+        ({"epsilon": 1e300, "alpha": 1.0}, r"epsilon is 1e\+300 and alpha 1.0"),
         ({"max_priority_decay": 0.0}, "max_priority_decay is 0.0"),
         ({"fanout": 3}, "fanout is 3; choose one of 2, 4"),
         ({"weights": "sum"}, "weights is 'sum'; choose 'batch', 'global' or 'none'"),
         ({"seed": -1}, "seed is -1"),
+        ({"stratified": "no"}, "stratified is 'no'; it must be True or False"),
+        ({"uniform": None}, "uniform is None; it must be True or False"),
+        ({"path": "replay", "shared": False}, "path is 'replay' and shared False; .* leave one out"),
         ({"next_of": "obs"}, r"next_of is 'obs'; give a sequence of names, such as \('obs',\)"),
         ({"next_of": ["image"]}, "next_of names 'image'; it may name observations among the fields"),
         ({"next_of": ["reward"]}, "next_of names 'reward'"),

@@ -29,11 +29,11 @@ def add(replay, first, count):
 
 
 def content(replay):
-    """Everything that can be drawn: ticket -> what comes of it."""
+    """Everything that can be drawn: row -> what comes of it."""
     batch = replay.sample(20_000)
     names = [name for name in batch if name != "action"]
     return {
-        ticket: (batch["action"][i], *(batch[name][i].tobytes() for name in names))
+        ticket % replay.capacity: (batch["action"][i], *(batch[name][i].tobytes() for name in names))
         for i, ticket in enumerate(batch.tickets.tolist())
     }
 
@@ -63,6 +63,41 @@ def test_a_copy_brings_everything_back(tmp_path, count):
     assert other._ring.verify()
 
 
+@pytest.mark.parametrize("count", [4, 60])
+def test_streams_of_views_end_where_a_copy_is_loaded(tmp_path, count):
+    replay = make()
+    view, copy = replay.view(), tmp_path / "copy"
+    add(replay, 0, count)
+    replay.save(copy)
+    before, priorities = content(replay), priorities_of(replay)
+    for behind in range(5):  # steps that wait, in rows that the copy has put to another use, or to none
+        add(view, 500, 20 + behind)
+        replay.load(copy)
+        add(view, 1001, 2)  # neither is followed by two
+        assert content(replay).items() <= before.items()
+        assert len(replay) == np.count_nonzero(priorities_of(replay))
+        replay.load(copy)
+        np.testing.assert_array_equal(priorities_of(replay), priorities)
+
+
+@pytest.mark.parametrize("count", [4, 60])
+def test_a_ticket_of_before_a_load_stands_for_nothing_after_it(tmp_path, count):
+    replay = make()
+    add(replay, 0, count)
+    replay.save(tmp_path / "copy")
+    add(replay, 500, 37)
+    old = replay.sample(100).tickets.copy()
+    replay.load(tmp_path / "copy")
+    loaded = replay.sample(100).tickets.copy()
+    assert loaded.min() > old.max()
+    for _ in range(3):
+        assert replay.update_priorities(old, np.full(100, 9.0)) == 100
+        add(replay, 1000, 13)
+    assert replay.max_priority == 1.0
+    replay.load(tmp_path / "copy")
+    assert replay.update_priorities(loaded, np.ones(100)) == 100
+
+
 def test_a_copy_made_while_others_add_holds_nothing_torn(tmp_path):
     replay = PrioritizedReplay(20_000, {"a": ((50,), "int64"), "b": ((), "int64")})
     context = multiprocessing.get_context("fork")
@@ -81,6 +116,39 @@ def test_a_copy_made_while_others_add_holds_nothing_torn(tmp_path):
     child.join()
 
 
+def test_a_copy_of_steps_made_while_others_add_has_what_each_needs(tmp_path):
+    fields = {"obs": ((30,), "int64"), "reward": ((), "float32")}
+    replay = PrioritizedReplay(40_000, fields, num_envs=64, n_step=3, discount=1.0)
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=_step_forever, args=(replay,), daemon=True)
+    child.start()
+    for least in (1000, 20_000, 40_000, 50_000):  # half empty, full
+        while replay._ring.given < least:
+            time.sleep(0.001)
+        replay.save(tmp_path / "copy")
+        other = PrioritizedReplay(40_000, fields, num_envs=64, n_step=3, discount=1.0)
+        other.load(tmp_path / "copy")
+        priorities = priorities_of(other)
+        assert len(other) == np.count_nonzero(priorities) > 0
+        batch = other.sample(40_000)
+        t = batch["obs"][:, 0]
+        k = np.minimum(3, 10 - t % 10)
+        assert (batch["obs"] == t[:, None]).all()
+        assert (batch["next_obs"] == (t + k)[:, None]).all()
+        np.testing.assert_array_equal(batch["reward"], k)
+    child.kill()
+    child.join()
+
+
+def _step_forever(replay):
+    no, yes = np.zeros(64, bool), np.ones(64, bool)
+    for t in range(10**9):
+        obs = np.full((64, 30), t)
+        last = yes if t % 10 == 9 else no
+        replay.add(obs=obs, next_obs=obs + 1, reward=np.ones(64, np.float32), terminated=no, truncated=last)
+        time.sleep(0.002)
+
+
 def _add_forever(replay):
     for i in range(10**9):
         number = np.arange(100) + i * 100
@@ -96,6 +164,7 @@ def _add_forever(replay):
         ({"fields": {**FIELDS, "action": ((), "int32")}}, "fields"),
         ({"fields": {**{("act" if k == "action" else k): v for k, v in FIELDS.items()}}}, "fields"),
         ({"discount": 0.9}, "discount"),
+        ({"weights": "global"}, "weights"),
     ],
 )
 def test_a_copy_of_another_replay_is_refused(tmp_path, changes, difference):
@@ -142,13 +211,47 @@ def test_a_file_that_was_open_when_the_machine_went_down_is_refused(tmp_path, mo
     replay = make(path=path)
     add(replay, 0, 10)
     assert len(PrioritizedReplay.open(path)) == len(replay)  # the same boot: killed processes leave it whole
-    boot = tmp_path / "boot_id"
-    boot.write_text("another\n")
-    monkeypatch.setattr(saving, "_BOOT_ID", boot)
-    with pytest.raises(ValueError, match="was open when the machine went down"):
+    monkeypatch.setattr(saving, "boot_id", lambda: "another")
+    with pytest.raises(ValueError, match="was changed and not flushed before the machine went down"):
         PrioritizedReplay.open(path)
     replay.flush()
     assert len(PrioritizedReplay.open(path)) == len(replay)
+
+
+@pytest.mark.parametrize("change", ["add", "update", "load"])
+def test_a_flush_is_worth_nothing_after_the_next_change(tmp_path, monkeypatch, change):
+    path = tmp_path / "replay"
+    replay = make(path=path)
+    add(replay, 0, 10)
+    replay.save(tmp_path / "copy")
+    batch, other = replay.sample(8), PrioritizedReplay.open(path)
+    for boot in ("first", "second"):
+        replay.flush()
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: boot)
+        assert len(PrioritizedReplay.open(path)) == len(replay)
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: f"after the {boot}")
+        assert len(PrioritizedReplay.open(path)) == len(replay)  # drawing changes nothing
+        match change:
+            case "add":
+                add(other, 10, 1)
+            case "update":
+                other.update_priorities(batch, np.ones(8))
+            case "load":
+                other.load(tmp_path / "copy")
+        assert PrioritizedReplay.open(path)  # the same boot
+        monkeypatch.setattr(saving, "boot_id", lambda boot=boot: f"long after the {boot}")
+        with pytest.raises(ValueError, match="was changed and not flushed before the machine went down"):
+            PrioritizedReplay.open(path)
+
+
+@pytest.mark.parametrize("name", ["own", "own.new"])
+def test_a_copy_does_not_replace_a_file_that_is_kept_in(tmp_path, name):
+    replay = make(path=tmp_path / name)
+    add(replay, 0, 20)
+    with pytest.raises(ValueError, match=f"{name} is a file that a replay keeps everything in, .*; name another"):
+        replay.save(tmp_path / "own")
+    add(replay, 20, 20)
+    assert content(PrioritizedReplay.open(tmp_path / name)) == content(replay)
 
 
 def test_what_is_no_replay_is_not_opened(tmp_path):
@@ -160,6 +263,8 @@ def test_what_is_no_replay_is_not_opened(tmp_path):
         PrioritizedReplay.open(tmp_path / "odd")
     replay = make(path=tmp_path / "short")
     del replay
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for the file replay; make it"):
+        make(path=tmp_path / "nowhere" / "replay")
     with open(tmp_path / "short", "r+b") as file:
         file.truncate(70_000)
     with pytest.raises(OSError, match="70000 bytes"):

@@ -180,6 +180,31 @@ def test_threads_share_it():
     assert len(replay) == 50
 
 
+def restore_forever(replay, priorities):
+    while True:
+        replay._ring.restore(0, priorities, 1.0)
+
+
+def test_who_waits_for_the_lock_keeps_no_other_thread_waiting():
+    replay = PrioritizedReplay(3_000_000, {"b": ((), "uint8")})
+    out = np.ones(replay.capacity, np.float32)
+    child = multiprocessing.get_context("fork").Process(target=restore_forever, args=(replay, out), daemon=True)
+    child.start()
+    for work in (lambda: len(replay), lambda: replay.max_priority, lambda: replay._ring.priorities(out)):
+        time.sleep(0.3)
+        os.kill(child.pid, signal.SIGSTOP)
+        os.waitpid(child.pid, os.WUNTRACED)  # stopped, and with the lock, which it nearly always has
+        thread = threading.Thread(target=work)
+        began = time.monotonic()
+        thread.start()
+        time.sleep(0.1)
+        os.kill(child.pid, signal.SIGCONT)
+        thread.join()
+        assert time.monotonic() - began < 30
+    child.kill()
+    child.join()
+
+
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_process_killed_in_the_middle_of_adding_leaves_it_whole(linked):
     context = multiprocessing.get_context("fork")

@@ -43,13 +43,13 @@ def test_a_run_that_is_not_resumed_begins_with_nothing(tmp_path):
 
 def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
     begin(tmp_path)
-    monkeypatch.setattr(replay_file, "_boot_id", lambda: "another")
+    monkeypatch.setattr(replay_file, "boot_id", lambda: "another")
     lost = open_replay(tmp_path, layout(), resume=True)
     assert not lost.is_kept
     assert "the machine went down" in lost.note
     lost.arena["values"][:] = 3.0
     close_replay(tmp_path)
-    monkeypatch.setattr(replay_file, "_boot_id", lambda: "a third")
+    monkeypatch.setattr(replay_file, "boot_id", lambda: "a third")
     again = open_replay(tmp_path, layout(), resume=True)
     assert again.is_kept
     assert (again.arena["values"] == 3.0).all()

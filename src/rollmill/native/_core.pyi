@@ -264,7 +264,7 @@ class SumTree:
             td_errors: ``[n]``.
             alpha: 0 (uniform) or more.
             epsilon: 0 or more.
-            decay: What ``max_priority`` is multiplied by before.
+            decay: What ``max_priority`` is multiplied by before; not to below the priority of an error of 0.
             generations: ``[n]``: what ``current_generations`` said of the leaves when they were drawn. Leaves of which it
                 says something else now are left as they are, and so are those of priority 0.
             current_generations: Shared memory with one entry for every ``rows_per_generation`` leaves.
@@ -276,7 +276,7 @@ class SumTree:
         Raises:
             TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
             ValueError: The lengths differ, a number is out of range, or an error gives no priority (NaN, infinite, above
-                2^64); nothing has been changed.
+                2^64, or too small for float32); nothing has been changed.
             IndexError: There is no such leaf; nothing has been changed.
         """
 
@@ -381,6 +381,7 @@ class ReplayRing:
         minimum: Whether the tree keeps the least priority.
         num_envs: Environments whose steps this object adds.
         seed: Of the draws; each object, and each child process, draws from a stream of its own.
+        shared: Whether a forked child has the same memory. If not, what it calls raises ValueError.
         create: Whether to write an empty ring (one process, before the others attach) or to attach to the one there.
 
     Raises:
@@ -401,6 +402,7 @@ class ReplayRing:
         minimum: bool,
         num_envs: int,
         seed: int,
+        shared: bool,
         create: bool,
     ) -> None: ...
     @staticmethod
@@ -507,10 +509,28 @@ class ReplayRing:
         """
 
     def restore(self, given: int, priorities: _Float32, maximum: float) -> None:
-        """Say that so many rows were given out, and what their priorities are; alone with the ring."""
+        """Say what the rows of a ring that had given out so many are worth; alone with the ring.
 
-    def priorities(self, out: _Float32) -> tuple[int, float]:
-        """Copy all priorities ``[capacity]``; returns how many rows were given out then, and the highest priority."""
+        Their tickets are moved on by whole laps, above all that were given out here.
+        """
+
+    def flush(self) -> None:
+        """Bring the memory, which is mapped from a file, to the disk, and say so there until somebody changes something."""
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing was changed since it was flushed."""
+
+    def free_locks(self) -> None:
+        """Let go of locks whose holders ended with the machine; alone with the ring."""
+
+    def priorities(self, out: _Float32) -> tuple[int, int, float]:
+        """Copy all priorities ``[capacity]``, in blocks between which others go on.
+
+        Returns:
+            How many rows were given out before; after; and the highest priority so far. Of rows that were given out
+            in between it may be the priority of before or after.
+        """
 
     def verify(self) -> bool:
         """Whether every sum of the tree is right."""

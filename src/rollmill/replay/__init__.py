@@ -20,8 +20,8 @@ It is what the ``replay`` regime does in slots (sum tree, lazy writing, generati
 here imports torch.
 
 * :class:`PrioritizedReplay` is the replay, :class:`Batch` what it gives.
-* ``fields`` says what a transition is made of, ``settings`` what there is to choose, ``memory`` where it all lies;
-  ``saving`` writes replays to files and reads them.
+* ``fields`` says what a transition is made of, ``arguments`` what ``add`` is given, ``settings`` what there is to
+  choose, ``memory`` where it all lies; ``saving`` writes replays to files and reads them.
 """
 
 from rollmill.replay.batch import Batch

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Batch"]
+from rollmill.replay.settings import Settings
+
+__all__ = ["Batch", "new_batch"]
 
 
 class Batch(Mapping[str, NDArray[Any]]):
@@ -50,3 +52,26 @@ class Batch(Mapping[str, NDArray[Any]]):
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}={list(array.shape)} {array.dtype}" for name, array in self._arrays.items())
         return f"Batch({len(self.tickets)} transitions: {arrays})"
+
+
+def new_batch(size: int, settings: Settings) -> tuple[Any, ...]:
+    """A batch to draw into, and its arrays: arguments of the native ring's ``adopt``."""
+    tickets, weights = np.empty(size, np.int64), np.empty(size, np.float32)
+    columns: list[NDArray[Any] | None] = []
+    followers: list[NDArray[Any] | None] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    for field in settings.fields:
+        is_return = settings.is_linked and field.name == "reward"
+        has_next = field.name in settings.next_of
+        columns.append(None if is_return else np.empty((size, *field.shape), field.dtype))
+        followers.append(np.empty((size, *field.shape), field.dtype) if has_next else None)
+        if (column := columns[-1]) is not None:
+            arrays[field.name] = column
+        if (follower := followers[-1]) is not None:
+            arrays[f"next_{field.name}"] = follower
+    if settings.is_linked:
+        arrays["reward"], arrays["discount"] = np.empty(size, np.float32), np.empty(size, np.float32)
+        arrays["terminated"] = np.empty(size, np.bool_)
+    returns = [arrays[name] if settings.is_linked else None for name in ("reward", "discount", "terminated")]
+    batch = Batch(tickets, weights, arrays)
+    return batch, [arrays], tickets, weights, *returns, tuple(columns), tuple(followers)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened"]
+__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened", "observations_of", "spread"]
 
 # Name -> (shape of one transition's, dtype), or more of these: "a" with "b" in it is called "a/b".
 FieldSpecs: TypeAlias = Mapping[str, "tuple[int | Sequence[int], DTypeLike] | FieldSpecs"]
@@ -77,6 +77,21 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
     return tuple(fields)
 
 
+def observations_of(specs: Mapping[str, Any]) -> list[str]:
+    """What ``next_of`` is unless it is given."""
+    if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
+        return []
+    return [name for name in specs if name == "obs" or name.startswith("obs/")]
+
+
+def spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
+    """The names, with all that is nested in one instead of it."""
+    if isinstance(next_of, str):
+        raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
+    names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
+    return [field for fields in names for field in fields]
+
+
 def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int | None) -> NDArray[Any]:
     """A C-contiguous array ``[rows, *shape]`` of the dtype.
 
@@ -84,13 +99,16 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
         name: For messages.
         value: An array, or what ``numpy.asarray`` makes one of. Without the first axis it is one row.
         shape: Of a row.
-        dtype: Converted to where that keeps the kind of number (float64 to float32, int32 to int64).
+        dtype: Converted to where that keeps the kind of number (float64 to float32, int32 to int64) and all fit.
         rows: How many there must be; None for any number.
 
     Raises:
-        ValueError: The shape or the dtype is another.
+        ValueError: The shape or the dtype is another, a number is out of the dtype's range, or this is no array.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients or of a device
+        raise ValueError(f"{name} cannot be read as an array: {error}") from error
     if array.shape == shape and rows in (None, 1):
         array = array[None]
     if array.shape[1:] != shape or array.ndim != 1 + len(shape) or (rows is not None and len(array) != rows):
@@ -98,4 +116,19 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
         raise ValueError(f"{name} has shape {list(array.shape)}; give [{expected}]")
     if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(f"{name} has dtype {array.dtype}, which is not converted to {dtype}; give {dtype}")
-    return np.ascontiguousarray(array, dtype)
+    with np.errstate(over="ignore"):
+        converted = np.ascontiguousarray(array, dtype)
+    if not np.can_cast(array.dtype, dtype, "safe"):
+        _check_fit(name, array, converted)
+    return converted
+
+
+def _check_fit(name: str, array: NDArray[Any], converted: NDArray[Any]) -> None:
+    """Raises ValueError for integers that wrapped and numbers that became infinite; precision may go."""
+    is_float = converted.dtype.kind == "f"
+    lost = np.isinf(converted) & np.isfinite(array) if is_float else converted != array
+    if lost.any():
+        limits = np.finfo(converted.dtype) if is_float else np.iinfo(converted.dtype)
+        raise ValueError(
+            f"{name} has {array[lost][0]}, which does not fit {converted.dtype}; give {limits.min} to {limits.max}"
+        )

@@ -7,21 +7,22 @@ converted where they must be, and complained about.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
+from multiprocessing.context import get_spawning_popen
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Any, NoReturn, Self, cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from rollmill.native import ReplayRing
-from rollmill.replay.batch import Batch
-from rollmill.replay.fields import FieldSpecs, array_of, fields_of, flattened
+from rollmill.replay.arguments import Arguments
+from rollmill.replay.batch import Batch, new_batch
+from rollmill.replay.fields import FieldSpecs, array_of, fields_of, observations_of, spread
 from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
 from rollmill.replay.saving import create_file, flush, layout_of, load, open_file, save, write_settings
-from rollmill.replay.settings import FLAGS, Settings, WeightNormalisation
+from rollmill.replay.settings import Settings, WeightNormalisation
 
 __all__ = ["PrioritizedReplay"]
 
@@ -59,16 +60,17 @@ class PrioritizedReplay:
         epsilon: Added to each error's magnitude, so that no transition is never drawn again.
         weights: What the importance weights ``(N p / sum p) ** -beta`` are divided by: the largest in the batch, the
             largest possible in the whole replay ("global", the paper's), or nothing.
-        max_priority_decay: Factor on the highest priority so far at each update; a little less than 1 forgets an
-            outlier.
+        max_priority_decay: Factor on the highest priority so far at each update, down to that of an error of 0; a
+            little less than 1 forgets an outlier.
         stratified: Draw one transition out of each of ``batch_size`` equal parts of the sum (appendix B.2.1).
         uniform: All transitions are as likely; priorities are not updated.
         next_of: Fields of which batches have the next one too. By default ``("obs",)``, with all that is nested in it;
             no field if there is no such or a field ``next_obs``.
         fanout: K of the sum tree; 16 fills a cache line.
-        path: A new file to keep everything in, instead of memory; :meth:`open` finds it again.
+        path: A new file to keep everything in, in a folder that is there, instead of memory; :meth:`open` finds it
+            again.
         shared: Whether other processes can have it, too. Without that, sampling from a large replay is faster
-            (``memory`` says why); threads share it either way.
+            (``memory`` says why), and forked children refuse theirs; threads share it either way. A file is shared.
         seed: Of the draws. Each view and each process draws from a stream of its own.
 
     Attributes:
@@ -82,6 +84,7 @@ class PrioritizedReplay:
         rollmill.runtime.arena.NotEnoughMemory: There is not as much memory.
         rollmill.runtime.arena.NotEnoughDisk: There is not as much room for ``path``.
         FileExistsError: There is a file ``path``.
+        FileNotFoundError: There is no folder for it.
 
     Example:
         >>> replay = PrioritizedReplay(1000, {"obs": ((4,), "float32"), "reward": ((), "float32")}, num_envs=2)
@@ -134,13 +137,15 @@ class PrioritizedReplay:
             max_priority_decay=max_priority_decay,
             stratified=stratified,
             uniform=uniform,
-            next_of=_observations_of(specs) if next_of is None else _spread(next_of, specs),
+            next_of=observations_of(specs) if next_of is None else spread(next_of, specs),
             fanout=fanout,
             seed=seed,
         )
         layout = layout_of(settings)
         arena: Memory
         if path is not None:
+            if not shared:
+                raise ValueError(f"path is {path!r} and shared False; what is in a file is shared, so leave one out")
             arena = create_file(layout, Path(path))
         else:
             arena = shared_memory(layout) if shared else PrivateMemory(layout)
@@ -151,7 +156,12 @@ class PrioritizedReplay:
         self._arena = arena
         self._settings = settings
         self._ring = ReplayRing(
-            arena["ring"], **settings.geometry(), num_envs=settings.num_envs, seed=settings.seed, create=create
+            arena["ring"],
+            **settings.geometry(),
+            num_envs=settings.num_envs,
+            seed=settings.seed,
+            shared=not isinstance(arena, PrivateMemory),
+            create=create,
         )
         self._ring.configure(
             alpha=0.0 if settings.uniform else float(settings.alpha),
@@ -166,16 +176,25 @@ class PrioritizedReplay:
         self.beta = float(settings.beta)
         self._is_linked = settings.is_linked
         self._is_uniform = settings.uniform
-        names = [field.name for field in self.fields]
-        self._take = _taker(names)
-        self._next_names = [f"next_{name}" for name in names if name in settings.next_of]
-        self._take_next = _taker(self._next_names)
-        self._num_given = len(names) + (len(self._next_names) + 1 if self._is_linked else 0)
+        self._arguments = Arguments(settings)
+        self._take, self._take_next = self._arguments.take, self._arguments.take_next
+        self._num_given = self._arguments.count
         self._sample, self._update = self._ring.sample, self._ring.update
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Only for a child process that is being started: the memory goes as a descriptor."""
+        if not isinstance(self._arena, PrivateMemory) and get_spawning_popen() is None:
+            raise ValueError(
+                "a replay is sent only as an argument of multiprocessing.Process, to a child that is being started; "
+                "save writes a copy"
+            )
         return _attached, (type(self), self._arena, self._settings)
+
+    def __copy__(self) -> NoReturn:
+        raise ValueError("a replay is not copied; view gives another object for the same memory, save writes a copy")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__copy__()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
@@ -183,8 +202,8 @@ class PrioritizedReplay:
 
         Raises:
             OSError: There is no such file, or it is not whole.
-            ValueError: It is no replay's, or the machine went down while it was open: not all may have reached the
-                disk.
+            ValueError: It is no replay's, or it was changed and not flushed before the machine went down: not all may
+                have reached the disk.
         """
         arena, settings = open_file(Path(path))
         return cast("Self", _attached(cls, arena, settings))
@@ -243,44 +262,9 @@ class PrioritizedReplay:
         self._add_converted(arrays)
 
     def _add_converted(self, arrays: Mapping[str, Any]) -> None:
-        """Any arrays will do that can be meant."""
-        given = {name: value for name, value in flattened(arrays).items() if value is not None}
-        rows = self.num_envs if self._is_linked else None
-        missing = [field.name for field in self.fields if field.name not in given]
-        if self._is_linked:
-            missing += [name for name in (*self._next_names, "terminated") if name not in given]
-        if missing:
-            raise ValueError(f"add was not given {', '.join(missing)}; it takes {self._signature()}")
-        columns = []
-        for field in self.fields:
-            column = array_of(field.name, given.pop(field.name), field.shape, field.dtype, rows)
-            rows = len(column)
-            columns.append(column)
-        followers = [
-            array_of(f"next_{field.name}", given.pop(f"next_{field.name}"), field.shape, field.dtype, rows)
-            for field in self.fields
-            if f"next_{field.name}" in self._next_names
-        ]
-        flags = {
-            name: array_of(name, given.pop(name), (), np.dtype(bool), rows)
-            for name in (FLAGS if self._is_linked else ())
-            if name in given
-        }
-        if given:
-            raise ValueError(f"add does not know {', '.join(given)}; it takes {self._signature()}")
-        if self._is_linked:
-            added = self._ring.add_step(
-                tuple(columns), tuple(followers), flags["terminated"], flags.get("truncated"), flags.get("valid")
-            )
-        else:
-            added = self._ring.add(tuple(columns))
+        converted = self._arguments.converted(arrays)
+        added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
         assert added >= 0
-
-    def _signature(self) -> str:
-        names = [field.name for field in self.fields] + self._next_names
-        return ", ".join(
-            names + (["terminated", "truncated (optional)", "valid (optional)"] if self._is_linked else [])
-        )
 
     def sample(self, batch_size: int, beta: float | None = None) -> Batch:
         """Draws transitions, each with probability ``p / sum p``, with replacement.
@@ -325,36 +309,7 @@ class PrioritizedReplay:
         """Makes arrays to draw into."""
         if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
             raise ValueError(f"batch_size is {size!r}; it must be a whole number of at least 1")
-        tickets, weights = np.empty(size, np.int64), np.empty(size, np.float32)
-        columns: list[NDArray[Any] | None] = []
-        followers: list[NDArray[Any] | None] = []
-        arrays: dict[str, NDArray[Any]] = {}
-        for field in self.fields:
-            is_return = self._is_linked and field.name == "reward"
-            columns.append(None if is_return else np.empty((size, *field.shape), field.dtype))
-            has_next = f"next_{field.name}" in self._next_names
-            followers.append(np.empty((size, *field.shape), field.dtype) if has_next else None)
-            if (column := columns[-1]) is not None:
-                arrays[field.name] = column
-            if (follower := followers[-1]) is not None:
-                arrays[f"next_{field.name}"] = follower
-        if self._is_linked:
-            arrays |= {
-                "reward": np.empty(size, np.float32),
-                "discount": np.empty(size, np.float32),
-                "terminated": np.empty(size, np.bool_),
-            }
-        self._ring.adopt(
-            Batch(tickets, weights, arrays),
-            [arrays],
-            tickets,
-            weights,
-            arrays["reward"] if self._is_linked else None,
-            arrays.get("discount") if self._is_linked else None,
-            arrays.get("terminated") if self._is_linked else None,
-            tuple(columns),
-            tuple(followers),
-        )
+        self._ring.adopt(*new_batch(size, self._settings))
 
     def update_priorities(
         self, batch: Batch | ArrayLike, td_errors: ArrayLike | None = None, *, priorities: ArrayLike | None = None
@@ -370,8 +325,8 @@ class PrioritizedReplay:
             How many transitions are no longer there, and were skipped.
 
         Raises:
-            ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0: then nothing was
-                changed.
+            ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0 and at most 2^64:
+                then nothing was changed.
         """
         if self._is_uniform:
             return 0
@@ -400,13 +355,15 @@ class PrioritizedReplay:
 
         Raises:
             OSError: It cannot be written.
+            ValueError: There is a file that a replay keeps everything in, this one or another.
         """
         save(Path(path), self._settings, self._arena, self._ring)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Replaces everything by what :meth:`save` wrote; nobody may be using the replay.
 
-        Episodes that were not over when it was saved end there.
+        Episodes that were not over when it was saved end there, as do those of who was adding here. Tickets of before
+        stand for nothing any more.
 
         Raises:
             OSError: There is no such file.
@@ -417,9 +374,10 @@ class PrioritizedReplay:
     def flush(self) -> None:
         """Brings a replay in a file to the disk, so that :meth:`open` trusts it after a power failure, too.
 
-        For when nobody adds any more; others may not have done so.
+        That holds until somebody adds or updates again: what reaches the disk after that may be only a part. Who wants
+        to go back to a moment while others go on has :meth:`save`.
         """
-        flush(self._arena)
+        flush(self._arena, self._ring)
 
     def __len__(self) -> int:
         """Transitions that can be drawn."""
@@ -445,24 +403,3 @@ def _attached(cls: type[PrioritizedReplay], arena: Memory, settings: Settings) -
     replay = cls.__new__(cls)
     replay._attach(arena, settings)
     return replay
-
-
-def _observations_of(specs: Mapping[str, Any]) -> list[str]:
-    if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
-        return []
-    return [name for name in specs if name == "obs" or name.startswith("obs/")]
-
-
-def _spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
-    """The names, with all that is nested in one instead of it."""
-    if isinstance(next_of, str):
-        raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
-    names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
-    return [field for fields in names for field in fields]
-
-
-def _taker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """What takes these entries out of a mapping, as a tuple."""
-    if len(names) > 1:
-        return itemgetter(*names)
-    return lambda arrays: tuple(arrays[name] for name in names)

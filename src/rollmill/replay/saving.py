@@ -1,8 +1,8 @@
 """Replays in files: one that everything is kept in, mapped, and copies to go back to.
 
 A mapped file begins with the replay's settings, so that it can be opened knowing nothing else. Processes that are
-killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if the replay
-was flushed last; therefore the file says in which boot it was opened.
+killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if nothing was
+changed after a flush; therefore the file says in which boot it was opened, and the ring in it whether that is so.
 
 A copy is a zip archive of arrays (``numpy.load`` reads it): ``settings.npy``, JSON; ``given.npy``, the number of rows
 ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.npy``, uint8 ``[rows, bytes]``.
@@ -10,6 +10,7 @@ ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import zipfile
@@ -23,12 +24,12 @@ from rollmill.native import ReplayRing
 from rollmill.replay.memory import Memory, map_of
 from rollmill.replay.settings import Settings
 from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.boot import boot_id
 
 __all__ = ["create_file", "flush", "layout_of", "load", "open_file", "save", "write_settings"]
 
 _SETTINGS_BYTES = 65_536
 _MAGIC = b"rollmill replay 1\n"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CHUNK_BYTES = 1 << 24
 
 
@@ -58,14 +59,17 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
 
     Raises:
         FileExistsError: There is one.
+        FileNotFoundError: There is no folder for it.
         rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
     """
     if path.exists():
         raise FileExistsError(
             f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
         )
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for the file {path.name}; make it, or name another")
     arena = Arena.create_file(layout, path)
-    _write_boot(arena, _boot_id())
+    _write_boot(arena)
     return arena
 
 
@@ -76,40 +80,40 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
         OSError: There is no such file, or it has another size than its settings say.
         ValueError: It is no replay's, or not all of it may have reached the disk.
     """
-    with path.open("rb") as file:
-        head = file.read(_SETTINGS_BYTES)
-    if not head.startswith(_MAGIC):
+    if not _begins_with_magic(path):
         raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
-    settings = Settings.from_json(head[len(_MAGIC) :].rstrip(b"\0").decode())
-    arena = Arena.open_file(layout_of(settings), path)
-    boot = arena["boot"].tobytes().rstrip(b"\0")
-    if boot not in (b"", _boot_id()):
-        arena.close()
-        raise ValueError(
-            f"{path} was open when the machine went down, so not all of it may have reached the disk; start a new one"
-        )
-    _write_boot(arena, _boot_id())
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # one of those who open it is the first in this boot
+        settings = Settings.from_json(file.read(_SETTINGS_BYTES)[len(_MAGIC) :].rstrip(b"\0").decode())
+        arena = Arena.open_file(layout_of(settings), path)
+        if arena["boot"].tobytes().rstrip(b"\0") != boot_id().encode():
+            ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, shared=True, create=False)
+            if not ring.is_flushed:
+                arena.close()
+                raise ValueError(
+                    f"{path} was changed and not flushed before the machine went down, so not all of it may have "
+                    "reached the disk; start a new one"
+                )
+            ring.free_locks()
+            _write_boot(arena)
     return arena, settings
 
 
-def flush(arena: Memory) -> None:
+def _begins_with_magic(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(_MAGIC)) == _MAGIC
+
+
+def flush(arena: Memory, ring: ReplayRing) -> None:
     """Brings a mapped file to the disk; in memory nothing happens."""
-    _sync(arena)
-    _write_boot(arena, b"")
-    _sync(arena)
+    map_of(arena).flush()  # most of it while others go on
+    ring.flush()
 
 
-def _sync(arena: Memory) -> None:
-    map_of(arena).flush()
-
-
-def _write_boot(arena: Memory, boot: bytes) -> None:
+def _write_boot(arena: Memory) -> None:
+    boot = boot_id().encode()
     arena["boot"][:] = 0
     arena["boot"][: len(boot)] = np.frombuffer(boot, np.uint8)
-
-
-def _boot_id() -> bytes:
-    return _BOOT_ID.read_bytes().strip() if _BOOT_ID.exists() else b"unknown"
 
 
 def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8]:
@@ -120,20 +124,30 @@ def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8
 def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
     """Writes a copy, beside it first.
 
-    Nobody is kept waiting: priorities are taken in one look, rows are copied after it, and those that were given out
-    anew meanwhile get priority zero. What a row needs besides is younger than it, so it is still there if the row is.
+    Nobody is kept waiting: first priorities are copied, then rows, and those that were given out anew meanwhile get
+    priority zero. What a row needs besides was written before its priority, and is younger than it, so it is still
+    there if the row is.
+
+    Raises:
+        OSError: It cannot be written.
+        ValueError: There is a file that a replay keeps everything in.
     """
+    aside = path.with_name(path.name + ".new")
+    for taken in (path, aside):
+        if taken.is_file() and _begins_with_magic(taken):
+            raise ValueError(
+                f"{taken} is a file that a replay keeps everything in, which a copy would destroy; name another"
+            )
     capacity = settings.capacity
     priorities = np.empty(capacity, np.float32)
-    given, maximum = ring.priorities(priorities)
+    given_before, given, maximum = ring.priorities(priorities)
     rows = _records(arena, ring, capacity)[: min(given, capacity)]
-    aside = path.with_name(path.name + ".new")
     try:
         with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
             _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
             _write(archive, "records", rows)
-            gone = min(ring.given - given, capacity)
-            priorities[np.arange(given, given + gone) % capacity] = 0
+            gone = min(ring.given - given_before, capacity)
+            priorities[np.arange(given_before, given_before + gone) % capacity] = 0
             _write(archive, "priorities", priorities)
             _write(archive, "given", np.array(given))
             _write(archive, "maximum", np.array(maximum))

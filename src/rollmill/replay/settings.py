@@ -6,7 +6,9 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, TypedDict, get_args
+from typing import Literal, TypedDict, get_args
+
+import numpy as np
 
 from rollmill.replay.fields import Field, FieldSpecs, fields_of
 
@@ -19,6 +21,7 @@ FLAGS = ("terminated", "truncated", "valid")
 
 _FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_N_STEP = 1024
+_NUMBERS = (int, float, np.integer, np.floating)
 
 
 class Geometry(TypedDict):
@@ -63,20 +66,32 @@ class Settings:
     seed: int
 
     def __post_init__(self) -> None:
-        self._check_whole("capacity", self.capacity, 1, 2**40)
-        self._check_whole("num_envs", self.num_envs, 1, 2**24)
-        self._check_whole("n_step", self.n_step, 1, _MOST_N_STEP)
-        self._check_whole("seed", self.seed, 0, 2**64 - 1)
-        self._check("discount", self.discount, 0.0, 1.0)
-        self._check("alpha", self.alpha, 0.0, 4.0)
-        self._check("beta", self.beta, 0.0, math.inf)
-        self._check("epsilon", self.epsilon, 1e-12, math.inf, ": with 0, what is learned well is never drawn again")
-        self._check("max_priority_decay", self.max_priority_decay, 1e-6, 1.0)
+        self._take_whole("capacity", 1, 2**40)
+        self._take_whole("num_envs", 1, 2**24)
+        self._take_whole("n_step", 1, _MOST_N_STEP)
+        self._take_whole("seed", 0, 2**64 - 1)
+        self._take_number("discount", 0.0, 1.0)
+        self._take_number("alpha", 0.0, 4.0)
+        self._take_number("beta", 0.0, math.inf)
+        self._take_number("epsilon", 1e-12, math.inf, ": with 0, what is learned well is never drawn again")
+        self._take_number("max_priority_decay", 1e-6, 1.0)
+        self._take_flag("stratified")
+        self._take_flag("uniform")
+        self._check_least_priority()
         if self.fanout not in _FANOUTS:
             raise ValueError(f"fanout is {self.fanout!r}; choose one of {', '.join(map(str, _FANOUTS))}")
+        self._take_whole("fanout", 2, 256)
         if self.weights not in get_args(WeightNormalisation):
             raise ValueError(f"weights is {self.weights!r}; choose 'batch', 'global' or 'none'")
         self._check_fields()
+
+    def _check_least_priority(self) -> None:
+        # Between the tree's limits: float32's least normal number and 2^64.
+        if not self.uniform and not -126 <= self.alpha * math.log2(self.epsilon) <= 64:
+            raise ValueError(
+                f"epsilon is {self.epsilon!r} and alpha {self.alpha!r}; epsilon ** alpha, the priority of an error of "
+                "0, must be about 1e-38 to 1e19: give another epsilon, or a smaller alpha"
+            )
 
     def _check_fields(self) -> None:
         all_fields = fields_of(self.specs)
@@ -114,17 +129,27 @@ class Settings:
                 f"have to be there at once; give at least {least}"
             )
 
-    @staticmethod
-    def _check(name: str, value: Any, least: float, most: float, why: str = "") -> None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
+    # NumPy's numbers are taken for Python's, which can be written to a file.
+
+    def _take_number(self, name: str, least: float, most: float, why: str = "") -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, _NUMBERS) or not least <= value <= most:
             raise ValueError(f"{name} is {value!r}; it must be {least:g} to {most:g}{why}")
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value!r}; it must be finite")
+        object.__setattr__(self, name, float(value))
 
-    @staticmethod
-    def _check_whole(name: str, value: Any, least: int, most: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    def _take_whole(self, name: str, least: int, most: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value <= most:
             raise ValueError(f"{name} is {value!r}; it must be a whole number from {least} to {most}")
+        object.__setattr__(self, name, int(value))
+
+    def _take_flag(self, name: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"{name} is {value!r}; it must be True or False")
+        object.__setattr__(self, name, bool(value))
 
     @property
     def is_linked(self) -> bool:
@@ -173,6 +198,7 @@ class Settings:
         # The names are the dictionaries' own keys, which mypy does not follow through a loop.
         mine, others = self.geometry(), other.geometry()
         names = [name for name in mine if mine[name] != others[name]]  # type: ignore[literal-required]
+        names = ["weights" if name == "minimum" else name for name in names]
         mine_fields, other_fields = self.fields, other.fields
         if [field.name for field in mine_fields] != [field.name for field in other_fields] and "fields" not in names:
             names.append("fields")

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.boot import boot_id
 
 __all__ = ["OpenedReplay", "close_replay", "open_replay"]
 
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class OpenedReplay(NamedTuple):
@@ -84,13 +84,13 @@ def _why_not(record: Path, layout: ArenaLayout) -> str:
         return f"{record} cannot be read ({error})"
     if digest != layout.digest():
         return "its slots are of another shape, because settings or the number of workers have changed"
-    if not closed and boot != _boot_id():
+    if not closed and boot != boot_id():
         return "the machine went down while it was written, so not all of it may have reached the disk"
     return ""
 
 
 def _write(record: Path, layout: ArenaLayout, *, closed: bool) -> None:
-    _replace(record, {"layout": layout.digest(), "boot": _boot_id(), "closed": closed})
+    _replace(record, {"layout": layout.digest(), "boot": boot_id(), "closed": closed})
 
 
 def _replace(record: Path, content: object) -> None:
@@ -100,7 +100,3 @@ def _replace(record: Path, content: object) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(aside, record)
-
-
-def _boot_id() -> str:
-    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""

@@ -1,0 +1,232 @@
+// Adding to a replay ring: rows are given out under the lock, written without it, and come to life under it.
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+
+#include "core/replay_record.h"
+#include "core/replay_ring.h"
+
+namespace rollmill {
+
+// Rows given out to one writer, from the reservation to the commit.
+class ReplayRing::Writing {
+   public:
+    Writing(ReplayRing& ring, std::int64_t n) : ring_(ring), header_(*ring.header_) {
+        if (n > ring.shape_.capacity)
+            throw std::invalid_argument(std::to_string(n) + " rows at once do not fit a capacity of " +
+                                        std::to_string(ring.shape_.capacity) + "; use more, or smaller parts");
+        choose_writer();
+        try {
+            reserve(n);
+        } catch (...) {
+            header_.writers[index_].lock.release();
+            throw;
+        }
+    }
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
+    ~Writing() {
+        std::atomic_ref(header_.writing[index_]).store(nobody, std::memory_order_release);
+        header_.writers[index_].lock.release();
+    }
+
+    std::int64_t first() const noexcept { return first_; }
+
+   private:
+    void choose_writer() {
+        for (index_ = 0; index_ < max_writers; ++index_)
+            if (take(index_, 0.0)) return;
+        index_ = 0;
+        if (!take(index_, SumTree::max_wait_seconds))
+            throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
+                                     std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
+    }
+
+    bool take(std::size_t index, double seconds) {
+        RobustLock& lock = header_.writers[index].lock;
+        const RobustLock::Acquired acquired = lock.acquire(seconds);
+        if (acquired == RobustLock::Acquired::timed_out) return false;
+        if (acquired == RobustLock::Acquired::abandoned) lock.mark_consistent();
+        // Left by one that died: its rows are at priority 0 and nobody writes them.
+        std::atomic_ref(header_.writing[index]).store(nobody, std::memory_order_release);
+        return true;
+    }
+
+    void reserve(std::int64_t n) {
+        for (;;) {
+            std::size_t other;
+            {
+                auto held = ring_.tree_.hold();
+                ring_.begin_change(held);
+                header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
+                first_ = header_.given.load(std::memory_order_relaxed);
+                other = in_the_way(first_ + n - ring_.shape_.capacity);
+                if (other == max_writers) {
+                    give_out(held, n);
+                    return;
+                }
+            }
+            if (!take(other, SumTree::max_wait_seconds))
+                throw std::runtime_error(
+                    "rows that another process or thread is writing were not finished within " +
+                    std::to_string(SumTree::max_wait_seconds) + " s, and the ring has come round to them; look for a "
+                    "stopped one");
+            header_.writers[other].lock.release();
+        }
+    }
+
+    // Who writes tickets below this one; max_writers if nobody does.
+    std::size_t in_the_way(std::int64_t below) const noexcept {
+        for (std::size_t i = 0; i < header_.writers_used; ++i)
+            if (i != index_ && std::atomic_ref(header_.writing[i]).load(std::memory_order_acquire) < below) return i;
+        return max_writers;
+    }
+
+    void give_out(SumTree::Held& held, std::int64_t n) noexcept {
+        ring_.for_rows(first_, n, [&](std::int64_t row, std::int64_t count) {
+            for (std::int64_t i = 0; i < count; ++i) header_.live -= ring_.tree_.priority(row + i) > 0.0f;
+            held.fill(row, count, 0.0f);
+        });
+        std::atomic_ref(header_.writing[index_]).store(first_, std::memory_order_relaxed);
+        header_.given.store(first_ + n, std::memory_order_relaxed);
+    }
+
+    ReplayRing& ring_;
+    Header& header_;
+    std::size_t index_ = 0;
+    std::int64_t first_ = 0;
+};
+
+ReplayRing::Stream::Stream(std::int64_t num_envs, std::int64_t lookahead)
+    : lookahead_(lookahead),
+      newest_(static_cast<std::size_t>(num_envs), no_row),
+      count_(static_cast<std::size_t>(num_envs), 0),
+      waiting_(static_cast<std::size_t>(num_envs * (lookahead + 1))),
+      given_(static_cast<std::size_t>(num_envs)) {}
+
+void ReplayRing::Stream::forget() noexcept {
+    std::fill(newest_.begin(), newest_.end(), no_row);
+    std::fill(count_.begin(), count_.end(), 0);
+}
+
+std::int64_t ReplayRing::add(const std::byte* const* columns, std::int64_t n) {
+    if (shape_.linked) throw std::invalid_argument("rows of this ring are steps of environments");
+    if (n == 0) return given();
+    const Writing writing(*this, n);
+    std::int64_t done = 0;
+    for_rows(writing.first(), n, [&](std::int64_t row, std::int64_t count) {
+        for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
+            const std::size_t bytes = shape_.fields[field].bytes;
+            const std::byte* from = columns[field] + static_cast<std::size_t>(done) * bytes;
+            std::byte* to = record(row) + offsets_[field];
+            for (std::int64_t i = 0; i < count; ++i, from += bytes, to += stride_) store_field(to, from, bytes);
+        }
+        done += count;
+    });
+    auto held = tree_.hold();
+    begin_change(held);
+    const float priority = held.maximum();
+    for_rows(writing.first(), n, [&](std::int64_t row, std::int64_t count) {
+        held.fill(row, count, priority);
+        header_->live += priority > 0.0f ? count : 0;
+    });
+    return writing.first();
+}
+
+std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
+    if (!shape_.linked) throw std::invalid_argument("rows of this ring are no steps of environments");
+    const std::int64_t num_envs = stream.num_envs();
+    const auto is_valid = [&](std::int64_t env) { return step.valid == nullptr || step.valid[env] != 0; };
+    const auto flags_of = [&](std::int64_t env) {
+        const bool truncated = step.truncated != nullptr && step.truncated[env] != 0;
+        return static_cast<std::uint8_t>((step.terminated[env] != 0 ? terminated_flag : 0) |
+                                         (truncated ? truncated_flag : 0));
+    };
+    std::int64_t num_rows = 0, num_ends = 0;
+    for (std::int64_t env = 0; env < num_envs; ++env)
+        if (is_valid(env)) {
+            ++num_rows;
+            num_ends += flags_of(env) != 0;
+        }
+    if (num_rows == 0) {
+        stream.forget();
+        return 0;
+    }
+    const Writing writing(*this, num_rows + num_ends);
+    const auto at = [](auto& of, std::int64_t env) -> auto& { return of[static_cast<std::size_t>(env)]; };
+
+    std::int64_t ticket = writing.first(), last_ticket = writing.first() + num_rows;
+    for (std::int64_t env = 0; env < num_envs; ++env) {
+        at(stream.given_, env) = is_valid(env) ? ticket++ : no_row;
+        if (is_valid(env)) __builtin_prefetch(record(row_of(ticket - 1)), 1);
+    }
+    for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
+        const std::size_t bytes = shape_.fields[field].bytes;
+        for (std::int64_t env = 0; env < num_envs; ++env)
+            if (is_valid(env))
+                store_field(record(row_of(at(stream.given_, env))) + offsets_[field],
+                             step.columns[field] + static_cast<std::size_t>(env) * bytes, bytes);
+    }
+    const auto write_head = [&](std::int64_t row, std::int64_t next, std::uint8_t flags) {
+        store_word<std::int64_t>(record(row), reinterpret_cast<const std::byte*>(&next));
+        store_word<std::uint8_t>(record(row) + flags_at_, reinterpret_cast<const std::byte*>(&flags));
+    };
+    for (std::int64_t env = 0; env < num_envs; ++env) {
+        if (!is_valid(env)) continue;
+        const std::uint8_t flags = flags_of(env);
+        const std::int64_t row = row_of(at(stream.given_, env));
+        if (flags == 0) {
+            write_head(row, no_row, 0);
+            continue;
+        }
+        const std::int64_t last = row_of(last_ticket++);
+        write_head(row, last, flags);
+        write_head(last, no_row, 0);
+        for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
+            const auto& [bytes, has_next] = shape_.fields[field];
+            if (has_next)
+                store_field(record(last) + offsets_[field],
+                             step.next_columns[field] + static_cast<std::size_t>(env) * bytes, bytes);
+        }
+    }
+
+    auto held = tree_.hold();
+    begin_change(held);
+    const std::int64_t oldest = this->oldest();
+    std::vector<std::int64_t> ready;  // rows of the steps that miss nothing now
+    ready.reserve(static_cast<std::size_t>(num_envs));
+    for (std::int64_t env = 0; env < num_envs; ++env) {
+        auto &newest = at(stream.newest_, env), &count = at(stream.count_, env);
+        if (!is_valid(env)) {
+            newest = no_row;
+            count = 0;
+            continue;
+        }
+        const std::int64_t own = at(stream.given_, env);
+        if (newest != no_row && newest >= oldest) {
+            const std::int64_t row = row_of(own);
+            store_word<std::int64_t>(record(row_of(newest)), reinterpret_cast<const std::byte*>(&row));
+        }
+        std::int64_t* waiting = stream.waiting(env);
+        waiting[count++] = own;
+        newest = own;
+        std::int64_t whole = count > stream.lookahead_ ? 1 : 0;
+        if (flags_of(env) != 0) {
+            whole = count;
+            newest = no_row;
+        }
+        for (std::int64_t i = 0; i < whole; ++i)
+            if (waiting[i] >= oldest) ready.push_back(row_of(waiting[i]));
+        count -= whole;
+        std::memmove(waiting, waiting + whole, static_cast<std::size_t>(count) * sizeof(*waiting));
+    }
+    if (!ready.empty()) {
+        const std::vector<float> priorities(ready.size(), held.maximum());
+        held.assign(ready.data(), priorities.data(), static_cast<std::int64_t>(ready.size()));
+        header_->live += priorities[0] > 0.0f ? static_cast<std::int64_t>(ready.size()) : 0;
+    }
+    return num_rows + num_ends;
+}
+
+}  // namespace rollmill
