@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollmill.api import make_config
 from rollmill.cli import main
+from rollmill.config import Config
+from rollmill.regimes.replay import plan_topology
+from rollmill.regimes.running import probe
+from rollmill.regimes.setup import Probed
+from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning import tune as tuning_module
 from rollmill.tuning.curves import Curve
 from rollmill.tuning.model import Allocation
-from rollmill.tuning.profile import Demand, NetworkTimes, fit_costs
+from rollmill.tuning.network import NetworkTimes, network_times
+from rollmill.tuning.profile import Demand, fit_costs, workload_of
+from rollmill.tuning.settings import space_of
 from rollmill.tuning.trials import for_trial
 
 # Nothing is left to be measured at the start.
@@ -110,12 +120,50 @@ def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_t
 
 
 def test_a_trial_is_the_run_without_its_beginning() -> None:
-    from rollmill.api import make_config
-
     config = make_config("gym/CartPole-v1", {"eval_every": 100, "target_return": 3.0}, algo="dqn").resolved()
-    trial = for_trial(config)
+    trial = for_trial(config, 1)
     assert trial.eval_every is None
     assert trial.target_return is None
     assert trial.off_policy.random_steps == 0
     assert trial.replay.min_size < config.replay.min_size
     assert trial.replay.update_interval == config.replay.update_interval
+
+
+RECURRENT = {
+    "num_envs": 8,
+    "model.core": "gru",
+    "model.core_size": 16,
+    "rollout_length": 40,
+    "replay.sequence_length": 20,
+    "replay.burn_in": 10,
+    "replay.n_step": 5,
+    "learner.batch_size": 16,
+}
+
+
+@pytest.fixture
+def recurrent() -> Iterator[tuple[Config, Probed]]:
+    """A learner from sequences, 34 steps long."""
+    config = make_config("gym/CartPole-v1", RECURRENT, algo="dqn").resolved()
+    with Supervisor() as supervisor:
+        yield config, probe(supervisor, config)
+
+
+def test_a_replay_of_sequences_is_tried_with_enough_steps_for_them(recurrent: tuple[Config, Probed]) -> None:
+    config, probed = recurrent
+    assert config.replay.window == 34
+    trial = for_trial(config, probed.spec.rows_per_env)
+    assert trial.replay.min_size >= 8 * 34
+    plan_topology(trial, probed)
+    space = space_of(config, workload_of(config, probed), {}, 16)
+    most = int(space.allocations().num_envs.max())
+    assert most <= config.replay.min_size // 34
+    plan_topology(replace(config, num_envs=most, envs_per_group=most), probed)
+
+
+def test_a_learner_of_sequences_is_timed(recurrent: tuple[Config, Probed]) -> None:
+    config, probed = recurrent
+    with Supervisor() as supervisor:
+        times = network_times(supervisor, config, probed, (1, 2))
+    assert times.row_s > 0
+    assert times.speedup(2.0) >= 1.0

@@ -60,12 +60,13 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     groups = spread_groups(config, world_size)
     rows = config.envs_per_group * probed.spec.rows_per_env
     num_groups = len(groups.worker_of_group)
-    all_rows, needed = num_groups * rows * world_size, config.replay.window or config.replay.n_step
-    if config.replay.min_size < all_rows * needed:
+    all_rows = num_groups * rows * world_size
+    least = config.replay.least_min_size(all_rows)
+    if config.replay.min_size < least:
         raise ConfigError(
             f"replay.min_size={config.replay.min_size}: after so few agent steps no "
             f"{'sequence' if config.replay.has_sequences else 'transition'} may be whole yet; with {all_rows} rows and "
-            f"{needed} steps each it must be {all_rows * needed} or more."
+            f"{least // all_rows} steps each it must be {least} or more."
         )
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
     wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups

@@ -99,6 +99,10 @@ class ReplayConfig:
         """Agent steps that are learned from with each sample of a batch."""
         return max(1, self.sequence_length)
 
+    def least_min_size(self, rows: int) -> int:
+        """Agent steps after which each of so many rows has a whole transition, or sequence."""
+        return rows * (self.window or self.n_step)
+
     def beta_at(self, progress: float) -> float:
         """Beta after this share of the run, 0 to 1."""
         return self.beta + (self.beta_end - self.beta) * min(max(progress, 0.0), 1.0)

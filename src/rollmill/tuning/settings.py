@@ -81,10 +81,10 @@ def space_of(
     step = config.learner.threads if has_parallel_learners(config) else 1
     most_envs = None
     if config.in_replay:
-        # Before learning begins every row must have a whole transition.
+        # Before learning begins every row must have a whole transition, or sequence.
         most_envs = min(
             max(4 * config.num_envs, 16 * cores),
-            config.replay.min_size // (config.replay.n_step * workload.rows_per_env),
+            config.replay.min_size // config.replay.least_min_size(workload.rows_per_env),
         )
     return Space.of(
         workload,

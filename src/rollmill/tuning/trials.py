@@ -51,8 +51,13 @@ class Slice(NamedTuple):
         return self.steps / self.seconds
 
 
-def for_trial(config: Config) -> Config:
-    """The same run as it is after its beginning: without random steps, learning from the first batches on, endless."""
+def for_trial(config: Config, rows_per_env: int) -> Config:
+    """The same run as it is after its beginning: without random steps, learning from the first batches on, endless.
+
+    Args:
+        config: Resolved.
+        rows_per_env: Agents of an environment.
+    """
     config = replace(
         config,
         total_steps=10**15,
@@ -65,8 +70,7 @@ def for_trial(config: Config) -> Config:
     )
     if not config.in_replay:
         return config
-    assert config.envs_per_group != "auto"
-    enough = max(2 * config.learner.batch_size, 4 * config.num_envs * config.replay.n_step)
+    enough = max(2 * config.learner.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
     return replace(
         config,
         replay=replace(config.replay, min_size=min(config.replay.min_size, enough), storage="memory"),
@@ -85,7 +89,7 @@ class Trial(SteppingProcesses):
     def __init__(self, config: Config, probed: Probed) -> None:
         """Starts nothing."""
         super().__init__(ROLE)
-        self._config = for_trial(config)
+        self._config = for_trial(config, probed.spec.rows_per_env)
         self._probed = probed
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 

@@ -30,7 +30,8 @@ from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Balance, CurveError, Curves, balance, whole_cores
 from rollmill.tuning.model import Allocation, StageCosts, Workload
-from rollmill.tuning.profile import Demand, NetworkTimes, demand_of, fit_costs, network_times, workload_of
+from rollmill.tuning.network import NetworkTimes, network_times
+from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
 from rollmill.tuning.report import Change, changes, curves_of, describe_allocation, draw, limit_sentence
 from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
 from rollmill.tuning.settings import SettingsFileError, settings_of, space_of, under

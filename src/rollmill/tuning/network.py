@@ -1,0 +1,260 @@
+"""What the network costs by itself, timed in a process of its own.
+
+How a forward pass's time depends on the size of the batch, and how much faster more threads, or more learners, learn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from rollmill.config import Config
+from rollmill.envs.views import own_views
+from rollmill.models.device import resolve_device, take_threads
+from rollmill.regimes.ending import exited_early
+from rollmill.regimes.setup import Probed, UserCode, make_network, make_off_policy
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.events import Exited, Failed, Message
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.tuning.curves import Curve
+
+if TYPE_CHECKING:
+    import torch
+
+    from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+
+__all__ = ["NetworkTimes", "network_times"]
+
+_BATCHES = (1, 4, 16, 64)
+_SECONDS_EACH = 0.15
+_MINIBATCH = 256
+
+
+class NetworkTimes(NamedTuple):
+    """How a network's time depends on what it is given; only ratios are used.
+
+    Attributes:
+        fixed_s: Of a forward pass, whatever its size.
+        row_s: Of a forward pass, for each row.
+        speedup: Threads of a backward pass -> times as fast.
+    """
+
+    fixed_s: float
+    row_s: float
+    speedup: Curve
+
+
+def network_times(supervisor: Supervisor, config: Config, probed: Probed, threads: Sequence[int]) -> NetworkTimes:
+    """Times the network in a process of its own.
+
+    Args:
+        supervisor: Starts it.
+        config: Resolved.
+        probed: What the environment and the network are.
+        threads: Numbers of threads to try for learning, ascending, beginning with 1.
+
+    Raises:
+        ProcessFailed: It failed.
+    """
+    supervisor.start("network", _time_network, config, UserCode.of_this_process(config), probed, tuple(threads))
+    while True:
+        for event in supervisor.poll(0.1):
+            if isinstance(event, Message) and isinstance(event.content, NetworkTimes):
+                return event.content
+            if isinstance(event, Failed | Exited):
+                raise (event if isinstance(event, Failed) else exited_early(event)).error()
+
+
+def _time_network(
+    context: ChildContext, config: Config, user_code: UserCode, probed: Probed, threads: tuple[int, ...]
+) -> None:
+    """Child: sends :class:`NetworkTimes`."""
+    user_code.install()
+    import torch
+
+    take_threads(config.inference.threads)
+    forward = _forward(config, probed, resolve_device(config.inference.device))
+    with torch.inference_mode():
+        times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
+    row, fixed = np.polyfit(_BATCHES, times, 1, w=1 / np.array(times))
+    speedups = [(1.0, 1.0)]
+    if len(threads) > 1 and resolve_device(config.learner.device).type == "cpu":
+        step = _sgd_step(config, probed)
+        torch.set_num_threads(1)
+        alone = _seconds(step)
+        for count in threads[1:]:
+            torch.set_num_threads(count)
+            speedups.append((float(count), alone / _seconds(step)))
+    context.send(NetworkTimes(max(0.05 * times[0], float(fixed)), max(1e-9, float(row)), _rising(speedups)))
+
+
+def _rising(points: list[tuple[float, float]]) -> Curve:
+    best = 0.0
+    rising: dict[float, float] = {}
+    for cores, rate in points:
+        best = max(best, rate) if cores > 1 else 1.0
+        rising[cores] = best
+    return Curve(tuple(rising), tuple(rising.values()))
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Of one call: the median over a moment."""
+    call()
+    call()
+    times: list[float] = []
+    end = time.perf_counter() + _SECONDS_EACH
+    while time.perf_counter() < end or len(times) < 3:
+        begun = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begun)
+    return float(np.median(times))
+
+
+def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[int], torch.Tensor]:
+    """A forward pass of so many rows, as a policy worker makes it; that of an on-policy network has gradients."""
+    import torch
+
+    from rollmill.algorithms.base import Explore
+    from rollmill.models.precision import settled_precision
+
+    spec = probed.spec
+    bf16 = settled_precision(device, has_images=spec.has_images) == "bf16"
+    observations = {rows: _observation(probed, rows, device) for rows in (*_BATCHES, _minibatch(config))}
+
+    def finish(*results: torch.Tensor) -> torch.Tensor:
+        total = torch.stack([result.float().sum() for result in results]).sum()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return total
+
+    if not config.in_replay:
+        model = make_network(config, spec).to(device)
+
+        def forward(rows: int) -> torch.Tensor:
+            state = torch.zeros(rows, model.state_size, device=device) if model.state_size else None
+            reset = torch.zeros(rows, dtype=torch.bool, device=device)
+            with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+                output = model(observations[rows], state, reset)
+            return finish(output.params, output.value)
+
+        return forward
+    algorithm = make_off_policy(config, spec).to(device)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def act(rows: int) -> torch.Tensor:
+        mask = _mask(probed, rows, device)
+        reset = torch.zeros(rows, dtype=torch.bool, device=device)
+        explore = Explore(10**9, 10**9, torch.arange(rows, device=device), rows, reset, generator)
+        with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            if algorithm.state_size:
+                state = torch.zeros(rows, algorithm.state_size, device=device)
+                action, _ = algorithm.act_with_state(observations[rows], state, reset, mask, explore)
+            else:
+                action = algorithm.act(observations[rows], mask, explore)
+        return finish(*(part for part in action if part is not None))
+
+    return act
+
+
+def _sgd_step(config: Config, probed: Probed) -> Callable[[], object]:
+    """What a learner does over and over, on the CPU, or what takes it longest."""
+    import torch
+
+    from rollmill.learning.off_policy_update import make_updater
+
+    spec, device = probed.spec, torch.device("cpu")
+    if not config.in_replay:
+        forward, rows = _forward(config, probed, device), _minibatch(config)
+        return lambda: forward(rows).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    algorithm = make_off_policy(config, spec)
+    updater = make_updater(algorithm, spec, config.learner, generator=torch.Generator(device).manual_seed(0))
+    batch = _sequences(config, probed, algorithm.state_size) if algorithm.state_size else _transitions(config, probed)
+    return lambda: updater.step(batch)
+
+
+def _transitions(config: Config, probed: Probed) -> TransitionBatch:
+    """As a learner draws them, but zeros."""
+    import torch
+
+    from rollmill.algorithms.base import TransitionBatch
+
+    rows, device = _minibatch(config), torch.device("cpu")
+    observation, mask = _observation(probed, rows, device), _mask(probed, rows, device)
+    return TransitionBatch(
+        observation,
+        *_actions(probed, rows),
+        torch.zeros(rows),
+        torch.full((rows,), 0.99),
+        observation,
+        mask,
+        mask,
+        torch.ones(rows),
+    )
+
+
+def _sequences(config: Config, probed: Probed, state_size: int) -> SequenceBatch:
+    """Likewise, with an end in none of them."""
+    import torch
+
+    from rollmill.algorithms.base import SequenceBatch
+
+    replay, rows, device = config.replay, _minibatch(config), torch.device("cpu")
+    window, length = replay.window, replay.sequence_length
+
+    def in_time(array: torch.Tensor) -> torch.Tensor:
+        return array.reshape(-1, rows, *array.shape[1:])
+
+    discrete, continuous = _actions(probed, window * rows)
+    mask = _mask(probed, (window + 1) * rows, device)
+    steps = torch.arange(replay.burn_in, replay.burn_in + length)
+    return SequenceBatch(
+        burn_in=replay.burn_in,
+        observation={k: in_time(v) for k, v in _observation(probed, (window + 1) * rows, device).items()},
+        discrete=None if discrete is None else in_time(discrete),
+        continuous=None if continuous is None else in_time(continuous),
+        reward=torch.zeros(length, rows),
+        discount=torch.full((length, rows), 0.99),
+        then=(steps + replay.n_step)[:, None].expand(length, rows),
+        valid=torch.ones(length, rows, dtype=torch.bool),
+        reset=torch.zeros(window + 1, rows, dtype=torch.bool),
+        reset_steps=(),
+        rnn_state=torch.zeros(rows, state_size),
+        action_mask=None if mask is None else in_time(mask),
+        weight=torch.ones(rows),
+    )
+
+
+def _actions(probed: Probed, rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Discrete and continuous ones."""
+    import torch
+
+    action = probed.spec.action.in_unit_box
+    return (
+        torch.zeros((rows, action.num_discrete), dtype=torch.int32) if action.num_discrete else None,
+        torch.zeros((rows, action.num_continuous)) if action.num_continuous else None,
+    )
+
+
+def _minibatch(config: Config) -> int:
+    return min(_MINIBATCH, config.learner.minibatch_size)
+
+
+def _observation(probed: Probed, rows: int, device: torch.device) -> dict[str, torch.Tensor]:
+    import torch
+
+    view, _ = own_views(probed.spec, rows)
+    return {name: torch.from_numpy(array).to(device) for name, array in view.observation.items()}
+
+
+def _mask(probed: Probed, rows: int, device: torch.device) -> torch.Tensor | None:
+    import torch
+
+    return (
+        torch.ones((rows, probed.spec.action.mask_size), dtype=torch.bool, device=device)
+        if probed.spec.has_action_mask
+        else None
+    )
