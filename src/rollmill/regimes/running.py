@@ -334,7 +334,7 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
                 replay.gradient_learner,
                 run_setup,
                 index,
-                role=learning_phases.ROLE,
+                role=learning_phases.GRADIENT_ROLE,
                 env=threads,
                 cpus=cpus,
                 nice=nice,

@@ -40,6 +40,7 @@ _ADVICE = {
     "rollout worker": "simulation is the limit: more cores, more rollout workers, or a faster environment",
     "policy worker": "inference is the limit: more policy workers, larger inference batches, or a smaller network",
     "learner": "backpropagation is the limit: a faster precision or device, fewer epochs, or a smaller network",
+    "gradient learner": "backpropagation is the limit: more learners, a faster precision, or a smaller network",
 }
 
 
