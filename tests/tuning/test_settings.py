@@ -37,6 +37,7 @@ def _sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
         ("gym/CartPole-v1", None, {"regime": "lockstep"}),
         ("gym/CartPole-v1", "dqn", {}),
         ("gym/CartPole-v1", "dqn", {"num_envs": 4, "learner.threads": 2}),
+        ("gym/CartPole-v1", "dqn", {"learner.num_learners": 3, "learner.max_staleness": 2}),
     ],
 )
 def test_every_allocation_is_a_configuration_that_keeps_what_was_given(
@@ -62,6 +63,25 @@ def test_every_allocation_is_a_configuration_that_keeps_what_was_given(
                 assert getattr(made, name) == getattr(config, name)
         if made.in_replay:
             assert made.replay == config.replay
+
+
+@pytest.mark.parametrize(
+    ("given", "one_learner", "learners"),
+    [
+        ({}, False, [1, 2, 3, 4, 6, 8]),
+        ({"learner.threads": 2}, False, [1, 2, 3, 4, 6, 8]),
+        ({"learner.max_staleness": 2}, False, [1, 2, 3]),
+        ({"learner.max_staleness": 100}, False, [1, 2, 3, 4, 6, 8, 12, 16]),
+        ({"learner.num_learners": 12}, False, [12]),
+        ({}, True, [1]),
+    ],
+)
+def test_learners_are_so_few_that_gradients_are_not_too_stale(
+    given: dict[str, Any], one_learner: bool, learners: list[int]
+) -> None:
+    config = make_config("gym/CartPole-v1", given, algo="dqn").resolved()
+    space = space_of(config, workload_of(config, None), given, 16 * config.learner.threads, one_learner=one_learner)
+    assert [cores // config.learner.threads for cores in space.learner_cores] == learners
 
 
 @pytest.mark.parametrize("algo", [None, "dqn"])

@@ -16,14 +16,15 @@ from rollmill.config import Config
 from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
+from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning import tune as tuning_module
 from rollmill.tuning.curves import Curve
 from rollmill.tuning.model import Allocation
-from rollmill.tuning.network import NetworkTimes, network_times
-from rollmill.tuning.profile import Demand, fit_costs, workload_of
-from rollmill.tuning.settings import space_of
-from rollmill.tuning.trials import for_trial
+from rollmill.tuning.network import NetworkTimes, by_amdahl, gain_of_learners, network_times
+from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
+from rollmill.tuning.settings import allocation_of, space_of
+from rollmill.tuning.trials import Trial, for_trial
 
 # Nothing is left to be measured at the start.
 SMALL = {
@@ -71,6 +72,51 @@ def test_costs_are_found_again_from_joint_runs() -> None:
         assert costs.sgd_step_s == pytest.approx(0.02)
 
 
+def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server_takes() -> None:
+    small = {"learner.batch_size": 16, "replay.min_size": 200}
+    config = make_config("gym/CartPole-v1", small, algo="dqn").resolved()
+    with Supervisor() as supervisor:
+        probed = probe(supervisor, config)
+        times = network_times(supervisor, config, probed, (1,), (1, 2, 4))
+    assert times.speedup.cores == (1.0, 2.0, 4.0)
+    demands = []
+    for learners in (1, 2):
+        several = make_config("gym/CartPole-v1", {**small, "learner.num_learners": learners}, algo="dqn").resolved()
+        with Trial(several, probed) as trial:
+            turn = trial.turn(1.0)
+        demands.append(demand_of(allocation_of(several), workload_of(several, probed), [turn], usable_cores()))
+        roles = [account.role for account in turn.accounts.values()]
+        assert roles.count("gradient learner") == (learners if learners > 1 else 0)
+        # One SGD step for two agent steps, whoever computes the gradients.
+        assert demands[-1].sgd_steps_per_second * 2 == pytest.approx(demands[-1].steps_per_second, rel=0.2)
+    costs = fit_costs(demands, times)
+    assert costs.sgd_step_s == pytest.approx(demands[0].sgd_step_s)
+    assert costs.speedup(2) == pytest.approx(max(1.0, 2 * demands[0].sgd_step_s / demands[1].sgd_step_s))
+
+
+def test_learners_gain_what_the_server_lets_through() -> None:
+    assert gain_of_learners(1, 0.3) == 1
+    assert gain_of_learners(2, 0.25) == pytest.approx(1.6)
+    assert gain_of_learners(8, 0.25) == pytest.approx(4.0)
+    times = NetworkTimes(fixed_s=2e-4, row_s=5e-5, speedup=Curve((1.0, 2.0, 4.0), (1.0, 1.8, 3.6)))
+    # What two learners have shown is worth more than what was expected of them, and so of four.
+    runs = [_demand(Allocation(2, 1, learners, 8, 2), 1.0) for learners in (1, 2)]
+    costs = fit_costs(runs, times)
+    assert costs.sgd_step_s == pytest.approx(0.02)
+    assert costs.speedup(2) == pytest.approx(1.6)
+    assert costs.speedup(4) == pytest.approx(3.2)
+
+
+def test_threads_that_cannot_be_timed_follow_amdahls_law() -> None:
+    nine_tenths = Curve((1.0, 2.0), (1.0, 1 / (0.1 + 0.9 / 2)))
+    extended = by_amdahl(nine_tenths, (1, 2, 4, 32))
+    assert extended.cores == (1.0, 2.0, 4.0, 32.0)
+    assert extended(32) == pytest.approx(1 / (0.1 + 0.9 / 32))
+    single = Curve((1.0,), (1.0,))
+    assert by_amdahl(single, (1, 2, 4)) == single
+    assert by_amdahl(Curve((1.0, 2.0), (1.0, 1.0)), (1, 2, 4))(4) == 1.0
+
+
 @pytest.mark.timeout(400)
 def test_train_with_tune_runs_with_what_was_chosen_and_a_resume_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -113,6 +159,7 @@ def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_t
     assert result.gain is None
     assert not result.tried
     assert result.curves.cores == 64
+    assert result.allocation.learner_cores <= 8
     # One SGD step for each interval: what was measured lies on the ratio.
     (_, _, steps), *_ = result.measured
     assert steps > 0

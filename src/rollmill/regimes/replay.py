@@ -113,7 +113,7 @@ def allocate(
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
-    sizes, num_learners = probed.shared, config.learner.num_learners
+    sizes, num_learners = probed.shared if config.learner.num_learners > 1 else None, config.learner.num_learners
     if sizes is not None:
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
         for policy, nbytes in sizes.rings.items():

@@ -46,7 +46,7 @@ class Probed:
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
         first_iteration: In lockstep, where the run begins, or goes on.
-        shared: In the replay regime with several learners, what they share.
+        shared: In the replay regime, what several learners share; None where there cannot be several.
         saved_steps: In the replay regime, agent steps of the checkpoint that a run goes on from.
     """
 
@@ -209,6 +209,7 @@ def probe(
     """
     user_code.install()
     from rollmill.envs.factory import probe as probe_environment
+    from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
 
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
@@ -216,10 +217,11 @@ def probe(
         algorithm = make_off_policy(config, spec)
         size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
         shared = None
-        if config.learner.num_learners > 1:
-            from rollmill.learning.sharing import shared_sizes
-
+        try:
             shared = shared_sizes(algorithm)
+        except ValueError:
+            if config.learner.num_learners > 1:
+                raise
         saved = None if run_dir is None else _saved_steps(config, run_dir, ranks or Ranks())
         nbytes = flat_nbytes(algorithm.acting)
         context.send(Probed(spec, algorithm.state_size, nbytes, size, shared=shared, saved_steps=saved))

@@ -6,7 +6,7 @@ How a forward pass's time depends on the size of the batch, and how much faster 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from rollmill.algorithms.base import SequenceBatch, TransitionBatch
 
-__all__ = ["NetworkTimes", "network_times"]
+__all__ = ["NetworkTimes", "by_amdahl", "gain_of_learners", "network_times"]
 
 _BATCHES = (1, 4, 16, 64)
 _SECONDS_EACH = 0.15
@@ -40,7 +40,7 @@ class NetworkTimes(NamedTuple):
     Attributes:
         fixed_s: Of a forward pass, whatever its size.
         row_s: Of a forward pass, for each row.
-        speedup: Threads of a backward pass -> times as fast.
+        speedup: Cores of the learner -> times as fast as one.
     """
 
     fixed_s: float
@@ -48,7 +48,9 @@ class NetworkTimes(NamedTuple):
     speedup: Curve
 
 
-def network_times(supervisor: Supervisor, config: Config, probed: Probed, threads: Sequence[int]) -> NetworkTimes:
+def network_times(
+    supervisor: Supervisor, config: Config, probed: Probed, threads: Sequence[int], learners: Sequence[int] = (1,)
+) -> NetworkTimes:
     """Times the network in a process of its own.
 
     Args:
@@ -56,11 +58,14 @@ def network_times(supervisor: Supervisor, config: Config, probed: Probed, thread
         config: Resolved.
         probed: What the environment and the network are.
         threads: Numbers of threads to try for learning, ascending, beginning with 1.
+        learners: Numbers of learners with the most threads each, likewise; what they gain is reckoned.
 
     Raises:
         ProcessFailed: It failed.
     """
-    supervisor.start("network", _time_network, config, UserCode.of_this_process(config), probed, tuple(threads))
+    supervisor.start(
+        "network", _time_network, config, UserCode.of_this_process(config), probed, tuple(threads), tuple(learners)
+    )
     while True:
         for event in supervisor.poll(0.1):
             if isinstance(event, Message) and isinstance(event.content, NetworkTimes):
@@ -70,7 +75,12 @@ def network_times(supervisor: Supervisor, config: Config, probed: Probed, thread
 
 
 def _time_network(
-    context: ChildContext, config: Config, user_code: UserCode, probed: Probed, threads: tuple[int, ...]
+    context: ChildContext,
+    config: Config,
+    user_code: UserCode,
+    probed: Probed,
+    threads: tuple[int, ...],
+    learners: tuple[int, ...],
 ) -> None:
     """Child: sends :class:`NetworkTimes`."""
     user_code.install()
@@ -81,24 +91,63 @@ def _time_network(
     with torch.inference_mode():
         times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
     row, fixed = np.polyfit(_BATCHES, times, 1, w=1 / np.array(times))
-    speedups = [(1.0, 1.0)]
-    if len(threads) > 1 and resolve_device(config.learner.device).type == "cpu":
-        step = _sgd_step(config, probed)
-        torch.set_num_threads(1)
-        alone = _seconds(step)
-        for count in threads[1:]:
-            torch.set_num_threads(count)
-            speedups.append((float(count), alone / _seconds(step)))
-    context.send(NetworkTimes(max(0.05 * times[0], float(fixed)), max(1e-9, float(row)), _rising(speedups)))
+    speedup = _speedup(config, probed, threads, learners)
+    context.send(NetworkTimes(max(0.05 * times[0], float(fixed)), max(1e-9, float(row)), speedup))
 
 
-def _rising(points: list[tuple[float, float]]) -> Curve:
-    best = 0.0
-    rising: dict[float, float] = {}
-    for cores, rate in points:
-        best = max(best, rate) if cores > 1 else 1.0
-        rising[cores] = best
-    return Curve(tuple(rising), tuple(rising.values()))
+def _speedup(config: Config, probed: Probed, threads: tuple[int, ...], learners: tuple[int, ...]) -> Curve:
+    """Threads are timed, learners are not."""
+    import torch
+
+    if (threads[-1], learners[-1]) == (1, 1) or resolve_device(config.learner.device).type != "cpu":
+        return Curve((1.0,), (1.0,))
+    step, apply = _sgd_step(config, probed)
+    seconds: dict[int, float] = {}
+    for count in threads:
+        torch.set_num_threads(count)
+        seconds[count] = _seconds(step)
+    gains = {count: seconds[1] / each for count, each in seconds.items()}
+    if learners[-1] > 1:
+        most = threads[-1]
+        share = min(1.0, _seconds(apply) / seconds[most])
+        gains |= {most * n: gains[most] * gain_of_learners(n, share) for n in learners}
+    return _rising(gains)
+
+
+def _rising(gains: Mapping[int, float]) -> Curve:
+    """Nobody is slower than with fewer cores, nor than with one: the others can be left idle."""
+    cores = sorted(gains)
+    return Curve(tuple(map(float, cores)), tuple(np.maximum.accumulate([gains[x] for x in cores]).tolist()))
+
+
+def gain_of_learners(learners: int, server_share: float) -> float:
+    """How many times as fast several learners are as one.
+
+    Each computes its gradient and waits for the parameter server to apply it; the server applies one after the other.
+
+    Args:
+        learners: How many.
+        server_share: Time to apply a gradient over that of a whole SGD step.
+    """
+    return 1.0 if learners == 1 else min(learners / (1 + server_share), 1 / server_share)
+
+
+def by_amdahl(speedup: Curve, cores: Sequence[int]) -> Curve:
+    """A learner's speedup by threads, with Amdahl's law behind the last number that was timed.
+
+    Its parallel share is what that number says; of a single thread nothing is known, so more gain nothing.
+
+    Args:
+        speedup: As timed.
+        cores: Numbers to know it for.
+    """
+    timed, gain = speedup.cores[-1], speedup.rates[-1]
+    if timed == 1:
+        return speedup
+    parallel = min(1.0, (1 - 1 / gain) / (1 - 1 / timed))
+    more = [float(x) for x in sorted(cores) if x > timed]
+    rates = [1 / (1 - parallel + parallel / x) for x in more]
+    return Curve((*speedup.cores, *more), (*speedup.rates, *np.maximum(gain, rates).tolist()))
 
 
 def _seconds(call: Callable[[], object]) -> float:
@@ -160,8 +209,8 @@ def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[
     return act
 
 
-def _sgd_step(config: Config, probed: Probed) -> Callable[[], object]:
-    """What a learner does over and over, on the CPU, or what takes it longest."""
+def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Callable[[], object]]:
+    """What a learner does over and over, on the CPU, or what takes it longest; and a parameter server's part of it."""
     import torch
 
     from rollmill.learning.off_policy_update import make_updater
@@ -169,11 +218,11 @@ def _sgd_step(config: Config, probed: Probed) -> Callable[[], object]:
     spec, device = probed.spec, torch.device("cpu")
     if not config.in_replay:
         forward, rows = _forward(config, probed, device), _minibatch(config)
-        return lambda: forward(rows).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return (lambda: forward(rows).backward()), lambda: None  # type: ignore[no-untyped-call]  # torch leaves it so
     algorithm = make_off_policy(config, spec)
     updater = make_updater(algorithm, spec, config.learner, generator=torch.Generator(device).manual_seed(0))
     batch = _sequences(config, probed, algorithm.state_size) if algorithm.state_size else _transitions(config, probed)
-    return lambda: updater.step(batch)
+    return (lambda: updater.step(batch)), lambda: updater.apply(updater.due(updater.sgd_steps + 1), {})
 
 
 def _transitions(config: Config, probed: Probed) -> TransitionBatch:

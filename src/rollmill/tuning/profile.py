@@ -42,7 +42,7 @@ class Demand:
         group_s: Core-seconds of a group's step.
         group_overhead_s: The part of it that does not depend on the group's size.
         batch_s: Core-seconds of a forward pass.
-        sgd_step_s: Seconds of an SGD step, on the learner's cores.
+        sgd_step_s: Core-seconds of an SGD step, on all of the learner's cores.
         steps_per_second: Agent steps a second.
         actor_cores: Cores that collecting used.
         learner_cores: Cores that learning used.
@@ -87,7 +87,14 @@ def workload_of(config: Config, probed: Probed | None) -> Workload:
 
 
 def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice], cores: int) -> Demand:
-    """What turns of one allocation's trial say."""
+    """What turns of one allocation's trial say.
+
+    Args:
+        allocation: What ran.
+        workload: Of the run.
+        turns: Of it.
+        cores: That it ran on.
+    """
     rows = int(allocation.envs_per_group) * workload.rows_per_env
     seconds, steps = sum(t.seconds for t in turns), sum(t.steps for t in turns)
     by_role: dict[str, list[ProcessAccount]] = {}
@@ -102,6 +109,7 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     work = {
         role: sum(_work_s(account, is_crowded=is_crowded) for account in accounts) for role, accounts in by_role.items()
     }
+    learner_work = work.get(learning_phases.ROLE.name, 0.0) + work.get(learning_phases.GRADIENT_ROLE.name, 0.0)
     group_steps = max(1.0, steps / rows)
     batches = max(1.0, _count(inferring, "batches"))
     sgd_steps = max(1e-9, _count(learning, "SGD steps"))
@@ -116,10 +124,10 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
         group_s=group_s,
         group_overhead_s=group_s * min(0.9, overhead),
         batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches,
-        sgd_step_s=work.get(learning_phases.ROLE.name, 0.0) / sgd_steps,
+        sgd_step_s=learner_work / sgd_steps,
         steps_per_second=steps / seconds,
         actor_cores=(work[rollout_phases.ROLE.name] + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
-        learner_cores=work.get(learning_phases.ROLE.name, 0.0) / seconds,
+        learner_cores=learner_work / seconds,
         sgd_steps_per_second=sgd_steps / seconds,
         busy={
             role: sum(_busy_s(account) for account in accounts) / max(1e-9, sum(a.wall_seconds for a in accounts))
@@ -144,32 +152,30 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
     batch, group, inferred_row = _fit(
         [[1.0, d.batch_groups, d.batch_groups * d.rows] for d in demands], [d.batch_s for d in demands], prior
     )
-    speedups = [float(StageCosts.speedup(_only(times.speedup), d.allocation.learner_cores)) for d in demands]
-    # CPU time of all threads, so it is divided by their number for the time that a step takes.
-    one_core = [
-        d.sgd_step_s / d.allocation.learner_cores * speedup for d, speedup in zip(demands, speedups, strict=True)
-    ]
+    sgd_step, speedup = _learning(demands, times.speedup)
     return StageCosts(
         env_group_s=env_group,
         env_row_s=env_row,
         inference_batch_s=batch,
         inference_group_s=group,
         inference_row_s=inferred_row,
-        sgd_step_s=float(np.median(one_core)),
-        learner_speedup=times.speedup,
-    )
-
-
-def _only(speedup: Curve) -> StageCosts:
-    return StageCosts(
-        env_group_s=0,
-        env_row_s=0,
-        inference_batch_s=0,
-        inference_group_s=0,
-        inference_row_s=0,
-        sgd_step_s=0,
+        sgd_step_s=sgd_step,
         learner_speedup=speedup,
     )
+
+
+def _learning(demands: Sequence[Demand], expected: Curve) -> tuple[float, Curve]:
+    """Core-seconds of an SGD step on one core, and S: runs on more cores correct what was expected of these."""
+    by_cores: dict[int, list[float]] = {}
+    for demand in demands:
+        by_cores.setdefault(int(demand.allocation.learner_cores), []).append(demand.sgd_step_s)
+    # All cores' together, so x / S(x) times as much as one core's alone.
+    alone = {x: float(np.median(work)) / x * expected(x) for x, work in by_cores.items()}
+    fewest = min(alone)
+    more = [alone[fewest] / alone[x] for x in alone if x > fewest]
+    factor = float(np.median(more)) if more else 1.0
+    rates = [rate * (factor if x > fewest else 1.0) for x, rate in zip(expected.cores, expected.rates, strict=True)]
+    return alone[fewest], Curve(expected.cores, tuple(np.maximum.accumulate(rates).tolist()))
 
 
 def _fit(rows: list[list[float]], values: list[float], prior: list[float]) -> list[float]:

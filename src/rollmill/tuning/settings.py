@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
-from rollmill.learning.config import LearnerConfig
 from rollmill.options import full_keys
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
@@ -20,11 +18,11 @@ __all__ = ["SettingsFileError", "allocation_of", "read_settings", "settings_of",
 _FIELDS = {
     "rollout.num_workers": "rollout_workers",
     "inference.num_workers": "policy_workers",
-    "learner.threads": "learner_cores",
-    "learner.num_learners": "learner_cores",
     "num_envs": "num_envs",
     "envs_per_group": "envs_per_group",
 }
+# Gradients of so many are about seven SGD steps old: few beside the hundreds that target networks lag.
+_MOST_LEARNERS = 8
 _LEARNER_CORES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
@@ -32,19 +30,19 @@ class SettingsFileError(ValueError):
     """A file that holds no settings."""
 
 
-def has_parallel_learners(config: Config) -> bool:
-    """Whether this run's learner can be several processes; else its cores are its threads."""
-    return config.in_replay and "num_learners" in {field.name for field in fields(LearnerConfig)}
+def most_learners(config: Config) -> int:
+    """How many learners may be chosen: none of whose gradients is staler than the user allows, or than is usual."""
+    staleness = config.learner.max_staleness
+    return _MOST_LEARNERS if staleness == "auto" else staleness + 1
 
 
 def allocation_of(config: Config) -> Allocation:
     """What a resolved configuration gives to whom."""
     assert config.rollout.num_workers != "auto"
-    learners = int(getattr(config.learner, "num_learners", 1)) if has_parallel_learners(config) else 1
     return Allocation(
         config.rollout.num_workers,
         config.inference.num_workers,
-        learners * config.learner.threads,
+        config.learner.num_learners * config.learner.threads,
         config.num_envs,
         config.envs_per_group,
     )
@@ -58,7 +56,7 @@ def settings_of(allocation: Allocation, config: Config) -> dict[str, int]:
         "rollout.num_workers": int(allocation.rollout_workers),
         "inference.num_workers": int(allocation.policy_workers),
     }
-    if has_parallel_learners(config):
+    if config.in_replay:
         settings["learner.num_learners"] = max(1, int(allocation.learner_cores) // config.learner.threads)
     else:
         settings["learner.threads"] = int(allocation.learner_cores)
@@ -66,7 +64,7 @@ def settings_of(allocation: Allocation, config: Config) -> dict[str, int]:
 
 
 def space_of(
-    config: Config, workload: Workload, overrides: Mapping[str, object], cores: int, *, learner_on_cpu: bool = True
+    config: Config, workload: Workload, overrides: Mapping[str, object], cores: int, *, one_learner: bool = False
 ) -> Space:
     """What may be chosen: what neither the user has set nor the regime holds fixed.
 
@@ -75,10 +73,15 @@ def space_of(
         workload: Of it.
         overrides: What the user has set.
         cores: M.
-        learner_on_cpu: More threads do nothing for a learner on an accelerator.
+        one_learner: More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
     """
     given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
-    step = config.learner.threads if has_parallel_learners(config) else 1
+    # Threads of a step where there is one learner, else learners with the threads that each has.
+    own, each, most = "learner.threads", 1, cores
+    if config.in_replay:
+        own, each, most = "learner.num_learners", config.learner.threads, most_learners(config)
+    fields = {**_FIELDS, own: "learner_cores"}
+    counts = (1,) if one_learner else _LEARNER_CORES
     most_envs = None
     if config.in_replay:
         # Before learning begins every row must have a whole transition, or sequence.
@@ -90,8 +93,8 @@ def space_of(
         workload,
         allocation_of(config),
         cores,
-        learner_cores=[n * step for n in _LEARNER_CORES if n * step <= cores or n == 1] if learner_on_cpu else [1],
-        fixed=frozenset(field for key, field in _FIELDS.items() if key in given),
+        learner_cores=[n * each for n in counts if n == 1 or (n * each <= cores and n <= most)],
+        fixed=frozenset(field for key, field in fields.items() if key in given),
         most_envs=most_envs,
         groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,
     )

@@ -30,7 +30,7 @@ from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Balance, CurveError, Curves, balance, whole_cores
 from rollmill.tuning.model import Allocation, StageCosts, Workload
-from rollmill.tuning.network import NetworkTimes, network_times
+from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
 from rollmill.tuning.report import Change, changes, curves_of, describe_allocation, draw, limit_sentence
 from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
@@ -76,6 +76,7 @@ class Tuning:
         measured: (actors' cores, learner's cores, agent steps a second) of the joint runs.
         seconds: It took.
         name: What was tuned.
+        notes: What else is to be known of the figures.
     """
 
     settings: dict[str, Any]
@@ -93,6 +94,7 @@ class Tuning:
     measured: tuple[tuple[float, float, float], ...]
     seconds: float
     name: str
+    notes: tuple[str, ...] = ()
 
     def describe(self) -> str:
         """The report."""
@@ -105,6 +107,7 @@ class Tuning:
             f"actors {self.solution.actor_cores:.2f} cores, learner {self.solution.learner_cores:.2f} cores: "
             f"f_a(x_a) = u f_l(x_l) = {self.solution.steps_per_second:,.0f} agent steps/s, "
             f"u = {self.update_interval:g}",
+            *self.notes,
         ]
         if self.changes:
             lines.append("what single changes would bring, by the model:")
@@ -123,6 +126,7 @@ class Tuning:
             "steps_per_second": self.steps_per_second,
             "gain": self.gain,
             "limit": self.limit,
+            "notes": list(self.notes),
             "changes": {change.what: change.gain for change in self.changes},
             "curves": self.curves.to_json(),
             "solution": self.solution._asdict(),
@@ -321,17 +325,19 @@ class _Tuner:
     ) -> None:
         self._config, self._name, self._overrides, self._cores = config, name, overrides, cores
         self._algo, self._protocol, self._say = algo, protocol, say
+        self._notes: list[str] = []
 
     def run(self, begun: float, seconds: float) -> Tuning:
         """Profiles, searches, tries."""
-        learner_on_cpu = resolve_device(self._config.learner.device).type == "cpu"
         with Supervisor() as supervisor:
             probed = probe(supervisor, self._config)
             workload = workload_of(self._config, probed)
-            space = space_of(self._config, workload, self._overrides, self._cores, learner_on_cpu=learner_on_cpu)
-            threads = [n for n in (1, 2, 4, 8, 16, 32) if n <= self._cores and n <= max(space.learner_cores)]
+            one_learner = resolve_device(self._config.learner.device).type != "cpu" or (
+                self._config.in_replay and probed.shared is None
+            )
+            space = space_of(self._config, workload, self._overrides, self._cores, one_learner=one_learner)
             self._say("timing the network")
-            times = network_times(supervisor, self._config, probed, threads)
+            times = self._time_network(supervisor, probed, space)
         with ExitStack() as stack:
             reference = self._start(stack, space.preset, probed)
             start_s = time.monotonic() - begun
@@ -368,6 +374,21 @@ class _Tuner:
             speed = self._demand(best, workload).steps_per_second
         return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), best.score)
 
+    def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
+        wanted = sorted({1, *space.learner_cores})
+        if self._config.in_replay:
+            own = self._config.learner.threads
+            learners = sorted({1, *(cores // own for cores in space.learner_cores)})
+            return network_times(supervisor, self._config, probed, sorted({1, own}), learners)
+        # More threads than there are cores would only stand in each other's way.
+        here = [n for n in (1, 2, 4, 8, 16, 32) if n <= min(usable_cores(), wanted[-1])]
+        times = network_times(supervisor, self._config, probed, here)
+        if wanted[-1] <= here[-1] or len(space.learner_cores) == 1:
+            return times
+        law = "by Amdahl's law" if here[-1] > 1 else "not known, so none is expected"
+        self._notes.append(f"what more than {here[-1]} thread(s) gain the learner is {law}: they cannot be timed here")
+        return times._replace(speedup=by_amdahl(times.speedup, wanted))
+
     def _config_of(self, allocation: Allocation) -> Config:
         settings = under(self._overrides, settings_of(allocation, self._config))
         return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
@@ -380,7 +401,7 @@ class _Tuner:
         return fit_costs([self._demand(each, workload) for each in tried], times)
 
     def _demand(self, tried: _Tried, workload: Workload) -> Demand:
-        return demand_of(tried.allocation, workload, tried.turns, self._cores)
+        return demand_of(tried.allocation, workload, tried.turns, usable_cores())
 
     def _following(self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried]) -> Allocation | None:
         """The most promising allocation that has not been tried, nor one like it; None if none is promising."""
@@ -454,4 +475,5 @@ class _Tuner:
             measured=tuple((d.actor_cores, d.learner_cores, d.steps_per_second) for d in demands),
             seconds=time.monotonic() - begun,
             name=self._name,
+            notes=tuple(self._notes),
         )
