@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from rollmill.runtime.signals import StopSignals
+from rollmill.runtime.signals import StopSignals, sigterm_interrupts
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -54,3 +54,34 @@ def test_another_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [before, None]
+
+
+def test_sigterm_interrupts_once_and_what_ends_then_is_not_interrupted() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    ended: list[bool] = []
+
+    def work() -> None:
+        with sigterm_interrupts():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                os.kill(os.getpid(), signal.SIGTERM)
+                ended.append(True)
+
+    with pytest.raises(KeyboardInterrupt, match="SIGTERM"):
+        work()
+    assert ended
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_outside_the_main_thread_sigterm_is_left_alone() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with sigterm_interrupts():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGTERM)]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -164,6 +168,26 @@ def test_a_replay_run_is_tried_at_its_ratio_and_for_another_machine_nothing_is_t
     (_, _, steps), *_ = result.measured
     assert steps > 0
     assert (tmp_path / "tuning.png").stat().st_size > 1000
+
+
+@pytest.mark.timeout(300)
+def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "rollmill", "tune", "gym/CartPole-v1", "--seconds", "60"]
+    with subprocess.Popen(
+        [*argv, *(f"--{key}={value}" for key, value in SMALL.items())],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        while not list(tmp_path.glob("rollmill-tune-*/*")):
+            assert process.poll() is None
+            time.sleep(0.1)
+        process.terminate()
+        _, said = process.communicate(timeout=120)
+    assert process.returncode == 130, said
+    assert "interrupted" in said
+    assert not list(tmp_path.glob("rollmill-tune-*"))
 
 
 def test_a_trial_is_the_run_without_its_beginning() -> None:

@@ -1,14 +1,16 @@
-"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop looks at."""
+"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop looks at, or as an exception where there is no such loop."""
 
 from __future__ import annotations
 
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["StopSignals"]
+__all__ = ["StopSignals", "sigterm_interrupts"]
 
 # ``timeout`` signals its child and then the child's group, and a terminal's Ctrl-C may be passed on by a wrapper: one
 # wish to stop arrives as two signals.
@@ -55,3 +57,24 @@ class StopSignals:
             # KeyboardInterrupt for SIGTERM too: it passes through `except Exception` and runs every `finally`.
             raise KeyboardInterrupt(f"a second signal ({signal.Signals(number).name}): stopping at once")
         self.received, self._received_at = signal.Signals(number), now
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """While its context lasts, SIGTERM interrupts as Ctrl-C does, once: every ``finally`` runs, and to its end.
+
+    Outside the main thread nothing is changed, as with :class:`StopSignals`.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt(signal.Signals(number).name)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)

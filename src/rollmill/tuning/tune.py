@@ -27,6 +27,7 @@ from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.arena import NotEnoughMemory
+from rollmill.runtime.signals import sigterm_interrupts
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Balance, CurveError, Curves, balance, whole_cores
 from rollmill.tuning.model import Allocation, StageCosts, Workload
@@ -181,6 +182,7 @@ def tune(
     Raises:
         ValueError: Settings or curves that cannot be used.
         ProcessFailed: The preset's own run failed.
+        KeyboardInterrupt: Ctrl-C or SIGTERM came.
     """
     begun = time.monotonic()
     if output is not None:
@@ -194,9 +196,9 @@ def tune(
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
         tuning = _by_curves(config, preset, overrides, given, begun)
     else:
-        tuning = _Tuner(
-            config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None)
-        ).run(begun, seconds)
+        tuner = _Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
+        with sigterm_interrupts():
+            tuning = tuner.run(begun, seconds)
     if output is not None:
         tuning.write(output)
     return tuning
