@@ -11,9 +11,21 @@ import pytest
 from rollmill.api import make_config
 from rollmill.cli import main
 from rollmill.options import OptionError
+from rollmill.regimes.replay import plan_topology
+from rollmill.regimes.running import probe
+from rollmill.regimes.setup import Probed
+from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Curve, Curves
 from rollmill.tuning.profile import workload_of
-from rollmill.tuning.settings import SettingsFileError, allocation_of, read_settings, settings_of, space_of, under
+from rollmill.tuning.settings import (
+    LEARNER_COUNTS,
+    SettingsFileError,
+    allocation_of,
+    read_settings,
+    settings_of,
+    space_of,
+    under,
+)
 from rollmill.tuning.tune import tune
 
 CURVES = Curves(
@@ -66,21 +78,21 @@ def test_every_allocation_is_a_configuration_that_keeps_what_was_given(
 
 
 @pytest.mark.parametrize(
-    ("given", "one_learner", "learners"),
+    ("given", "counts", "learners"),
     [
-        ({}, False, [1, 2, 3, 4, 6, 8]),
-        ({"learner.threads": 2}, False, [1, 2, 3, 4, 6, 8]),
-        ({"learner.max_staleness": 2}, False, [1, 2, 3]),
-        ({"learner.max_staleness": 100}, False, [1, 2, 3, 4, 6, 8, 12, 16]),
-        ({"learner.num_learners": 12}, False, [12]),
-        ({}, True, [1]),
+        ({}, LEARNER_COUNTS, [1, 2, 3, 4, 6, 8]),
+        ({"learner.threads": 2}, LEARNER_COUNTS, [1, 2, 3, 4, 6, 8]),
+        ({"learner.max_staleness": 2}, LEARNER_COUNTS, [1, 2, 3]),
+        ({"learner.max_staleness": 100}, LEARNER_COUNTS, [1, 2, 3, 4, 6, 8, 12, 16]),
+        ({"learner.num_learners": 12}, LEARNER_COUNTS, [12]),
+        ({}, (1,), [1]),
     ],
 )
 def test_learners_are_so_few_that_gradients_are_not_too_stale(
-    given: dict[str, Any], one_learner: bool, learners: list[int]
+    given: dict[str, Any], counts: tuple[int, ...], learners: list[int]
 ) -> None:
     config = make_config("gym/CartPole-v1", given, algo="dqn").resolved()
-    space = space_of(config, workload_of(config, None), given, 16 * config.learner.threads, one_learner=one_learner)
+    space = space_of(config, workload_of(config, None), given, 16 * config.learner.threads, learner_counts=counts)
     assert [cores // config.learner.threads for cores in space.learner_cores] == learners
 
 
@@ -92,11 +104,13 @@ def test_given_curves_are_solved_and_nothing_is_started(
         raise AssertionError("a process was started")
 
     monkeypatch.setattr("rollmill.runtime.supervisor.Supervisor.start", started)
-    tuning = tune("gym/CartPole-v1", algo=algo, curves=CURVES, output=tmp_path / "out")
+    given = {} if algo is None else {"learner.max_staleness": 15}
+    tuning = tune("gym/CartPole-v1", algo=algo, curves=CURVES, output=tmp_path / "out", **given)
     u = tuning.update_interval
     x_a, x_l = tuning.solution.actor_cores, tuning.solution.learner_cores
     best = max(min(CURVES.actors(a), u * CURVES.learners(16 - a)) for a in range(1, 16))
-    assert min(CURVES.actors(x_a), u * CURVES.learners(x_l)) == pytest.approx(best)
+    assert tuning.steps_per_second == pytest.approx(min(CURVES.actors(x_a), u * CURVES.learners(x_l)))
+    assert tuning.steps_per_second >= best / 1.02
     config = make_config("gym/CartPole-v1", read_settings(tmp_path / "out" / "tuned.json"), algo=algo).resolved()
     assert allocation_of(config) == tuning.allocation
     assert config.learner.threads * config.learner.num_learners == max(1, round(x_l))
@@ -107,6 +121,57 @@ def test_given_curves_are_solved_and_nothing_is_started(
         "tuning.png",
     }
     assert Curves.read(tmp_path / "out" / "curves.json") == CURVES
+
+
+def _line(most: int, rate: float) -> Curve:
+    return Curve.through((float(x), rate * x) for x in range(1, most + 1))
+
+
+@pytest.mark.parametrize(
+    ("preset", "algo", "given"),
+    [
+        ("gym/Pendulum-v1", "sac", {}),
+        ("gym/CartPole-v1", "dqn", {"replay.n_step": 10}),
+        ("gym/CartPole-v1", "dqn", {"num_envs": 4, "learner.threads": 2}),
+        ("gym/CartPole-v1", "dqn", {"num_envs": 8, "rollout.num_workers": 2, "learner.num_learners": 2}),
+        ("gym/CartPole-v1", "dqn", {"num_envs": 12, "inference.num_workers": 2, "rollout.groups_per_worker": 3}),
+    ],
+)
+@pytest.mark.parametrize("slow", ["actors", "learners"])
+@pytest.mark.parametrize("cores", [1, 2, 5, 128])
+def test_settings_by_curves_are_accepted_and_have_the_speed_that_is_reported(
+    preset: str, algo: str, given: dict[str, Any], slow: str, cores: int, probed: dict[str, Probed]
+) -> None:
+    rates = (8.0, 10_000.0) if slow == "actors" else (10_000.0, 8.0)
+    curves = Curves(cores=cores, actors=_line(128, rates[0]), learners=_line(128, rates[1]))
+    tuning = tune(preset, algo=algo, curves=curves, **given)
+    config = make_config(preset, tuning.settings, algo=algo).resolved()
+    topology = plan_topology(config, probed[preset])
+    assert topology.num_workers == config.rollout.num_workers
+    assert allocation_of(config) == tuning.allocation
+    for key, value in given.items():
+        assert tuning.settings[key] == value
+    u, learners = config.replay.update_interval, config.learner.num_learners * config.learner.threads
+    collected = curves.actors(config.rollout.num_workers + config.inference.num_workers)
+    assert tuning.steps_per_second <= min(collected, u * curves.learners(learners)) * (1 + 1e-9)
+    solution = tuning.solution
+    assert solution.steps_per_second == tuning.steps_per_second
+    assert solution.actor_cores + solution.learner_cores <= cores * (1 + 1e-9)
+    reached = min(curves.actors(solution.actor_cores), u * curves.learners(solution.learner_cores))
+    assert reached == pytest.approx(tuning.steps_per_second)
+    if slow == "learners":
+        most = max(1, min(8, (cores - 1) // config.learner.threads))
+        assert config.learner.num_learners == given.get("learner.num_learners", most)
+
+
+@pytest.fixture(scope="module")
+def probed() -> dict[str, Probed]:
+    """Preset -> what it is."""
+    found = {}
+    for preset, algo in (("gym/Pendulum-v1", "sac"), ("gym/CartPole-v1", "dqn")):
+        with Supervisor() as supervisor:
+            found[preset] = probe(supervisor, make_config(preset, algo=algo).resolved())
+    return found
 
 
 def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

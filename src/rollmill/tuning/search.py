@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from rollmill.tuning.model import Allocation, Floats, StageCosts, Workload, predict, upper_bound
 from rollmill.tuning.simulate import simulate
 
-__all__ = ["Candidate", "Space", "choose", "distance", "exhaustive", "rank", "search", "simulated"]
+__all__ = ["Candidate", "Space", "choose", "distance", "exhaustive", "nearest", "rank", "search", "simulated"]
 
 # Groups of a rollout worker, and environments of a group, that are looked at where they are free.
 _GROUPS_PER_WORKER = (1, 2, 3, 4, 6, 8)
@@ -225,6 +225,13 @@ def choose(candidates: Sequence[Candidate], preset: Allocation) -> Candidate:
     fastest = max(candidate.steps_per_second for candidate in candidates)
     good = [c for c in candidates if c.steps_per_second * _WORTH_IT >= fastest]
     return min(good, key=lambda c: (distance(c.allocation, preset), -c.steps_per_second))
+
+
+def nearest(table: Allocation, speeds: Floats, preset: Allocation) -> Allocation:
+    """As :func:`choose`, of a table ``[K]`` with speeds float64 ``[K]``."""
+    good = np.flatnonzero(speeds * _WORTH_IT >= speeds.max())
+    distances = _distances(_those(table, good), preset)
+    return table.at(int(good[np.lexsort((-speeds[good], distances))[0]]))
 
 
 def search(costs: StageCosts, workload: Workload, space: Space) -> Candidate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from rollmill.options import full_keys
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 
-__all__ = ["SettingsFileError", "allocation_of", "read_settings", "settings_of", "space_of", "under"]
+__all__ = ["LEARNER_COUNTS", "SettingsFileError", "allocation_of", "read_settings", "settings_of", "space_of", "under"]
 
 _FIELDS = {
     "rollout.num_workers": "rollout_workers",
@@ -23,7 +23,7 @@ _FIELDS = {
 }
 # Gradients of so many are about seven SGD steps old: few beside the hundreds that target networks lag.
 _MOST_LEARNERS = 8
-_LEARNER_CORES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+LEARNER_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class SettingsFileError(ValueError):
@@ -64,7 +64,12 @@ def settings_of(allocation: Allocation, config: Config) -> dict[str, int]:
 
 
 def space_of(
-    config: Config, workload: Workload, overrides: Mapping[str, object], cores: int, *, one_learner: bool = False
+    config: Config,
+    workload: Workload,
+    overrides: Mapping[str, object],
+    cores: int,
+    *,
+    learner_counts: Sequence[int] = LEARNER_COUNTS,
 ) -> Space:
     """What may be chosen: what neither the user has set nor the regime holds fixed.
 
@@ -73,7 +78,7 @@ def space_of(
         workload: Of it.
         overrides: What the user has set.
         cores: M.
-        one_learner: More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
+        learner_counts: Numbers of the learner's threads, or of learners, ascending from 1; of these what there may be.
     """
     given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
     # Threads of a step where there is one learner, else learners with the threads that each has.
@@ -81,7 +86,6 @@ def space_of(
     if config.in_replay:
         own, each, most = "learner.num_learners", config.learner.threads, most_learners(config)
     fields = {**_FIELDS, own: "learner_cores"}
-    counts = (1,) if one_learner else _LEARNER_CORES
     most_envs = None
     if config.in_replay:
         # Before learning begins every row must have a whole transition, or sequence.
@@ -93,7 +97,7 @@ def space_of(
         workload,
         allocation_of(config),
         cores,
-        learner_cores=[n * each for n in counts if n == 1 or (n * each <= cores and n <= most)],
+        learner_cores=[n * each for n in learner_counts if n == 1 or (n * each <= cores and n <= most)],
         fixed=frozenset(field for key, field in fields.items() if key in given),
         most_envs=most_envs,
         groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,

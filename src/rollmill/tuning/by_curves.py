@@ -1,0 +1,134 @@
+"""The best allocation by given curves: PAL's equation 5, for what settings there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from rollmill.config import Config
+from rollmill.tuning.curves import Balance, Curve, Curves, balance
+from rollmill.tuning.model import Allocation, Floats
+from rollmill.tuning.profile import workload_of
+from rollmill.tuning.report import Change
+from rollmill.tuning.result import Tuning
+from rollmill.tuning.search import Space, nearest
+from rollmill.tuning.settings import settings_of, space_of, under
+
+__all__ = ["tune_by_curves"]
+
+# What is rounded up is not to be out of reach.
+_LESS = 1 - 1e-12
+_LIMITS = {
+    "actors": "collecting is the limit: learning waits for it",
+    "learners": "learning is the limit: collecting waits for it",
+    "both": "both sides are always busy: the cores are the limit",
+}
+
+
+def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], curves: Curves, begun: float) -> Tuning:
+    """Chooses settings by the curves, and says what the curves say of these settings.
+
+    How the actors' cores are divided is not in the curves: policy workers stay the preset's, and every rollout worker
+    gets two groups at least (double buffering) where there may be so many environments.
+
+    Args:
+        config: Resolved, with the overrides.
+        name: What is tuned.
+        overrides: What the user has set.
+        curves: Of both sides.
+        begun: When tuning began, ``time.monotonic()`` seconds.
+    """
+    workload = workload_of(config, None)
+    interval = workload.update_interval
+    space = space_of(config, workload, overrides, curves.cores, learner_counts=range(1, curves.cores + 1))
+    chosen = _choose(curves, interval, space)
+    solution = _solution(curves, interval, chosen)
+    faster = {
+        "collecting": replace(curves, actors=_faster(curves.actors)),
+        "learning": replace(curves, learners=_faster(curves.learners)),
+    }
+    return Tuning(
+        settings=under(overrides, settings_of(chosen, config)),
+        allocation=chosen,
+        preset=space.preset,
+        steps_per_second=solution.steps_per_second,
+        gain=None,
+        limit=_LIMITS[solution.limited_by],
+        changes=tuple(
+            Change(f"{side} a quarter faster", float(_rates(with_it, interval, chosen)) / solution.steps_per_second - 1)
+            for side, with_it in faster.items()
+        ),
+        curves=curves,
+        solution=solution,
+        update_interval=interval,
+        costs=None,
+        tried=(),
+        measured=(),
+        seconds=time.monotonic() - begun,
+        name=name,
+    )
+
+
+def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
+    """Of those that are as good as the fastest the nearest to the preset."""
+    preset = space.preset
+    table = replace(space, policy_workers=(preset.policy_workers,), learner_cores=(preset.learner_cores,)).allocations()
+    doubly = table.num_groups >= 2 * table.rollout_workers
+    if doubly.any():
+        table = Allocation(*(values[doubly] for values in table))
+    # All of these with all numbers of learner's cores.
+    table = Allocation(*(np.repeat(values, len(space.learner_cores)) for values in table))
+    table = table._replace(learner_cores=np.resize(space.learner_cores, len(table.num_envs)))
+    # A single rollout worker and its policy worker may share a core.
+    fewest = np.where(table.rollout_workers == 1, 1, _actor_cores(table))
+    fits = fewest + table.learner_cores <= curves.cores
+    if fits.any():
+        table = Allocation(*(values[fits] for values in table))
+    return nearest(table, _rates(curves, interval, table), preset)
+
+
+def _actor_cores(allocation: Allocation) -> Any:
+    return allocation.rollout_workers + allocation.policy_workers
+
+
+def _rates(curves: Curves, interval: float, allocation: Allocation) -> Floats:
+    """Agent steps a second: no more than either side can, nor than both together with all cores."""
+    collected, learned = _sides(curves, interval, allocation)
+    least: Floats = np.minimum(np.minimum(collected, learned), _shared(curves, interval).steps_per_second)
+    return least
+
+
+def _sides(curves: Curves, interval: float, allocation: Allocation) -> tuple[Floats, Floats]:
+    return _at(curves.actors, _actor_cores(allocation)), interval * _at(curves.learners, allocation.learner_cores)
+
+
+def _at(curve: Curve, cores: Any) -> Floats:
+    values: Floats = np.interp(cores, (0.0, *curve.cores), (0.0, *curve.rates))
+    return values
+
+
+def _shared(curves: Curves, interval: float) -> Balance:
+    return balance(curves.actors, curves.learners, update_interval=interval, cores=curves.cores)
+
+
+def _solution(curves: Curves, interval: float, chosen: Allocation) -> Balance:
+    """Where equation 5 stands with this allocation."""
+    rate = float(_rates(curves, interval, chosen))
+    actors, learners = float(_actor_cores(chosen)), float(chosen.learner_cores)
+    if actors + learners > curves.cores:
+        # They share cores, and this is what they need of them.
+        actors, learners = (
+            curves.actors.least_cores(rate * _LESS),
+            curves.learners.least_cores(rate * _LESS / interval),
+        )
+    collected, learned = (float(side) for side in _sides(curves, interval, chosen))
+    limited = "actors" if collected <= rate < learned else "learners" if learned <= rate < collected else "both"
+    return Balance(actors, learners, rate, limited)
+
+
+def _faster(curve: Curve) -> Curve:
+    return Curve(curve.cores, tuple(1.25 * rate for rate in curve.rates))

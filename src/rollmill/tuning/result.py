@@ -1,0 +1,113 @@
+"""What tuning has found: for people, for JSON, and as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollmill.tuning.curves import Balance, Curves
+from rollmill.tuning.model import Allocation, StageCosts
+from rollmill.tuning.report import Change, describe_allocation, draw
+from rollmill.tuning.search import Candidate
+
+__all__ = ["TUNED_FILE", "Tuning"]
+
+TUNED_FILE = "tuned.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What was chosen, and why.
+
+    Attributes:
+        settings: By dotted key, what the user gave included: ``train(preset, **tuning.settings)`` runs with them.
+        allocation: The chosen one.
+        preset: The one without tuning.
+        steps_per_second: Agent steps a second of the chosen one: measured, or by the given curves.
+        gain: Measured speed over that of the preset's own allocation, in the same turns; None where none was.
+        limit: What limits the machine, a sentence.
+        changes: What single changes would bring.
+        curves: Both sides' throughput.
+        solution: Of PAL's equation 5 on them.
+        update_interval: Agent steps for each SGD step.
+        costs: The stages', as fitted; None where curves were given.
+        tried: Allocations that were run, with their agent steps a second over the preset's.
+        measured: (actors' cores, learner's cores, agent steps a second) of the joint runs.
+        seconds: It took.
+        name: What was tuned.
+        notes: What else is to be known of the figures.
+    """
+
+    settings: dict[str, Any]
+    allocation: Allocation
+    preset: Allocation
+    steps_per_second: float
+    gain: float | None
+    limit: str
+    changes: tuple[Change, ...]
+    curves: Curves
+    solution: Balance
+    update_interval: float
+    costs: StageCosts | None
+    tried: tuple[Candidate, ...]
+    measured: tuple[tuple[float, float, float], ...]
+    seconds: float
+    name: str
+    notes: tuple[str, ...] = ()
+
+    def describe(self) -> str:
+        """The report."""
+        lines = [
+            f"{self.name}, {self.curves.cores} cores: {describe_allocation(self.allocation)}",
+            f"{self.steps_per_second:,.0f} agent steps/s"
+            + ("" if self.gain is None else f", {self.gain:.2f} times the preset's own allocation")
+            + f" (tuned in {self.seconds:.0f} s)",
+            self.limit,
+            f"actors {self.solution.actor_cores:.2f} cores, learner {self.solution.learner_cores:.2f} cores: "
+            f"f_a(x_a) = u f_l(x_l) = {self.solution.steps_per_second:,.0f} agent steps/s, "
+            f"u = {self.update_interval:g}",
+            *self.notes,
+        ]
+        if self.changes:
+            lines.append("what single changes would bring, by the model:")
+            lines += [f"  {change.what:<44}{change.gain:+.0%}" for change in self.changes]
+        if self.tried:
+            lines.append("tried, over the preset's own:")
+            lines += [f"  {c.steps_per_second:.2f}  {describe_allocation(c.allocation)}" for c in self.tried]
+        changed = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        return "\n".join([*lines, f"settings: {changed}"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {
+            "name": self.name,
+            "settings": self.settings,
+            "steps_per_second": self.steps_per_second,
+            "gain": self.gain,
+            "limit": self.limit,
+            "notes": list(self.notes),
+            "changes": {change.what: change.gain for change in self.changes},
+            "curves": self.curves.to_json(),
+            "solution": self.solution._asdict(),
+            "tried": [{"over_preset": c.steps_per_second, **c.allocation._asdict()} for c in self.tried],
+            "seconds": self.seconds,
+        }
+
+    def write(self, directory: Path | str) -> Path:
+        """Leaves ``tuned.json``, ``curves.json``, ``tuning.txt`` and ``tuning.png``; returns the first one's path."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / TUNED_FILE).write_text(json.dumps(self.settings, indent=2) + "\n")
+        (directory / "curves.json").write_text(json.dumps(self.curves.to_json(), indent=2) + "\n")
+        (directory / "tuning.txt").write_text(self.describe() + "\n")
+        draw(
+            self.curves,
+            self.update_interval,
+            directory / "tuning.png",
+            title=self.name,
+            solution=self.solution,
+            measured=self.measured,
+        )
+        return directory / TUNED_FILE

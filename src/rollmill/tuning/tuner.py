@@ -1,0 +1,250 @@
+"""Finds the fastest allocation by measuring this machine; see :mod:`rollmill.tuning.tune`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median, stdev
+
+from rollmill.api import make_config
+from rollmill.config import Config, ConfigError
+from rollmill.models.device import resolve_device
+from rollmill.regimes.running import probe
+from rollmill.regimes.setup import Probed
+from rollmill.runtime.affinity import usable_cores
+from rollmill.runtime.arena import NotEnoughMemory
+from rollmill.runtime.supervisor import Supervisor
+from rollmill.tuning.curves import balance
+from rollmill.tuning.model import Allocation, StageCosts, Workload
+from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times
+from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
+from rollmill.tuning.report import changes, curves_of, describe_allocation, limit_sentence
+from rollmill.tuning.result import Tuning
+from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
+from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
+from rollmill.tuning.trials import Slice, Trial
+
+__all__ = ["Tuner"]
+
+_PROFILE_S = 2.0
+_TURN_S = 1.0
+_FINALISTS = 16
+# Of the time for trials, what may go into starting them.
+_STARTING_SHARE = 0.6
+_MOST_TRIALS = 6
+# Trials that hardly differ say nothing that is worth a start.
+_DIFFERENT = 0.45
+# A measured speed must be above the preset's by so much to replace it: within that two measurements differ anyway.
+_CLEARLY = 1.02
+_FEWEST_ROUNDS = 4
+_UNCLEAR = 0.05
+
+
+@dataclass
+class _Tried:
+    """A trial that was started.
+
+    Attributes:
+        allocation: Its.
+        trial: Held still.
+        turns: What it has shown.
+        ratios: Its speed over the preset's, round by round.
+    """
+
+    allocation: Allocation
+    trial: Trial
+    turns: list[Slice] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
+
+    @property
+    def standard_error(self) -> float:
+        """Of the score, roughly."""
+        return stdev(self.ratios) / len(self.ratios) ** 0.5 if len(self.ratios) > 1 else float("inf")
+
+    @property
+    def score(self) -> float:
+        """Over the preset's."""
+        return median(self.ratios) if self.ratios else 0.0
+
+
+class Tuner:
+    """Measures on this machine.
+
+    Args:
+        config: Resolved.
+        name: The preset's.
+        overrides: The user's settings.
+        cores: M.
+        algo: The user's.
+        protocol: The user's.
+        say: Takes lines about what is going on.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        name: str,
+        overrides: dict[str, object],
+        cores: int,
+        algo: str | None,
+        protocol: str | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._config, self._name, self._overrides, self._cores = config, name, overrides, cores
+        self._algo, self._protocol, self._say = algo, protocol, say
+        self._notes: list[str] = []
+
+    def run(self, begun: float, seconds: float) -> Tuning:
+        """Profiles, searches, tries."""
+        with Supervisor() as supervisor:
+            probed = probe(supervisor, self._config)
+            workload = workload_of(self._config, probed)
+            # More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
+            is_one = resolve_device(self._config.learner.device).type != "cpu" or (
+                self._config.in_replay and probed.shared is None
+            )
+            counts = (1,) if is_one else LEARNER_COUNTS
+            space = space_of(self._config, workload, self._overrides, self._cores, learner_counts=counts)
+            self._say("timing the network")
+            times = self._time_network(supervisor, probed, space)
+        with ExitStack() as stack:
+            reference = self._start(stack, space.preset, probed)
+            start_s = time.monotonic() - begun
+            deadline = time.monotonic() + seconds
+            reference.turns.append(reference.trial.turn(_PROFILE_S))
+            tried = [reference]
+            costs = self._costs(tried, workload, times)
+            self._say(limit_sentence(costs, workload, space.preset, self._cores))
+            if self._cores != usable_cores():
+                # Of a machine that is not here nothing can be tried.
+                return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
+            while len(tried) < _MOST_TRIALS:
+                left = deadline - time.monotonic()
+                is_late = start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds
+                if is_late and len(tried) > 1:
+                    break
+                following = self._following(costs, workload, space, tried)
+                if following is None:
+                    break
+                started_at = time.monotonic()
+                try:
+                    tried.append(self._start(stack, following, probed))
+                except (ConfigError, NotEnoughMemory) as error:
+                    self._say(f"not tried: {error}")
+                    break
+                tried[-1].turns.append(tried[-1].trial.turn(_PROFILE_S))
+                start_s = time.monotonic() - started_at
+                costs = self._costs(tried, workload, times)
+            self._take_turns(tried, deadline, at_most=deadline + 0.5 * seconds)
+            best = max(tried, key=lambda t: t.score)
+            if best.score < _CLEARLY:
+                best = reference
+            costs = self._costs(tried, workload, times)
+            speed = self._demand(best, workload).steps_per_second
+        return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), best.score)
+
+    def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
+        wanted = sorted({1, *space.learner_cores})
+        if self._config.in_replay:
+            own = self._config.learner.threads
+            learners = sorted({1, *(cores // own for cores in space.learner_cores)})
+            return network_times(supervisor, self._config, probed, sorted({1, own}), learners)
+        # More threads than there are cores would only stand in each other's way.
+        here = [n for n in (1, 2, 4, 8, 16, 32) if n <= min(usable_cores(), wanted[-1])]
+        times = network_times(supervisor, self._config, probed, here)
+        if wanted[-1] <= here[-1] or len(space.learner_cores) == 1:
+            return times
+        law = "by Amdahl's law" if here[-1] > 1 else "not known, so none is expected"
+        self._notes.append(f"what more than {here[-1]} thread(s) gain the learner is {law}: they cannot be timed here")
+        return times._replace(speedup=by_amdahl(times.speedup, wanted))
+
+    def _config_of(self, allocation: Allocation) -> Config:
+        settings = under(self._overrides, settings_of(allocation, self._config))
+        return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
+
+    def _start(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried:
+        self._say(f"trying {describe_allocation(allocation)}")
+        return _Tried(allocation, stack.enter_context(Trial(self._config_of(allocation), probed)))
+
+    def _costs(self, tried: list[_Tried], workload: Workload, times: NetworkTimes) -> StageCosts:
+        return fit_costs([self._demand(each, workload) for each in tried], times)
+
+    def _demand(self, tried: _Tried, workload: Workload) -> Demand:
+        return demand_of(tried.allocation, workload, tried.turns, usable_cores())
+
+    def _following(self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried]) -> Allocation | None:
+        """The most promising allocation that has not been tried, nor one like it; None if none is promising."""
+        candidates = simulated(costs, workload, rank(costs, workload, space, count=_FINALISTS), self._cores)
+        expected = {c.allocation: c.steps_per_second for c in candidates}
+        for each in tried:
+            if each.allocation not in expected:
+                (one,) = simulated(costs, workload, [Candidate(each.allocation, 0.0)], self._cores)
+                expected[each.allocation] = one.steps_per_second
+        best_tried = max(expected[each.allocation] for each in tried)
+        fresh = [c for c in candidates if all(distance(c.allocation, each.allocation) >= _DIFFERENT for each in tried)]
+        if not fresh:
+            return None
+        promising = choose(fresh, space.preset)
+        return promising.allocation if promising.steps_per_second > 0.97 * best_tried else None
+
+    def _take_turns(self, tried: list[_Tried], deadline: float, *, at_most: float) -> None:
+        """Rounds of turns, the preset's own in each; the slower half leaves after every second one.
+
+        Where turns differ much, because others use the cores, there are some more than the deadline allows.
+        """
+
+        def goes_on() -> bool:
+            end = time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3)
+            is_unclear = max(each.standard_error for each in others) > _UNCLEAR
+            return rounds < _FEWEST_ROUNDS or end < (at_most if is_unclear else deadline)
+
+        reference, others = tried[0], tried[1:]
+        rounds = 0
+        reference.ratios.append(1.0)
+        while others and goes_on():
+            order = [reference, *others] if rounds % 2 == 0 else [*reversed(others), reference]
+            speeds: dict[int, float] = {}
+            for each in order:
+                turn = each.trial.turn(_TURN_S)
+                each.turns.append(turn)
+                speeds[id(each)] = turn.steps_per_second
+            for each in others:
+                each.ratios.append(speeds[id(each)] / speeds[id(reference)])
+            rounds += 1
+            if rounds % 2 == 0 and len(others) > 1:
+                others = sorted(others, key=lambda each: -each.score)[: -(-len(others) // 2)]
+
+    def _result(
+        self,
+        begun: float,
+        workload: Workload,
+        space: Space,
+        costs: StageCosts,
+        tried: list[_Tried],
+        best: Candidate,
+        gain: float | None = None,
+    ) -> Tuning:
+        demands = [self._demand(each, workload) for each in tried]
+        curves = curves_of(costs, workload, best.allocation, self._cores)
+        return Tuning(
+            settings=under(self._overrides, settings_of(best.allocation, self._config)),
+            allocation=best.allocation,
+            preset=space.preset,
+            steps_per_second=best.steps_per_second,
+            gain=gain,
+            limit=limit_sentence(costs, workload, best.allocation, self._cores),
+            changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
+            curves=curves,
+            solution=balance(
+                curves.actors, curves.learners, update_interval=workload.update_interval, cores=self._cores
+            ),
+            update_interval=workload.update_interval,
+            costs=costs,
+            tried=tuple(Candidate(each.allocation, each.score) for each in tried if each.ratios),
+            measured=tuple((d.actor_cores, d.learner_cores, d.steps_per_second) for d in demands),
+            seconds=time.monotonic() - begun,
+            name=self._name,
+            notes=tuple(self._notes),
+        )
