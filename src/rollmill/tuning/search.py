@@ -1,8 +1,9 @@
 """Which allocations there are to choose from, and the search for the best one.
 
 What would change a run's numbers is never free: in lockstep environments and groups are hyperparameters, and so are the
-learner's threads; in replay the update interval is. What a user has set is not free either: each dimension of a
-:class:`Space` is then one value.
+learner's threads; in replay the update interval is. Environments elsewhere, and learners in replay, have a part in what
+is learned too, so there are not too many of them (:mod:`rollmill.tuning.settings`). What a user has set is not free
+either: each dimension of a :class:`Space` is then one value.
 
 The model ranks all of it in a moment; the best of that are simulated (:mod:`rollmill.tuning.simulate`), and the best
 of those, on a real machine, are tried (:mod:`rollmill.tuning.trials`). Of allocations that are equally fast the one

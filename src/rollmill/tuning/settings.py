@@ -21,7 +21,7 @@ _FIELDS = {
     "num_envs": "num_envs",
     "envs_per_group": "envs_per_group",
 }
-# Gradients of so many are about seven SGD steps old: few beside the hundreds that target networks lag.
+# Gradients of so many are about seven SGD steps old: few beside the 200 that target networks lag with a tau of 0.005.
 _MOST_LEARNERS = 8
 LEARNER_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 

@@ -4,85 +4,20 @@ It plays the rules of the real processes: groups go round between their rollout 
 worker takes what is ready, slots are finite, a learner takes whole batches, and the regime says who waits for whom
 (:mod:`rollmill.storage.slots`, :mod:`rollmill.storage.rate_limiter`, :mod:`rollmill.regimes.lockstep`). Costs do not
 vary. Learner and policy workers go first, and rollout workers share the cores that are left, as their niceness has it.
-
-The cores are a processor-sharing queue: everything that runs in a class of priority runs at the same speed, so one
-virtual clock for each class and a heap of finishing times on it are exact, and an event costs O(log n).
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable
 
 from rollmill.storage.slots import slots_needed
 from rollmill.tuning.model import Allocation, StageCosts, Workload
+from rollmill.tuning.shared_cores import NICE, URGENT, SharedCores
 
 __all__ = ["simulate"]
 
-_URGENT, _NICE = 0, 1
-# Of a core, for each rollout worker, when the others could use all: Linux's weight of niceness 10 against that of 0.
-_NICE_WEIGHT = 110 / 1024
 _MOST_EVENTS = 2_000_000
-
-
-class _Cores:
-    """M cores, shared by jobs of two priorities.
-
-    Args:
-        cores: M.
-        contention: As in :class:`StageCosts`.
-    """
-
-    def __init__(self, cores: float, contention: float) -> None:
-        self.now = 0.0
-        self._cores = cores
-        self._contention = contention
-        self._heaps: tuple[list[tuple[float, int, float, Callable[[], None]]], ...] = ([], [])
-        self._clocks = [0.0, 0.0]
-        self._weights = [0.0, 0.0]
-        self._speeds = [1.0, 1.0]
-        self._number = 0
-
-    def run(self, priority: int, seconds: float, then: Callable[[], None], *, width: float = 1.0) -> None:
-        """Begins a job of so many seconds on ``width`` cores."""
-        self._number += 1
-        heapq.heappush(self._heaps[priority], (self._clocks[priority] + seconds, self._number, width, then))
-        self._weights[priority] += width
-        self._share()
-
-    def advance(self) -> bool:
-        """Goes on to the next job that ends; False if there is none."""
-        waits = [
-            (heap[0][0] - clock) / speed if heap else float("inf")
-            for heap, clock, speed in zip(self._heaps, self._clocks, self._speeds, strict=True)
-        ]
-        wait = min(waits)
-        if wait == float("inf"):
-            return False
-        wait = max(0.0, wait)
-        first = waits.index(min(waits))
-        self.now += wait
-        for priority in (_URGENT, _NICE):
-            self._clocks[priority] += wait * self._speeds[priority]
-        _, _, width, then = heapq.heappop(self._heaps[first])
-        self._weights[first] -= width
-        self._share()
-        then()
-        return True
-
-    def _share(self) -> None:
-        urgent, nice = self._weights
-        left_for_nice = (
-            max(self._cores - urgent, self._cores * nice * _NICE_WEIGHT / (nice * _NICE_WEIGHT + urgent))
-            if nice
-            else 0.0
-        )
-        nice_gets = min(nice, left_for_nice)
-        urgent_gets = min(urgent, self._cores - nice_gets)
-        slow = 1 + (self._contention - 1) * min(1.0, (nice_gets + urgent_gets) / self._cores)
-        self._speeds[_URGENT] = max(1e-12, urgent_gets / urgent / slow if urgent else 1.0)
-        self._speeds[_NICE] = max(1e-12, nice_gets / nice / slow if nice else 1.0)
 
 
 class _Group:
@@ -106,7 +41,7 @@ class _Run:
 
     def __init__(self, costs: StageCosts, workload: Workload, allocation: Allocation, cores: float) -> None:
         self.workload = workload
-        self.cores = _Cores(cores, costs.contention)
+        self.cores = SharedCores(cores, costs.contention)
         num_groups = int(allocation.num_groups)
         self.rows = int(allocation.envs_per_group) * workload.rows_per_env
         self.learned_steps = 0.0
@@ -176,7 +111,7 @@ class _Run:
                 self.answered(group)
             self._infer(policy)
 
-        self.cores.run(_URGENT, self._costs.inference_s(count, self.rows), done)
+        self.cores.run(URGENT, self._costs.inference_s(count, self.rows), done)
 
     def _is_anything_stepped(self, group: _Group) -> bool:
         return self._is_stepping[group.worker]
@@ -207,7 +142,7 @@ class _Run:
                 for policy in {g.policy_worker for waiting in self._requests for g in waiting if g.worker == worker}:
                     self._infer(policy)
 
-        self.cores.run(_NICE, self._env_s, done)
+        self.cores.run(NICE, self._env_s, done)
 
     def retry(self) -> None:
         """Asks all workers again whether they may step."""
@@ -222,7 +157,7 @@ class _Run:
             self.learned_at.append((self.cores.now, self.learned_steps))
             then()
 
-        self.cores.run(_URGENT, max(self._sgd_s, 1e-9) * sgd_steps, done, width=self._width)
+        self.cores.run(URGENT, max(self._sgd_s, 1e-9) * sgd_steps, done, width=self._width)
 
     # What regimes decide.
 
