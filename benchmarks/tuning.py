@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,20 +85,29 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
     final = [tuning.allocation, *(a for a in best if a != tuning.allocation)]
     trials = [trial(allocation).__enter__() for allocation in final]
     try:
-        speeds = [[t.turn(1.0).steps_per_second for t in trials] for _ in range(4 * rounds)]
+        speeds: list[list[float]] = []
+        for turn in range(4 * rounds):
+            # There and back, so that nobody always comes first.
+            order = trials if turn % 2 == 0 else trials[::-1]
+            row = [each.turn(1.0).steps_per_second for each in order]
+            speeds.append(row if turn % 2 == 0 else row[::-1])
     finally:
         for each in trials:
             each.__exit__(None, None, None)
     # Each over tune's, turn by turn.
     over = [median(row[i] / row[0] for row in speeds) for i in range(len(final))]
+    fastest = max(range(len(final)), key=lambda i: over[i])
+    turns = sorted(row[0] / row[fastest] for row in speeds)
     return {
         "preset": name,
         "algo": algo,
         "tuned": tuning.allocation._asdict(),
         "tuned_over_preset": tuning.gain,
         "tuned_steps_per_second": median(row[0] for row in speeds),
-        "best": final[max(range(len(final)), key=lambda i: over[i])]._asdict(),
+        "best": final[fastest]._asdict(),
         "tuned_over_best": 1 / max(over),
+        "tuned_over_best_quartiles": (turns[len(turns) // 4], turns[-1 - len(turns) // 4]),
+        "load": os.getloadavg()[1],
         "tune_seconds": tune_s,
         "exhaustive_seconds": exhaustive_s,
         "allocations": len(found),
