@@ -17,15 +17,19 @@ from rollmill.envs.views import own_views
 from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
 from rollmill.regimes.setup import Probed, UserCode, make_network, make_off_policy
+from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.storage import weights
 from rollmill.tuning.curves import Curve
 
 if TYPE_CHECKING:
     import torch
 
-    from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+    from rollmill.algorithms.base import OffPolicyAlgorithm, SequenceBatch, TransitionBatch
+    from rollmill.learning.off_policy_update import OffPolicyUpdater
+    from rollmill.learning.sharing import SharedSizes
 
 __all__ = ["NetworkTimes", "by_amdahl", "gain_of_learners", "network_times"]
 
@@ -40,12 +44,27 @@ class NetworkTimes(NamedTuple):
     Attributes:
         fixed_s: Of a forward pass, whatever its size.
         row_s: Of a forward pass, for each row.
-        speedup: Cores of the learner -> times as fast as one.
+        threads: Threads of an SGD step -> times as fast.
+        learners: Numbers of learners, with the most of these threads each, that there may be; ascending from 1.
+        server_share: What a parameter server does for each gradient, over a whole SGD step; 0 with one learner.
     """
 
     fixed_s: float
     row_s: float
-    speedup: Curve
+    threads: Curve
+    learners: tuple[int, ...] = (1,)
+    server_share: float = 0.0
+
+    def speedup(self, server_share: float | None = None) -> Curve:
+        """Cores of the learner -> times as fast.
+
+        Args:
+            server_share: Instead of what was timed alone.
+        """
+        share = self.server_share if server_share is None else server_share
+        own, gain = self.threads.cores[-1], self.threads.rates[-1]
+        gains = dict(zip(self.threads.cores, self.threads.rates, strict=True))
+        return _rising(gains | {own * n: gain * gain_of_learners(n, share) for n in self.learners})
 
 
 def network_times(
@@ -91,30 +110,21 @@ def _time_network(
     with torch.inference_mode():
         times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
     row, fixed = np.polyfit(_BATCHES, times, 1, w=1 / np.array(times))
-    speedup = _speedup(config, probed, threads, learners)
-    context.send(NetworkTimes(max(0.05 * times[0], float(fixed)), max(1e-9, float(row)), speedup))
-
-
-def _speedup(config: Config, probed: Probed, threads: tuple[int, ...], learners: tuple[int, ...]) -> Curve:
-    """Threads are timed, learners are not."""
-    import torch
-
+    fixed, row = max(0.05 * times[0], float(fixed)), max(1e-9, float(row))
     if (threads[-1], learners[-1]) == (1, 1) or resolve_device(config.learner.device).type != "cpu":
-        return Curve((1.0,), (1.0,))
-    step, apply = _sgd_step(config, probed)
-    seconds: dict[int, float] = {}
+        context.send(NetworkTimes(fixed, row, Curve((1.0,), (1.0,))))
+        return
+    step, serve = _sgd_step(config, probed)
+    seconds: dict[float, float] = {}
     for count in threads:
         torch.set_num_threads(count)
         seconds[count] = _seconds(step)
-    gains = {count: seconds[1] / each for count, each in seconds.items()}
-    if learners[-1] > 1:
-        most = threads[-1]
-        share = min(1.0, _seconds(apply) / seconds[most])
-        gains |= {most * n: gains[most] * gain_of_learners(n, share) for n in learners}
-    return _rising(gains)
+    gains = _rising({count: seconds[1] / each for count, each in seconds.items()})
+    share = _seconds(serve) / seconds[threads[-1]] if learners[-1] > 1 else 0.0
+    context.send(NetworkTimes(fixed, row, gains, learners, share))
 
 
-def _rising(gains: Mapping[int, float]) -> Curve:
+def _rising(gains: Mapping[float, float]) -> Curve:
     """Nobody is slower than with fewer cores, nor than with one: the others can be left idle."""
     cores = sorted(gains)
     return Curve(tuple(map(float, cores)), tuple(np.maximum.accumulate([gains[x] for x in cores]).tolist()))
@@ -129,7 +139,7 @@ def gain_of_learners(learners: int, server_share: float) -> float:
         learners: How many.
         server_share: Time to apply a gradient over that of a whole SGD step.
     """
-    return 1.0 if learners == 1 else min(learners / (1 + server_share), 1 / server_share)
+    return 1.0 if learners == 1 else learners / max(1 + server_share, learners * server_share)
 
 
 def by_amdahl(speedup: Curve, cores: Sequence[int]) -> Curve:
@@ -222,7 +232,27 @@ def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Cal
     algorithm = make_off_policy(config, spec)
     updater = make_updater(algorithm, spec, config.learner, generator=torch.Generator(device).manual_seed(0))
     batch = _sequences(config, probed, algorithm.state_size) if algorithm.state_size else _transitions(config, probed)
-    return (lambda: updater.step(batch)), lambda: updater.apply(updater.due(updater.sgd_steps + 1), {})
+    step = partial(updater.step, batch)
+    return step, (lambda: None) if probed.shared is None else _serving(updater, algorithm, probed.shared)
+
+
+def _serving(updater: OffPolicyUpdater, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) -> Callable[[], object]:
+    """What a parameter server does with a gradient: it takes the step and publishes the networks."""
+    from rollmill.learning.sharing import NetworkRing
+
+    layout = ArenaLayout()
+    for policy, nbytes in sizes.rings.items():
+        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
+    arena = Arena.create(layout)
+    for policy in sizes.rings:
+        weights.WeightStore(arena, policy=policy, create=True)
+    ring = NetworkRing(arena, algorithm, is_server=True)
+
+    def serve() -> None:
+        updater.apply(updater.due(updater.sgd_steps + 1), {})
+        ring.publish(updater.sgd_steps, targets=updater.sgd_steps % algorithm.target_update_every == 0)
+
+    return serve
 
 
 def _transitions(config: Config, probed: Probed) -> TransitionBatch:

@@ -152,7 +152,7 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
     batch, group, inferred_row = _fit(
         [[1.0, d.batch_groups, d.batch_groups * d.rows] for d in demands], [d.batch_s for d in demands], prior
     )
-    sgd_step, speedup = _learning(demands, times.speedup)
+    sgd_step, speedup = _learning(demands, times)
     return StageCosts(
         env_group_s=env_group,
         env_row_s=env_row,
@@ -164,18 +164,18 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
     )
 
 
-def _learning(demands: Sequence[Demand], expected: Curve) -> tuple[float, Curve]:
-    """Core-seconds of an SGD step on one core, and S: runs on more cores correct what was expected of these."""
+def _learning(demands: Sequence[Demand], times: NetworkTimes) -> tuple[float, Curve]:
+    """Core-seconds of an SGD step on one core, and S; runs with several learners say what the server really costs."""
     by_cores: dict[int, list[float]] = {}
     for demand in demands:
         by_cores.setdefault(int(demand.allocation.learner_cores), []).append(demand.sgd_step_s)
+    work = {x: float(np.median(each)) for x, each in by_cores.items()}
+    fewest = min(work)
+    speedup = times.speedup()
+    if fewest == times.threads.cores[-1] and len(work) > 1 and len(times.learners) > 1:
+        speedup = times.speedup(max(0.0, float(np.median([work[x] for x in work if x > fewest])) / work[fewest] - 1))
     # All cores' together, so x / S(x) times as much as one core's alone.
-    alone = {x: float(np.median(work)) / x * expected(x) for x, work in by_cores.items()}
-    fewest = min(alone)
-    more = [alone[fewest] / alone[x] for x in alone if x > fewest]
-    factor = float(np.median(more)) if more else 1.0
-    rates = [rate * (factor if x > fewest else 1.0) for x, rate in zip(expected.cores, expected.rates, strict=True)]
-    return alone[fewest], Curve(expected.cores, tuple(np.maximum.accumulate(rates).tolist()))
+    return float(np.median([work[x] / x * speedup(x) for x in work])), speedup
 
 
 def _fit(rows: list[list[float]], values: list[float], prior: list[float]) -> list[float]:

@@ -118,7 +118,13 @@ class Tuner:
             costs = self._costs(tried, workload, times)
             self._say(limit_sentence(costs, workload, space.preset, self._cores))
             if self._cores != usable_cores():
-                # Of a machine that is not here nothing can be tried.
+                # Of a machine that is not here nothing can be tried; but what several learners cost can be measured.
+                several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
+                if several:
+                    two = space.preset._replace(learner_cores=times.learners[1] * self._config.learner.threads)
+                    tried.append(self._start(stack, two, probed))
+                    tried[-1].turns.append(tried[-1].trial.turn(_PROFILE_S))
+                    costs = self._costs(tried, workload, times)
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
             while len(tried) < _MOST_TRIALS:
                 left = deadline - time.monotonic()
@@ -158,7 +164,7 @@ class Tuner:
             return times
         law = "by Amdahl's law" if here[-1] > 1 else "not known, so none is expected"
         self._notes.append(f"what more than {here[-1]} thread(s) gain the learner is {law}: they cannot be timed here")
-        return times._replace(speedup=by_amdahl(times.speedup, wanted))
+        return times._replace(threads=by_amdahl(times.threads, wanted))
 
     def _config_of(self, allocation: Allocation) -> Config:
         settings = under(self._overrides, settings_of(allocation, self._config))
