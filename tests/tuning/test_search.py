@@ -173,3 +173,16 @@ def test_impossible_costs_are_refused() -> None:
         replace(COSTS["learner"], env_row_s=-1)
     with pytest.raises(ValueError, match="contention=0: give 1"):
         replace(COSTS["learner"], contention=0)
+
+
+def test_of_very_many_that_are_equally_fast_the_nearest_comes_first() -> None:
+    workload = Workload(regime="replay", update_interval=2, batch_size=64, rollout_length=32)
+    preset = Allocation(1, 1, 1, 1, 1)
+    space = Space.of(workload, preset, 128, learner_cores=(1, 2, 4, 8), most_envs=1000)
+    # Far too slow a learner for so many cores.
+    costs = replace(
+        COSTS["environment"], env_row_s=7e-5, sgd_step_s=0.01, learner_speedup=Curve((1.0, 2.0), (1.0, 1.5))
+    )
+    chosen = search(costs, workload, space).allocation
+    assert chosen.learner_cores == 2
+    assert chosen.num_envs <= 4

@@ -181,8 +181,7 @@ def rank(costs: StageCosts, workload: Workload, space: Space, *, count: int) -> 
     """
     table = _promising(costs, workload, space)
     speeds = _expected(costs, workload, table, space.cores)
-    # Nearly equal ones in the order of their distance, so that those that need the fewest changes come along.
-    order = np.lexsort((_distances(table, space.preset), -np.floor(np.log(speeds) / np.log(1.01))))
+    order = _in_order(table, speeds, space.preset)
     best = [Candidate(table.at(i), float(speeds[i])) for i in order[:count].tolist()]
     if all(candidate.allocation != space.preset for candidate in best):
         speed = _expected(costs, workload, space.preset, space.cores)[0]
@@ -198,7 +197,12 @@ def _promising(costs: StageCosts, workload: Workload, space: Space) -> Allocatio
     best = predict(costs, workload, _those(table, first), space.cores).steps_per_second.max()
     table = _those(table, np.flatnonzero(bounds >= _NEAR * best))
     speeds = predict(costs, workload, table, space.cores).steps_per_second
-    return _those(table, np.argsort(-speeds)[:_LOOKED_AT_CLOSELY])
+    return _those(table, _in_order(table, speeds, space.preset)[:_LOOKED_AT_CLOSELY])
+
+
+def _in_order(table: Allocation, speeds: Floats, preset: Allocation) -> NDArray[np.int64]:
+    """The fastest first; nearly equal ones by their distance, so that those that need the fewest changes come along."""
+    return np.lexsort((_distances(table, preset), np.floor(np.log(speeds.max() / speeds) / np.log(1.01))))
 
 
 def _those(table: Allocation, indices: NDArray[np.int64]) -> Allocation:
