@@ -30,12 +30,6 @@ class SettingsFileError(ValueError):
     """A file that holds no settings."""
 
 
-def most_learners(config: Config) -> int:
-    """How many learners may be chosen: none of whose gradients is staler than the user allows, or than is usual."""
-    staleness = config.learner.max_staleness
-    return _MOST_LEARNERS if staleness == "auto" else staleness + 1
-
-
 def allocation_of(config: Config) -> Allocation:
     """What a resolved configuration gives to whom."""
     assert config.rollout.num_workers != "auto"
@@ -84,7 +78,7 @@ def space_of(
     # Threads of a step where there is one learner, else learners with the threads that each has.
     own, each, most = "learner.threads", 1, cores
     if config.in_replay:
-        own, each, most = "learner.num_learners", config.learner.threads, most_learners(config)
+        own, each, most = "learner.num_learners", config.learner.threads, _MOST_LEARNERS
     fields = {**_FIELDS, own: "learner_cores"}
     most_envs = None
     if config.in_replay:
