@@ -29,6 +29,7 @@ from typing import Any
 _ROOT = Path(__file__).resolve().parent.parent
 _PEERS = _ROOT / "benchmarks" / "peers"
 _REPLAY = ("--regime", "replay", "--replay.min-size", "1000", "--off-policy.random-steps", "1000")
+_LEARNERS = ("--learner.num-learners", "2")
 _PRESETS = {
     "atari": ("atari/breakout",),
     "cartpole": ("gym/CartPole-v1",),
@@ -40,8 +41,9 @@ _PRESETS = {
         *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01"),
     ),
     "cartpole-dqn": ("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
-    "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac"),
-    "halfcheetah-td3": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3"),
+    # A learner on each of two cores, at the same update ratio: each gradient is an SGD step.
+    "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_LEARNERS),
+    "halfcheetah-td3": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_LEARNERS),
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _SHARED_MEMORY = Path("/dev/shm")
