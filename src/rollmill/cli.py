@@ -308,7 +308,7 @@ def _verify(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         updates=arguments.updates,
         algo=arguments.algo,
         delay_s=DELAY_S if arguments.delay is None else arguments.delay,
-        say=lambda text: print(text, file=sys.stderr, flush=True),
+        say=_say_aside(False),
         **overrides,
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())

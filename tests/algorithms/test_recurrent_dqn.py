@@ -18,7 +18,7 @@ from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
-from rollmill.models.config import ModelConfig
+from rollmill.models.config import CoreKind, ModelConfig
 from rollmill.models.q_network import QNetwork
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
@@ -30,8 +30,8 @@ GAMMA, BURN_IN, LENGTH, N_STEP, ROWS = 0.9, 3, 5, 3, 6
 WINDOW = BURN_IN + LENGTH + N_STEP - 1
 
 
-def model(core: str = "gru", **changes: Any) -> ModelConfig:
-    return ModelConfig(mlp_sizes=(8,), core=core, core_size=5, **changes)  # type: ignore[arg-type]
+def model(core: CoreKind = "gru", **changes: Any) -> ModelConfig:
+    return ModelConfig(mlp_sizes=(8,), core=core, core_size=5, **changes)
 
 
 def build(action: ActionSpec = DISCRETE, core: str = "gru", **changes: Any) -> RecurrentDQN:
@@ -211,7 +211,7 @@ def test_burn_in_gives_the_state_that_stepping_gives_and_no_gradient() -> None:
     q = algorithm._unroll(algorithm.acting, batch, LENGTH)
     for row in range(ROWS):
         torch.testing.assert_close(q[:, row], stepped(algorithm.acting, batch, row)[BURN_IN : BURN_IN + LENGTH])
-    q.sum().backward()  # type: ignore[no-untyped-call]
+    q.sum().backward()  # type: ignore[no-untyped-call]  # torch leaves it so
     assert batch.rnn_state.grad is None
     assert observation.grad is not None
     assert not observation.grad[:BURN_IN].any()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rollmill.models.config import ModelConfig
+from rollmill.models.config import CoreKind, ModelConfig
 from rollmill.models.off_policy import off_policy_model
 from rollmill.models.q_network import FORBIDDEN, Branches, QNetwork
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
@@ -69,10 +69,10 @@ def test_autocast_leaves_the_heads_in_float32() -> None:
 @pytest.mark.parametrize("core", ["gru", "lstm"])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("sizes", [(4,), (2, 3)])
-def test_an_unroll_is_step_after_step_with_resets(core: str, dueling: bool, sizes: tuple[int, ...]) -> None:
+def test_an_unroll_is_step_after_step_with_resets(core: CoreKind, dueling: bool, sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     picture = ArraySpec(shape=(3, 36, 36), dtype="uint8", low=0, high=255)
-    config = ModelConfig(mlp_sizes=(8,), head_sizes=(6,), dense_size=8, core=core, core_size=5)  # type: ignore[arg-type]
+    config = ModelConfig(mlp_sizes=(8,), head_sizes=(6,), dense_size=8, core=core, core_size=5)
     config = off_policy_model(config, may_be_recurrent=True)
     network = QNetwork({**OBSERVATION, "picture": picture}, choices(*sizes), config, dueling=dueling)
     assert network.state_size == (5 if core == "gru" else 10)

@@ -50,6 +50,10 @@ class SteppingProcesses(ABC):
     def _serve(self, timeout_s: float) -> None:
         """Does what the processes need this one for, for about so long."""
 
+    def _warm_up(self) -> None:
+        """Lets the processes, which have all stepped, run until they may be measured."""
+        self._run_for(_WARM_UP_S)
+
     def __enter__(self) -> Self:
         """Starts the processes, and returns when all of them have stepped for a while.
 
@@ -66,7 +70,7 @@ class SteppingProcesses(ABC):
                     handle = self._supervisor.handles[-1]
                     text = f"the environments did not start within {_START_TIMEOUT_S:.0f} s"
                     raise Failed(handle, text, self._supervisor.stacks(handle)).error()
-            self._run_for(_WARM_UP_S)
+            self._warm_up()
             pause(self._groups())
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)

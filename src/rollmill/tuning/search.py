@@ -13,6 +13,7 @@ nearest to the preset is taken, because environments that nobody needs make samp
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
@@ -120,7 +121,7 @@ class Space:
                 if not self._has_groups(workers, num_envs, envs_per_group):
                     continue
                 most = num_envs // envs_per_group // self.in_whole_batches
-                served = itertools.takewhile(lambda n, most=most: n <= most, self.policy_workers)  # type: ignore[misc]
+                served = self.policy_workers[: bisect_right(self.policy_workers, most)]
                 rows += [
                     (workers, policy_workers, learner_cores, num_envs, envs_per_group)
                     for policy_workers, learner_cores in itertools.product(served, self.learner_cores)

@@ -8,6 +8,7 @@ vary. Learner and policy workers go first, and rollout workers share the cores t
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -36,7 +37,7 @@ class _Group:
         self.index, self.worker, self.policy_worker, self.step, self.slot = index, worker, policy_worker, step, 0
 
 
-class _Run:
+class _Run(ABC):
     """All processes of a run, but for what a regime decides: whether a group may go on, and when the learner learns."""
 
     def __init__(self, costs: StageCosts, workload: Workload, allocation: Allocation, cores: float) -> None:
@@ -164,8 +165,9 @@ class _Run:
     def may_step(self, group: _Group) -> bool:
         return True
 
+    @abstractmethod
     def stepped(self, group: _Group) -> None:
-        raise NotImplementedError
+        """A group has made its step: what happens next."""
 
 
 class _Async(_Run):
@@ -308,7 +310,11 @@ class _Replay(_Run):
         self.retry()
 
 
-_REGIMES = {"async": _Async, "lockstep": _Lockstep, "replay": _Replay}
+_REGIMES: dict[str, Callable[[StageCosts, Workload, Allocation, float], _Run]] = {
+    "async": _Async,
+    "lockstep": _Lockstep,
+    "replay": _Replay,
+}
 
 
 def simulate(

@@ -13,7 +13,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from rollmill.benchmarking.pausing import end, pause, resume
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
@@ -101,19 +101,12 @@ class Trial(SteppingProcesses):
     def _serve(self, timeout_s: float) -> None:
         time.sleep(timeout_s)
 
-    def __enter__(self) -> Self:
-        """As :class:`SteppingProcesses`, and has learned something."""
-        super().__enter__()
-        resume(self._groups())
+    def _warm_up(self) -> None:
+        """Also until something has been learned."""
+        super()._warm_up()
         deadline = time.monotonic() + _LEARNED_TIMEOUT_S
-        try:
-            while not self._sgd_steps() and time.monotonic() < deadline:
-                self._run_for(0.1)
-            pause(self._groups())
-        except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
-            raise
-        return self
+        while not self._sgd_steps() and time.monotonic() < deadline:
+            self._run_for(0.1)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
