@@ -2,6 +2,7 @@
 
     python benchmarks/replay_learning.py --list               # what there is, and its gate
     python benchmarks/replay_learning.py pendulum_sac         # five seeds of one task
+    python benchmarks/replay_learning.py --precision bf16 lunarlander_sac    # with factors rounded in products
     python benchmarks/replay_learning.py --no-training        # what has been found so far
 
 The gates are mean returns, over the seeds, of 100 episodes of the last network without exploration, as SB3's
@@ -50,7 +51,7 @@ class Task:
     total_steps: int
     gate: float
     seeds: int = 5
-    settings: Mapping[str, object] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     is_control: bool = False
 
     def is_as_claimed(self, mean: float) -> bool:
@@ -118,19 +119,20 @@ TASKS = {
 }
 
 
-def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> float:
+def train(task: Task, seed: int, run_dir: Path, settings: Mapping[str, Any], *, quiet: bool) -> float:
     """Trains, or goes on training, and evaluates; the mean return. Ctrl-C and SIGTERM end the program."""
     found = run_dir / _FOUND
     if not found.exists():
         begun = (run_dir / "config.json").exists()
+        chosen: dict[str, Any] = {"seed": seed, "total_steps": task.total_steps, "replay.storage": "file"}
+        chosen.update(task.settings, **settings)
         run = rollmill.train(
             None if begun else task.preset,
             run_dir=run_dir,
             resume=begun and any((run_dir / "checkpoints").glob("*.pt")),
             quiet=quiet,
             algo=None if begun else task.algo,
-            **({} if begun else {"seed": seed, "total_steps": task.total_steps, "replay.storage": "file"}),
-            **({} if begun else task.settings),
+            **({} if begun else chosen),
         )
         if run.ended_by == "signal":
             raise KeyboardInterrupt
@@ -145,6 +147,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", metavar="TASK", help=f"some of {', '.join(TASKS)}; all by default")
     parser.add_argument("--seeds", type=int, nargs="+", help="seeds (default: the task's, 1 2 3 4 5 or 1)")
+    parser.add_argument(
+        "--precision", choices=["fp32", "bf16"], help="not the presets' (kept apart, as TASK_PRECISION)"
+    )
     parser.add_argument("--out", type=Path, default=Path("runs/replay_learning"), help="where runs are kept")
     parser.add_argument("--plots", type=Path, help="draw the tasks' curves, all seeds together, into this folder")
     parser.add_argument("--no-training", action="store_true", help="only say, and draw, what there is")
@@ -161,14 +166,16 @@ def main() -> int:
         return 0
     results: dict[str, dict[str, float]] = {}
     as_claimed = True
-    for name in arguments.tasks or TASKS:
-        task = TASKS[name]
+    settings: dict[str, Any] = {} if arguments.precision is None else {"learner.precision": arguments.precision}
+    for task_name in arguments.tasks or TASKS:
+        task = TASKS[task_name]
+        name = "_".join([task_name, *settings.values()])
         run_dirs = {seed: arguments.out / name / f"seed-{seed}" for seed in arguments.seeds or range(1, task.seeds + 1)}
         returns: dict[str, float] = {}
         for seed, run_dir in run_dirs.items():
             if arguments.no_training and not (run_dir / _FOUND).exists():
                 continue
-            returns[str(seed)] = train(task, seed, run_dir, quiet=arguments.quiet)
+            returns[str(seed)] = train(task, seed, run_dir, settings, quiet=arguments.quiet)
             seconds = read_metrics(run_dir)[-1]["time_s"]
             print(f"{name}, seed {seed}: {returns[str(seed)]:,.1f} after {seconds:,.0f} s", flush=True)
         if returns:
