@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+from rollmill.value_checks import (
+    above_zero,
+    any_number,
+    at_least_zero,
+    check_choice,
+    check_integer,
+    check_number,
+    share,
+    unit,
+)
 
 __all__ = ["EpsilonKind", "NoiseKind", "OffPolicyConfig", "ValueLossKind"]
 
@@ -125,10 +135,7 @@ class OffPolicyConfig:
             "noise_kind": get_args(NoiseKind),
         }
         for name, allowed in choices.items():
-            value = getattr(self, name)
-            # 1 == True, so membership alone would let numbers through.
-            if value not in allowed or (isinstance(value, (int, float)) and not isinstance(value, bool)):
-                raise ValueError(f"off_policy.{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+            check_choice(f"off_policy.{name}", getattr(self, name), allowed)
 
     def _check_integers(self) -> None:
         for name, least, otherwise in (
@@ -139,49 +146,30 @@ class OffPolicyConfig:
             ("random_steps", 0, ""),
         ):
             value = getattr(self, name)
-            if value is None and otherwise:
-                continue
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise ValueError(f"off_policy.{name}={value!r}: give an integer of at least {least}{otherwise}")
+            if value is not None or not otherwise:
+                check_integer(f"off_policy.{name}", value, least, otherwise)
 
     def _check_numbers(self) -> None:
-        def positive(v: float) -> bool:
-            return v > 0
-
-        def not_negative(v: float) -> bool:
-            return v >= 0
-
-        def unit(v: float) -> bool:
-            return 0 <= v <= 1
-
-        def share(v: float) -> bool:
-            return 0 < v <= 1
-
-        def anything(_: float) -> bool:
-            return True
-
         rules: list[tuple[str, Callable[[float], bool], str]] = [
             ("tau", share, "above 0 and at most 1, or None for the algorithm's own"),
-            ("target_noise", not_negative, "0 or more"),
-            ("target_noise_clip", positive, "above 0 (target_noise=0 switches the noise off)"),
-            ("actor_learning_rate", positive, "above 0, or None for the learner's"),
-            ("temperature", not_negative, '0 or more, or "auto"'),
-            ("initial_temperature", positive, "above 0"),
-            ("target_entropy", anything, '(nats), or "auto"'),
-            ("temperature_learning_rate", positive, "above 0, or None for the learner's"),
+            ("target_noise", at_least_zero, "0 or more"),
+            ("target_noise_clip", above_zero, "above 0 (target_noise=0 switches the noise off)"),
+            ("actor_learning_rate", above_zero, "above 0, or None for the learner's"),
+            ("temperature", at_least_zero, '0 or more, or "auto"'),
+            ("initial_temperature", above_zero, "above 0"),
+            ("target_entropy", any_number, '(nats), or "auto"'),
+            ("temperature_learning_rate", above_zero, "above 0, or None for the learner's"),
             ("epsilon_start", unit, "in [0, 1]"),
             ("epsilon_end", unit, "in [0, 1]"),
             ("epsilon_fraction", share, "above 0 and at most 1 (of the run's agent steps)"),
             ("ladder_epsilon", share, "above 0 and at most 1"),
-            ("ladder_alpha", not_negative, "0 or more"),
-            ("noise_std", not_negative, "0 or more"),
-            ("ou_theta", not_negative, "0 or more"),
-            ("ou_dt", positive, "above 0"),
+            ("ladder_alpha", at_least_zero, "0 or more"),
+            ("noise_std", at_least_zero, "0 or more"),
+            ("ou_theta", at_least_zero, "0 or more"),
+            ("ou_dt", above_zero, "above 0"),
         ]
         for name, rule, allowed in rules:
             value = getattr(self, name)
-            if (value is None and "None" in allowed) or (value == "auto" and '"auto"' in allowed):
-                continue
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not math.isfinite(value) or not rule(value):
-                raise ValueError(f"off_policy.{name}={value!r}: give a finite number {allowed}")
+            is_other = (value is None and "None" in allowed) or (value == "auto" and '"auto"' in allowed)
+            if not is_other:
+                check_number(f"off_policy.{name}", value, rule, allowed)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rollmill.models.device import check_device_name
+from rollmill.value_checks import (
+    above_zero,
+    at_least_zero,
+    check_choice,
+    check_integer,
+    check_number,
+    unit,
+    unit_below_one,
+)
 
 __all__ = [
     "AdvantageKind",
@@ -193,29 +201,14 @@ class LearnerConfig:
             "channels_last": ("auto", True, False),
         }
         for name, allowed in choices.items():
-            value = getattr(self, name)
-            # 1 == True, so membership alone would let integers through.
-            if value not in allowed or (isinstance(value, int) and not isinstance(value, bool)):
-                raise ValueError(f"learner.{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+            check_choice(f"learner.{name}", getattr(self, name), allowed)
 
     def _check_numbers(self) -> None:
-        def positive(v: float) -> bool:
-            return v > 0
-
-        def not_negative(v: float) -> bool:
-            return v >= 0
-
-        def unit(v: float) -> bool:
-            return 0 <= v <= 1
-
-        def below_one(v: float) -> bool:
-            return 0 <= v < 1
-
         for name in ("batch_size", "minibatches", "epochs", "publish_every", "threads", "num_learners"):
-            self._check_integer(name, getattr(self, name), 1)
-        self._check_integer("max_policy_lag", self.max_policy_lag, 0)
+            check_integer(f"learner.{name}", getattr(self, name), 1)
+        check_integer("learner.max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":
-            self._check_integer("micro_batch", self.micro_batch, 1, ' or "auto"')
+            check_integer("learner.micro_batch", self.micro_batch, 1, ' or "auto"')
         if self.max_staleness != "auto":
             if self.num_learners == 1:
                 raise ValueError(
@@ -223,39 +216,39 @@ class LearnerConfig:
                     "leave it out, or use a larger learner.num_learners"
                 )
             # Gradients that are begun at the same weights are applied one after the other.
-            self._check_integer("max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
+            check_integer("learner.max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
 
         rules: list[tuple[str, Callable[[float], bool], str]] = [
             ("discount", unit, "in [0, 1]"),
             ("gae_lambda", unit, "in [0, 1]"),
             ("vtrace_lambda", unit, "in [0, 1]"),
-            ("vtrace_rho", positive, "above 0"),
-            ("vtrace_c", positive, "above 0"),
-            ("clip_range", positive, "above 0 (clip_kind='none' switches clipping off)"),
-            ("value_coef", not_negative, "0 or more"),
-            ("entropy_coef", not_negative, "0 or more"),
-            ("learning_rate", positive, "above 0"),
-            ("adam_eps", positive, "above 0"),
-            ("weight_decay", not_negative, "0 or more"),
-            ("rmsprop_alpha", below_one, "in [0, 1)"),
-            ("rmsprop_eps", positive, "above 0"),
-            ("kl_target", positive, "above 0"),
-            ("min_learning_rate", positive, "above 0"),
-            ("max_learning_rate", positive, "above 0"),
-            ("reward_scale", positive, "above 0"),
-            ("step_timeout_s", positive, "above 0 (seconds)"),
-            ("slow_down_s", not_negative, "0 or more (seconds)"),
+            ("vtrace_rho", above_zero, "above 0"),
+            ("vtrace_c", above_zero, "above 0"),
+            ("clip_range", above_zero, "above 0 (clip_kind='none' switches clipping off)"),
+            ("value_coef", at_least_zero, "0 or more"),
+            ("entropy_coef", at_least_zero, "0 or more"),
+            ("learning_rate", above_zero, "above 0"),
+            ("adam_eps", above_zero, "above 0"),
+            ("weight_decay", at_least_zero, "0 or more"),
+            ("rmsprop_alpha", unit_below_one, "in [0, 1)"),
+            ("rmsprop_eps", above_zero, "above 0"),
+            ("kl_target", above_zero, "above 0"),
+            ("min_learning_rate", above_zero, "above 0"),
+            ("max_learning_rate", above_zero, "above 0"),
+            ("reward_scale", above_zero, "above 0"),
+            ("step_timeout_s", above_zero, "above 0 (seconds)"),
+            ("slow_down_s", at_least_zero, "0 or more (seconds)"),
         ]
         for name, rule, allowed in rules:
-            self._check_number(name, getattr(self, name), rule, allowed)
+            check_number(f"learner.{name}", getattr(self, name), rule, allowed)
         for name in ("value_clip", "max_grad_norm", "reward_clip"):
             value = getattr(self, name)
             if value is not None:
-                self._check_number(name, value, positive, "above 0, or None to switch it off")
+                check_number(f"learner.{name}", value, above_zero, "above 0, or None to switch it off")
         if not isinstance(self.adam_betas, tuple) or len(self.adam_betas) != 2:
             raise ValueError(f"learner.adam_betas={self.adam_betas!r}: give two numbers in [0, 1), as (0.9, 0.999)")
         for beta in self.adam_betas:
-            self._check_number("adam_betas", beta, below_one, "two numbers in [0, 1)")
+            check_number("learner.adam_betas", beta, unit_below_one, "two numbers in [0, 1)")
         check_device_name("learner.device", self.device)
 
     def _check_combinations(self) -> None:
@@ -295,17 +288,6 @@ class LearnerConfig:
                 "learner.cuda_graphs=True: the update is not built for it yet, so it would change nothing; use 'auto' "
                 "or False"
             )
-
-    @staticmethod
-    def _check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise ValueError(f"learner.{name}={value!r}: give an integer of at least {least}{otherwise}")
-
-    @staticmethod
-    def _check_number(name: str, value: Any, rule: Callable[[float], bool], allowed: str) -> None:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not rule(value):
-            raise ValueError(f"learner.{name}={value!r}: give a finite number {allowed}")
 
 
 def _next_multiple(value: int, of: int) -> int:

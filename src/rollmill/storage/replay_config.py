@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
+
+from rollmill.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
 
 __all__ = ["Remover", "ReplayConfig", "WeightNormalisation"]
 
@@ -114,35 +115,33 @@ class ReplayConfig:
             ValueError: Naming the field, the value, and what is allowed.
         """
         for name in ("capacity", "min_size", "n_step"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"replay.{name}={value!r}: give an integer of at least 1")
+            check_integer(f"replay.{name}", getattr(self, name), 1)
         for name in ("sequence_length", "burn_in"):
-            value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ValueError(f"replay.{name}={value!r}: give an integer of at least 0")
+            check_integer(f"replay.{name}", getattr(self, name), 0)
         self._check_sequences()
-        self._check("update_interval", self.update_interval, 0.0, math.inf, "above 0 (agent steps for each SGD step)")
-        if self.error_buffer != "auto":
-            self._check("error_buffer", self.error_buffer, 0.0, math.inf, "above 0 (agent steps), or 'auto'")
-        self._check("alpha", self.alpha, -1e-300, 1.0, "in [0, 1]")
-        self._check("beta", self.beta, -1e-300, 1.0, "in [0, 1]")
-        self._check("beta_end", self.beta_end, -1e-300, 1.0, "in [0, 1]")
-        self._check(
-            "epsilon", self.epsilon, 1e-12, math.inf, "above 1e-12: with 0, what is learned well is never drawn again"
+        check_number(
+            "replay.update_interval", self.update_interval, above_zero, "above 0 (agent steps for each SGD step)"
         )
-        self._check("max_priority_decay", self.max_priority_decay, 0.0, 1.0, "above 0 and at most 1")
-        if self.fanout not in _FANOUTS:
-            raise ValueError(f"replay.fanout={self.fanout!r}: choose one of {', '.join(map(str, _FANOUTS))}")
+        if self.error_buffer != "auto":
+            check_number("replay.error_buffer", self.error_buffer, above_zero, "above 0 (agent steps), or 'auto'")
+        for name in ("alpha", "beta", "beta_end"):
+            check_number(f"replay.{name}", getattr(self, name), unit, "in [0, 1]")
+        check_number(
+            "replay.epsilon",
+            self.epsilon,
+            lambda value: value > 1e-12,
+            "above 1e-12: with 0, what is learned well is never drawn again",
+        )
+        check_number("replay.max_priority_decay", self.max_priority_decay, share, "above 0 and at most 1")
         choices: dict[str, tuple[Any, ...]] = {
+            "fanout": _FANOUTS,
             "priorities": ("uniform", "proportional"),
             "weights": get_args(WeightNormalisation),
             "remover": get_args(Remover),
             "storage": ("memory", "file"),
         }
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"replay.{name}={getattr(self, name)!r}: choose {' or '.join(map(repr, allowed))}")
+            check_choice(f"replay.{name}", getattr(self, name), allowed)
         if self.min_size > self.capacity:
             raise ValueError(
                 f"replay.min_size={self.min_size} is more than replay.capacity={self.capacity}: learning would never "
@@ -163,9 +162,3 @@ class ReplayConfig:
                 f"replay.sequence_stride={stride!r}: give an integer of 1 to sequence_length={length}, beyond which "
                 "steps would never be learned from, or 'auto'"
             )
-
-    @staticmethod
-    def _check(name: str, value: Any, above: float, most: float, allowed: str) -> None:
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not above < value <= most:
-            raise ValueError(f"replay.{name}={value!r}: give a finite number {allowed}")

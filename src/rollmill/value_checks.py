@@ -1,0 +1,87 @@
+"""What a setting may be, checked: errors name the setting, the value that was given, and what is allowed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+__all__ = [
+    "above_zero",
+    "any_number",
+    "at_least_zero",
+    "check_choice",
+    "check_integer",
+    "check_number",
+    "share",
+    "unit",
+    "unit_below_one",
+]
+
+
+def check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:
+    """Refuses all but integers from ``least`` on.
+
+    Args:
+        name: Of the setting, with its section: ``"learner.epochs"``.
+        value: As given.
+        least: The smallest that is allowed.
+        otherwise: What else the caller allows, for the message: ``', or "auto"'``.
+
+    Raises:
+        ValueError: It is none, or too small; True and False are none.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ValueError(f"{name}={value!r}: give an integer of at least {least}{otherwise}")
+
+
+def check_number(name: str, value: Any, rule: Callable[[float], bool], allowed: str) -> None:
+    """Refuses all but finite numbers that follow ``rule``, which ``allowed`` puts into words.
+
+    Raises:
+        ValueError: It is none, or does not.
+    """
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or not rule(value):
+        raise ValueError(f"{name}={value!r}: give a finite number {allowed}")
+
+
+def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuses all that is not one of ``allowed``; 1 is not True, and 0 not False.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    allowed = tuple(allowed)
+    if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
+        raise ValueError(f"{name}={value!r}: choose one of {', '.join(map(repr, allowed))}")
+
+
+def above_zero(value: float) -> bool:
+    """(0, oo)."""
+    return value > 0
+
+
+def at_least_zero(value: float) -> bool:
+    """[0, oo)."""
+    return value >= 0
+
+
+def unit(value: float) -> bool:
+    """[0, 1]."""
+    return 0 <= value <= 1
+
+
+def unit_below_one(value: float) -> bool:
+    """[0, 1)."""
+    return 0 <= value < 1
+
+
+def share(value: float) -> bool:
+    """(0, 1]."""
+    return 0 < value <= 1
+
+
+def any_number(_: float) -> bool:
+    """All."""
+    return True
