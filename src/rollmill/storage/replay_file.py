@@ -83,7 +83,7 @@ def _why_not(record: Path, layout: ArenaLayout) -> str:
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{record} cannot be read ({error})"
     if digest != layout.digest():
-        return "its slots are of another shape, because settings or the number of workers have changed"
+        return "its slots are of another shape: settings, the number of workers or Rollmill's version changed"
     if not closed and boot != boot_id():
         return "the machine went down while it was written, so not all of it may have reached the disk"
     return ""
