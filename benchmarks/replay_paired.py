@@ -5,8 +5,8 @@
 
 The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (PAL's
 algorithm 1), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes of
-the greedy policy. The last line is JSON: both returns of each seed, the mean of the differences, its 95 % interval
-(Student's t).
+the greedy policy, the same start states for all. What was interrupted goes on, what is done is not done again. The last
+line is JSON: both returns of each seed, the mean of the differences, its 95 % interval (Student's t).
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
+import gymnasium
 import numpy as np
 from scipy import stats
-from serial_off_policy import Loop, Task
+from serial_off_policy import Loop, Task, play
 
 import rollmill
 from rollmill.config import Config
 from rollmill.models.device import take_threads
 
 EPISODES = 100
+_FOUND = "return.json"
 TASKS = {
     "cartpole_dqn": ("gym/CartPole-v1", "dqn"),
     "lunarlander_dqn": ("gym/LunarLander-v3", "dqn"),
@@ -56,6 +59,32 @@ def serial_task(config: Config) -> Task:
     )
 
 
+def serial_return(task: Task, seed: int, folder: Path) -> float:
+    """Of the serial run with this seed, which is made if it has not been yet."""
+    found = folder / _FOUND
+    if not found.exists():
+        loop = Loop(task, seed)
+        loop.run()
+        folder.mkdir(parents=True, exist_ok=True)
+        found.write_text(json.dumps(loop.evaluate(EPISODES)))
+    return float(json.loads(found.read_text()))
+
+
+def parallel_return(preset: str, algo: str, seed: int, run_dir: Path, settings: Mapping[str, Any]) -> float:
+    """Of the parallel run with this seed, which is made, or goes on, if it is not through yet."""
+    found = run_dir / _FOUND
+    if not found.exists():
+        if any((run_dir / "checkpoints").glob("*.pt")):
+            run = rollmill.train(run_dir=run_dir, resume=True, quiet=True)
+        else:
+            run = rollmill.train(preset, run_dir=run_dir, algo=algo, seed=seed, quiet=True, **settings)
+        if run.ended_by == "signal":
+            raise KeyboardInterrupt
+        agent = rollmill.load(run_dir)
+        found.write_text(json.dumps(play(gymnasium.make(preset.partition("/")[2]), agent.act, EPISODES)))
+    return float(json.loads(found.read_text()))
+
+
 def main() -> int:
     """Runs the command line; 1 if the parallel runs are worse beyond doubt."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -70,19 +99,11 @@ def main() -> int:
     take_threads(1)
     pairs: dict[int, tuple[float, float]] = {}
     for seed in arguments.seeds:
-        begun = time.perf_counter()
-        loop = Loop(task, seed)
-        loop.run()
-        serial, halfway = loop.evaluate(EPISODES), time.perf_counter()
+        serial = serial_return(task, seed, arguments.out / f"{arguments.task}-serial" / f"seed-{seed}")
         run_dir = arguments.out / "-".join([arguments.task, *settings.values()]) / f"seed-{seed}"
-        run = rollmill.train(preset, run_dir=run_dir, algo=algo, seed=seed, quiet=True, **settings)
-        parallel = rollmill.evaluate(run.dir, episodes=EPISODES, seed=seed).mean
+        parallel = parallel_return(preset, algo, seed, run_dir, settings)
         pairs[seed] = (serial, parallel)
-        print(
-            f"seed {seed}: serial {serial:,.1f} in {halfway - begun:,.0f} s, parallel {parallel:,.1f} in "
-            f"{time.perf_counter() - halfway:,.0f} s",
-            flush=True,
-        )
+        print(f"seed {seed}: serial {serial:,.1f}, parallel {parallel:,.1f}", flush=True)
     differences = np.array([parallel - serial for serial, parallel in pairs.values()])
     mean = float(differences.mean())
     half = float("inf")

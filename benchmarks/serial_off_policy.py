@@ -14,7 +14,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -225,16 +225,27 @@ class Loop:
 
     def evaluate(self, episodes: int = 10) -> float:
         """Mean return of the greedy policy."""
-        returns = []
-        for episode in range(episodes):
-            x, _ = self.env.reset(seed=10_000 + episode)
-            total, is_over = 0.0, False
-            while not is_over:
-                x, reward, terminated, truncated, _ = self.env.step(self.to_env(self.act(x, None)))
-                total += float(reward)
-                is_over = terminated or truncated
-            returns.append(total)
-        return float(np.mean(returns))
+        return play(self.env, lambda x: self.to_env(self.act(x, None)), episodes)
+
+
+def play(env: gymnasium.Env[Any, Any], act: Callable[[NDArray[Any]], Any], episodes: int) -> float:
+    """Mean return of a policy over episodes that begin alike, whoever plays them.
+
+    Args:
+        env: One environment.
+        act: Its observation to its action.
+        episodes: How many.
+    """
+    returns = []
+    for episode in range(episodes):
+        x, _ = env.reset(seed=10_000 + episode)
+        total, is_over = 0.0, False
+        while not is_over:
+            x, reward, terminated, truncated, _ = env.step(act(x))
+            total += float(reward)
+            is_over = terminated or truncated
+        returns.append(total)
+    return float(np.mean(returns))
 
 
 def main() -> int:
