@@ -161,20 +161,30 @@ class Run:
         shape = {"slots": case.slots, "steps": case.steps, "rows": case.rows, "groups": case.groups}
         self.store = make_store(spec, config, **shape, state_size=state_size)
         self.remover = make_remover(config.remover, self.random, self.store.priority_of)
-        self.free, self.completed = list(range(case.slots)), deque()
-        self.worlds = {
-            (g, b): World(self.random, case.depth, case.padding) for g in range(case.groups) for b in range(case.rows)
-        }
-        self.pending = [np.zeros(case.rows, np.int64) for _ in range(case.groups)]
-        # slot -> (group, t of its step 0); None of what was evicted
+        self.worlds = {}
+        # slot -> (number of the worlds of its rows, t of its step 0); none of what was evicted
         self.holds: dict[int, tuple[int, int]] = {}
+        self.begin_processes()
+
+    def begin_processes(self):
+        """Worlds and all that a rollout worker knows are new; what the slots hold stays."""
+        case, store = self.case, self.store
+        self.completed = deque(store.take_over(range(case.slots)))
+        self.free = [slot for slot in range(case.slots) if slot not in self.completed]
+        for slot in self.free:
+            self.holds.pop(slot, None)
+        first = len({number for number, _ in self.worlds})
+        self.worlds_of = [first + group for group in range(case.groups)]
+        self.pending = [np.zeros(case.rows, np.int64) for _ in range(case.groups)]
         self.current = {}
-        for world in self.worlds.values():
-            world.shown[0] = int(self.random.integers(1, 1 << 30))
+        for number in self.worlds_of:
+            for b in range(case.rows):
+                world = self.worlds[number, b] = World(self.random, case.depth, case.padding)
+                world.shown[0] = int(self.random.integers(1, 1 << 30))
         for group in range(case.groups):
             slot = self.take()
-            self.store.begin(slot, NO_SLOT)
-            self.holds[slot] = (group, 0)
+            store.begin(slot, NO_SLOT)
+            self.holds[slot] = (self.worlds_of[group], 0)
             self.current[group] = (slot, 0, 0)
             self.show(group, slot, 0, 0)
 
@@ -188,7 +198,7 @@ class Run:
 
     def show(self, group, slot, step, t):
         for b in range(self.case.rows):
-            world = self.worlds[group, b]
+            world = self.worlds[self.worlds_of[group], b]
             views = self.store.shown(group, slot, step)
             views["x"][b] = world.shown[t]
             views["obs"][b] = shown_as(world, t)
@@ -201,7 +211,7 @@ class Run:
         """The policy worker, asked at x_t: recurrent states, each of them another."""
         slot, step, t = self.current[group]
         if "rnn_state" in self.store.arrays:
-            state = np.stack([state_of(self.worlds[group, b].shown[t]) for b in range(self.case.rows)])
+            state = np.stack([state_of(self.worlds[self.worlds_of[group], b].shown[t]) for b in range(self.case.rows)])
             self.store.keep_rnn_state(np.array([slot]), np.array([step]), state[None])
 
     def step(self):
@@ -211,21 +221,22 @@ class Run:
         self.act(group)
         slot, step, t = self.current[group]
         for b in range(case.rows):
-            action, reward, terminated, truncated, valid = self.worlds[group, b].step()
+            action, reward, terminated, truncated, valid = self.worlds[self.worlds_of[group], b].step()
             store.arrays["action_discrete"][slot, step, b] = action
             for name, value in zip(
                 ("reward", "terminated", "truncated", "valid"), (reward, terminated, truncated, valid), strict=True
             ):
                 store.arrays[name][slot, step, b] = value
         self.show(group, slot, step + 1, t + 1)
-        valid = sum(self.worlds[group, b].steps[-1][4] for b in range(case.rows))
+        valid = sum(self.worlds[self.worlds_of[group], b].steps[-1][4] for b in range(case.rows))
         assert store.commit(slot, step, self.pending[group]) == valid
+        store.limiter.insert(valid, reserved=0)
         step, t = step + 1, t + 1
         if step == case.steps:
             full, slot = slot, self.take()
             self.completed.append(full)
             store.begin(slot, full)
-            self.holds[slot] = (group, t)
+            self.holds[slot] = (self.worlds_of[group], t)
             for name in store.carried:
                 store.arrays[name][slot, 0] = store.arrays[name][full, case.steps]
             step = 0
@@ -234,18 +245,18 @@ class Run:
     def live(self, needed):
         """Leaf -> (world, t) of what may be drawn now; ``needed(world, t)`` says how many steps, None for never yet."""
         steps, rows = self.case.steps, self.case.rows
-        places = {(group, first // steps) for group, first in self.holds.values()}
+        places = {(number, first // steps) for number, first in self.holds.values()}
         result = {}
-        for slot, (group, first) in self.holds.items():
+        for slot, (number, first) in self.holds.items():
             for step, b in itertools.product(range(steps), range(rows)):
-                world, t = self.worlds[group, b], first + step
+                world, t = self.worlds[number, b], first + step
                 if t >= len(world.steps) or (ahead := needed(world, t)) is None:
                     continue
                 back = 0
                 while back < self.case.depth - 1 and not world.reset[t - back]:
                     back += 1
                 # x_T stands in the slot itself, so the last step of a slot may bootstrap without the next one.
-                if all((group, i // steps) in places for i in range(t - back, t + ahead)):
+                if all((number, i // steps) in places for i in range(t - back, t + ahead)):
                     result[(slot * steps + step) * rows + b] = (world, t)
         return result
 
@@ -295,9 +306,13 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
                 np.testing.assert_array_equal(entry["obs"][i], shown_as(world, at))
             assert batch.weight[i] == 1.0
 
-    for _ in range(40 * case.steps):
+    for step in range(40 * case.steps):
         run.step()
         if run.random.random() < 0.4:
+            check()
+        # As the run of another process, at each phase of a slot.
+        if step % (5 * case.steps + 1) == 0:
+            run.begin_processes()
             check()
     assert run.store.tree.verify()
     assert math.isfinite(run.store.tree.total())
@@ -361,9 +376,12 @@ def test_sequences_are_those_of_a_literal_replay(case, burn_in, length, stride, 
     run = Run(case, seed, config, state_size=3)
     sampler = SequenceSampler(run.store, config, ReturnRule(DISCOUNT), np.array([seed, 0], np.uint64))
     batch, most = sampler.make_batch(32), 0
-    for _ in range(60 * case.steps):
+    for step in range(60 * case.steps):
         run.step()
-        if run.random.random() < 0.4:
+        is_restarted = step % (7 * case.steps + 1) == 0
+        if is_restarted:
+            run.begin_processes()
+        if is_restarted or run.random.random() < 0.4:
             expected = run.live(
                 lambda world, t: config.window if t % stride == 0 and t + config.window <= len(world.steps) else None
             )

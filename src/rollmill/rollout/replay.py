@@ -86,10 +86,9 @@ class ReplayRolloutWorker(RolloutWorker):
         super().__init__(context, store, worker, make_group, action=action, random_steps=random_steps, random=random)
         # A worker's groups share its slots.
         (self._pool,) = self._pools
-        completed = [slot for slot in self._pool.free if store.holds(slot)]
-        for slot in completed:
+        self._completed = deque(store.take_over(self._pool.free))
+        for slot in self._completed:
             self._pool.free.remove(slot)
-        self._completed = deque(store.by_age(completed))
 
     def _start(self, group: HostedGroup) -> None:
         group.slot = self._take_slot()

@@ -224,13 +224,21 @@ class ReplayStore(SlotStore):
         for name, shown in self._shown.items():
             self.observation[name][slot, step] = shown[group][:, -1]
 
-    def holds(self, slot: int) -> bool:
-        """Whether any step of the slot is live."""
-        return self.limiter.inserted > 0 and self.priority_of(slot) > 0.0
+    def take_over(self, slots: Iterable[int]) -> list[int]:
+        """What an earlier run left in these slots, which nobody writes yet: those that stay, the first begun in front.
 
-    def by_age(self, slots: Iterable[int]) -> list[int]:
-        """The slots, the one that was begun first at the front."""
-        return sorted(slots, key=lambda slot: (int(self._begun[slot]), slot))
+        They can be drawn from, and are to be evicted like any completed slot. A slot of which nothing is live is as
+        good as free, but the last steps of the one before it may end in it: it is evicted here, and they with it.
+        """
+        if not self.limiter.inserted:
+            return []
+        completed = []
+        for slot in slots:
+            if self.priority_of(slot) > 0.0:
+                completed.append(slot)
+            else:
+                self.evict(slot)
+        return sorted(completed, key=lambda slot: (int(self._begun[slot]), slot))
 
     def priority_of(self, slot: int) -> float:
         """Sum of the priorities of a slot's steps."""
