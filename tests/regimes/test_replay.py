@@ -17,6 +17,7 @@ import pytest
 import rollmill
 from rollmill.config import ConfigError
 from rollmill.reporting.metrics import read_metrics
+from rollmill.runtime.arena import NotEnoughDisk
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 slow = pytest.mark.slow
@@ -244,6 +245,24 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
     run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=1200, **{"replay.capacity": 512})
     assert "is begun anew: its slots are of another shape" in (run.dir / "run.log").read_text()
+
+
+def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rules(tmp_path: Path) -> None:
+    run, before = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
+    with pytest.raises(NotEnoughDisk, match="make room"):
+        rollmill.train(
+            run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.capacity": 10**12}
+        )
+    run = rollmill.train(
+        run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.update_interval": 8}
+    )
+    log = (run.dir / "run.log").read_text()
+    assert "goes on with the replay" in log
+    assert read_metrics(run.dir)[-1]["updates"] - before["updates"] == pytest.approx(400 / 8, abs=3)
+    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.n_step": 4})
+    log = (run.dir / "run.log").read_text()
+    assert "is begun anew: it was written with n_step=1 (now 4)" in log
+    assert not list((run.dir / "replay").glob("new-*"))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.runtime.arena import Arena, ArenaLayout
-from rollmill.storage.rate_limiter import RateLimiter, RateLimits, add_to_layout, least_error_buffer
+from rollmill.storage.rate_limiter import RateLimiter, RateLimits, add_to_layout, going_on, least_error_buffer
 
 
 def make(**changes):
@@ -17,7 +17,7 @@ def make(**changes):
     add_to_layout(layout)
     values = {"update_interval": 2.0, "min_size": 10, "error_buffer": 4.0, "total_steps": 100}
     limiter = RateLimiter(Arena.create(layout), RateLimits(**(values | changes)))
-    limiter.set(inserted=limiter.limits.base, drawn=0)
+    limiter.begin()
     return limiter
 
 
@@ -113,3 +113,95 @@ def test_threads_never_overdraw():
 @pytest.mark.parametrize(("interval", "rows", "least"), [(1.0, 1, 1.0), (4.0, 8, 6.0)])
 def test_the_least_error_buffer(interval, rows, least):
     assert least_error_buffer(update_interval=interval, group_rows=rows) == least
+
+
+def collect_and_learn(limiter, *, until):
+    """One side and the other, until so many steps are inserted and all that may be drawn is."""
+    while limiter.inserted < until:
+        while limiter.try_draw():
+            pass
+        assert limiter.try_reserve(1), "both sides wait for each other"
+        limiter.insert(1, reserved=1)
+    while limiter.try_draw():
+        pass
+
+
+class Session:
+    """A run's learner, and the replay in a file that outlives it."""
+
+    def __init__(self, base=0, sgd_steps=0, **changes):
+        layout = ArenaLayout()
+        add_to_layout(layout)
+        self.arena = Arena.create(layout)
+        self.saved = sgd_steps
+        self.limiter = RateLimiter(self.arena, self.wanted(base=base, **changes))
+        self.limiter.begin()
+        self.before = self.limiter.learn_from(sgd_steps)
+
+    @staticmethod
+    def wanted(**changes):
+        values = {"update_interval": 2.0, "min_size": 10, "error_buffer": 4.0, "total_steps": 10_000}
+        return RateLimits(**(values | changes))
+
+    @property
+    def sgd_steps(self):
+        return self.before + self.limiter.drawn
+
+    def go_on(self, *, lost=0, **changes):
+        """As another process would, from a checkpoint that is so many SGD steps old."""
+        saved = self.sgd_steps - lost
+        limiter = RateLimiter(self.arena, going_on(self.arena, self.wanted(**changes)))
+        limiter.set(inserted=limiter.inserted, drawn=0)
+        self.limiter, self.before = limiter, limiter.learn_from(saved)
+        assert self.sgd_steps == saved
+
+
+def test_counts_go_on_with_the_same_limits():
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    assert session.sgd_steps == pytest.approx(50, abs=3)
+    session.go_on(lost=20)
+    collect_and_learn(session.limiter, until=210)
+    assert session.sgd_steps == pytest.approx(100, abs=3), "what was lost is caught up with"
+    assert session.limiter.held == 210
+
+
+@pytest.mark.parametrize("lost", [0, 20])
+@pytest.mark.parametrize("interval", [0.25, 8.0])
+def test_another_update_interval_is_for_what_comes(interval, lost):
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    session.go_on(lost=lost, update_interval=interval, error_buffer=10.0)
+    collect_and_learn(session.limiter, until=190)
+    error = 3 + 10 / interval
+    assert session.sgd_steps == pytest.approx(50 + 80 / interval, abs=error)
+    session.go_on(update_interval=interval, error_buffer=10.0)
+    collect_and_learn(session.limiter, until=270)
+    assert session.sgd_steps == pytest.approx(50 + 160 / interval, abs=error)
+    session.go_on()
+    collect_and_learn(session.limiter, until=370)
+    assert session.sgd_steps == pytest.approx(50 + 160 / interval + 50, abs=error + 3)
+
+
+def test_another_minimum_size_holds_who_has_not_begun_to_learn_and_nobody_else():
+    session = Session(min_size=100)
+    collect_and_learn(session.limiter, until=60)
+    session.go_on(min_size=80)
+    assert session.limiter.limits.min_size == 80
+    collect_and_learn(session.limiter, until=180)
+    assert session.sgd_steps == pytest.approx(50, abs=3)
+    session.go_on(min_size=1000)
+    collect_and_learn(session.limiter, until=280)
+    assert session.sgd_steps == pytest.approx(100, abs=3)
+
+
+def test_a_replay_that_was_begun_anew_is_counted_from_there_ever_after():
+    session = Session(base=1000, sgd_steps=495)
+    assert session.before == 495
+    collect_and_learn(session.limiter, until=1110)
+    assert session.sgd_steps == pytest.approx(495 + 50, abs=3)
+    assert session.limiter.held == 110
+    session.go_on()
+    collect_and_learn(session.limiter, until=1210)
+    assert session.sgd_steps == pytest.approx(495 + 100, abs=3)
+    assert session.limiter.held == 210

@@ -7,7 +7,9 @@ import pytest
 
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.storage import replay_file
-from rollmill.storage.replay_file import close_replay, open_replay
+from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, open_replay
+
+RULES = {"n_step": 3, "stacks": {"obs": [4, "zero"]}}
 
 
 def layout(size=1000):
@@ -15,9 +17,10 @@ def layout(size=1000):
 
 
 def begin(run_dir):
-    opened = open_replay(run_dir, layout(), resume=False)
+    opened = open_replay(run_dir, layout(), RULES, resume=False)
     opened.arena["values"][:] = np.arange(1000)
     opened.arena["count"][0] = 7
+    adopt_replay(run_dir)
     return opened
 
 
@@ -27,7 +30,7 @@ def record_of(run_dir):
 
 def test_what_a_killed_run_left_is_there_again(tmp_path):
     begin(tmp_path).arena.close()
-    again = open_replay(tmp_path, layout(), resume=True)
+    again = open_replay(tmp_path, layout(), RULES, resume=True)
     assert again.is_kept
     assert again.note == ""
     np.testing.assert_array_equal(again.arena["values"], np.arange(1000))
@@ -36,21 +39,24 @@ def test_what_a_killed_run_left_is_there_again(tmp_path):
 
 def test_a_run_that_is_not_resumed_begins_with_nothing(tmp_path):
     begin(tmp_path)
-    again = open_replay(tmp_path, layout(), resume=False)
+    again = open_replay(tmp_path, layout(), RULES, resume=False)
     assert not again.is_kept
     assert not again.arena["values"].any()
+    adopt_replay(tmp_path)
+    assert not open_replay(tmp_path, layout(), RULES, resume=True).arena["values"].any()
 
 
 def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
     begin(tmp_path)
     monkeypatch.setattr(replay_file, "boot_id", lambda: "another")
-    lost = open_replay(tmp_path, layout(), resume=True)
+    lost = open_replay(tmp_path, layout(), RULES, resume=True)
     assert not lost.is_kept
     assert "the machine went down" in lost.note
     lost.arena["values"][:] = 3.0
+    adopt_replay(tmp_path)
     close_replay(tmp_path)
     monkeypatch.setattr(replay_file, "boot_id", lambda: "a third")
-    again = open_replay(tmp_path, layout(), resume=True)
+    again = open_replay(tmp_path, layout(), RULES, resume=True)
     assert again.is_kept
     assert (again.arena["values"] == 3.0).all()
     assert json.loads(record_of(tmp_path).read_text())["closed"] is False, "it is open again"
@@ -69,17 +75,65 @@ def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
 def test_what_is_not_whole_is_begun_anew_and_said(harm, note, tmp_path):
     begin(tmp_path)
     harm(tmp_path)
-    opened = open_replay(tmp_path, layout(), resume=True)
+    opened = open_replay(tmp_path, layout(), RULES, resume=True)
     assert not opened.is_kept
     assert note in opened.note
-    assert open_replay(tmp_path, layout(), resume=True).is_kept
+    adopt_replay(tmp_path)
+    assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
 
 
 def test_another_shape_is_begun_anew(tmp_path):
     begin(tmp_path)
-    opened = open_replay(tmp_path, layout(1001), resume=True)
+    opened = open_replay(tmp_path, layout(1001), RULES, resume=True)
     assert not opened.is_kept
     assert "of another shape" in opened.note
+
+
+@pytest.mark.parametrize(
+    ("rules", "note"),
+    [
+        (RULES | {"n_step": 1}, "written with n_step=3 (now 1)"),
+        (RULES | {"window": 8}, "written with window=None (now 8)"),
+        ({"stacks": {"obs": [4, "repeat"]}}, "stacks={'obs': [4, 'zero']} (now {'obs': [4, 'repeat']})"),
+    ],
+)
+def test_what_was_written_by_other_rules_is_begun_anew(rules, note, tmp_path):
+    begin(tmp_path)
+    opened = open_replay(tmp_path, layout(), rules, resume=True)
+    assert not opened.is_kept
+    assert note in opened.note
+
+
+def test_a_new_replay_takes_an_old_ones_place_when_it_is_adopted_and_not_before(tmp_path):
+    begin(tmp_path)
+    for _ in range(2):
+        new = open_replay(tmp_path, layout(1001), RULES, resume=True)
+        new.arena["values"][:] = 5.0
+        discard_new_replay(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "replay").iterdir()) == ["record.json", "slots"]
+    again = open_replay(tmp_path, layout(), RULES, resume=True)
+    assert again.is_kept
+    np.testing.assert_array_equal(again.arena["values"], np.arange(1000))
+    new = open_replay(tmp_path, layout(1001), RULES, resume=True)
+    adopt_replay(tmp_path)
+    new.arena["values"][:] = 6.0
+    adopt_replay(tmp_path)  # There is none.
+    again = open_replay(tmp_path, layout(1001), RULES, resume=True)
+    assert again.is_kept
+    assert (again.arena["values"] == 6.0).all()
+
+
+def test_a_disk_without_room_for_a_new_replay_keeps_the_old_one(tmp_path):
+    begin(tmp_path)
+    with pytest.raises(NotEnoughDisk, match="make room"):
+        open_replay(tmp_path, ArenaLayout().add("values", (1 << 50,), "uint8"), RULES, resume=True)
+    assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
+
+
+def test_closing_what_was_never_adopted_says_nothing(tmp_path):
+    open_replay(tmp_path, layout(), RULES, resume=False)
+    close_replay(tmp_path)
+    assert not record_of(tmp_path).exists()
 
 
 def test_a_full_disk_is_told_before_anything_is_written(tmp_path):

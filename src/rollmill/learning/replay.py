@@ -94,9 +94,7 @@ class ReplayLearnerBase(LearnerBase):
         self._left_as_they_were = 0
         if plan.resume:
             self._restore()
-        # Batches are counted from where the replay begins: with this session, unless it has outlived the last one.
-        is_kept = plan.resume and not store.limiter.limits.base
-        self._sgd_steps_before = 0 if is_kept else self.sgd_steps
+        self._sgd_steps_before = store.limiter.learn_from(self.sgd_steps)
         self._mirror(self._algorithm.acting)
 
     @property
@@ -211,9 +209,6 @@ class ReplayLearnerBase(LearnerBase):
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         super()._take_over(state)
-        if not self._store.limiter.limits.base:
-            # The replay has outlived the run, and may hold more than this checkpoint has seen: that is caught up with.
-            self._store.limiter.set_drawn(self.sgd_steps)
         self._updater.load_state_dict(state["updater"])
         self._generator.set_state(state["random"]["generator"])
         self._draws[1] = state["random"]["draws"]

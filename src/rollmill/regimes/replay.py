@@ -27,8 +27,14 @@ from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.storage import gradients, weights
-from rollmill.storage.rate_limiter import RateLimits
-from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
+from rollmill.storage.rate_limiter import RateLimits, going_on
+from rollmill.storage.replay import (
+    ReplayStore,
+    add_beside_to_layout,
+    add_to_layout,
+    replay_fields,
+    stacked_entries,
+)
 from rollmill.storage.replay_file import open_replay
 from rollmill.storage.slots import Topology
 
@@ -101,7 +107,9 @@ def allocate(
     add_to_layout(layout, fields, topology, config.replay)
     is_resumed, is_kept, notes = saved_steps is not None, False, []
     if config.replay.storage == "file":
-        replay, is_kept, note = open_replay(run_dir, layout, resume=is_resumed, poison=config.debug_poison)
+        replay, is_kept, note = open_replay(
+            run_dir, layout, _rules(config, probed), resume=is_resumed, poison=config.debug_poison
+        )
         if is_kept:
             notes.append(f"goes on with the replay in {run_dir}")
         if note:
@@ -119,8 +127,11 @@ def allocate(
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
-    base = 0 if is_kept else (saved_steps or 0) // world_size
-    limits = _limits(config, probed, topology, base=base, world_size=world_size)
+    wanted = limits = _limits(config, probed, topology, base=0, world_size=world_size)
+    if is_kept:
+        limits = going_on(replay, wanted)
+    elif saved_steps:
+        limits = _limits(config, probed, topology, base=saved_steps // world_size, world_size=world_size)
     store = ReplayStore(
         {**arena, **replay},
         probed.spec,
@@ -131,14 +142,29 @@ def allocate(
         create=True,
         is_kept=is_kept,
     )
-    # Of a replay that was kept, the learner will say how far its checkpoint has come.
-    store.limiter.set(inserted=store.limiter.inserted if is_kept else limits.base, drawn=0)
+    if is_kept:
+        # The learner will say how far its checkpoint has come.
+        store.limiter.set(inserted=store.limiter.inserted, drawn=0)
+    else:
+        store.limiter.remember(wanted, limits)
     weights.WeightStore(arena, create=True)
     if sizes is not None:
         gradients.GradientExchange(arena, num_learners, create=True)
         for policy in sizes.rings:
             weights.WeightStore(arena, policy=policy, create=True)
     return Memory(arena, fields, replay, limits, tuple(notes))
+
+
+def _rules(config: Config, probed: Probed) -> dict[str, object]:
+    """What the leaves of the tree were made by."""
+    stacks = stacked_entries(probed.spec, config.rollout_length)
+    return {
+        "n_step": config.replay.n_step,
+        "window": config.replay.window,
+        "stride": config.replay.stride,
+        "priorities": config.replay.priorities,
+        "stacks": {name: [stack.depth, stack.padding] for name, stack in stacks.items()},
+    }
 
 
 def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, world_size: int) -> RateLimits:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,7 +36,7 @@ from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
-from rollmill.storage.replay_file import close_replay
+from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay
 
 __all__ = ["EndedBy", "Outcome", "run"]
 
@@ -98,7 +99,22 @@ def run(
     display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
     launcher = Launcher()
-    with StopSignals() as signals, run_log(log_path), Supervisor(log_path=log_path) as supervisor:
+    has_replay_file = config.in_replay and config.replay.storage == "file"
+
+    def reported(report: LearnerReport, time_s: float) -> None:
+        if has_replay_file:
+            adopt_replay(run_dir)
+        if on_report is not None:
+            on_report(report, time_s)
+
+    with (
+        StopSignals() as signals,
+        run_log(log_path),
+        Supervisor(log_path=log_path) as supervisor,
+        ExitStack() as at_end,
+    ):
+        if has_replay_file:
+            at_end.callback(discard_new_replay, run_dir)
 
         def is_told_to_end() -> bool:
             return signals.received is not None or launcher.is_gone
@@ -117,7 +133,7 @@ def run(
             probed,
             writer=writer,
             display=display,
-            on_report=on_report,
+            on_report=reported,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
         ) as monitor:
             monitor.note(describe(run_setup))
@@ -152,7 +168,7 @@ def run(
                 ended_by = "signal"
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
-            if config.in_replay and config.replay.storage == "file":
+            if has_replay_file:
                 close_replay(run_dir)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:

@@ -14,7 +14,7 @@ at any i one of the two is allowed if ``2 e >= u + rows``, which is checked (:fu
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 from rollmill.native import atomic_add, atomic_compare_exchange, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "least_error_buffer"]
+__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "going_on", "least_error_buffer"]
 
-_RESERVED, _INSERTED, _DRAWN, _FORGONE, _LEARNERS_WAITING, _FIELDS = 0, 1, 2, 3, 4, 5
+_RESERVED, _INSERTED, _DRAWN, _FORGONE, _LEARNERS_WAITING, _FIRST, _DRAWN_BEFORE, _FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
 _WORDS_OF_LINE = 8
+_NOBODY_KNOWS = -1
 
 
 def least_error_buffer(*, update_interval: float, group_rows: int) -> float:
@@ -42,7 +43,8 @@ class RateLimits:
         min_size: Before the first batch.
         error_buffer: Ahead or behind.
         total_steps: After so many no more is inserted; the batches that are due are still drawn.
-        base: Steps inserted by an earlier session, whose replay is gone: everything counts from there.
+        base: Steps inserted before everything here counts: by an earlier session, whose replay is gone, or which had
+            other limits.
     """
 
     update_interval: float
@@ -74,8 +76,33 @@ class RateLimits:
 
 
 def add_to_layout(layout: ArenaLayout) -> None:
-    """Reserves the counters, each on a cache line of its own."""
+    """Reserves the counters, each on a cache line of its own, and what they were counted by."""
     layout.add("replay/counters", (_FIELDS, _WORDS_OF_LINE), "int64", poisoned=False)
+    layout.add("replay/limits", (4,), "float64", poisoned=False)
+
+
+def going_on(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> RateLimits:
+    """The limits with which a replay goes on that an earlier session left.
+
+    As long as the update interval and the minimum size are what they were, all counts go on. Others are for what comes:
+    counting begins anew from here, and what was due until now by the old ones, and is not learned yet, is owed.
+
+    Args:
+        arena: The shared memory of that replay; before the processes start.
+        wanted: What the configuration says, with base 0.
+    """
+    interval, asked_size, base, min_size = arena["replay/limits"].tolist()
+    old = replace(wanted, update_interval=interval, min_size=int(min_size), base=int(base))
+    if (wanted.update_interval, wanted.min_size) == (interval, asked_size):
+        return old
+    limiter = RateLimiter(arena, old)
+    inserted = limiter.inserted
+    limits = replace(wanted, base=old.base)
+    if inserted - old.base >= old.min_size:
+        limits = replace(wanted, base=inserted, min_size=0)
+        limiter.pass_by(old.batches_due(inserted))
+    limiter.remember(wanted, limits)
+    return limits
 
 
 class RateLimiter:
@@ -87,6 +114,7 @@ class RateLimiter:
     """
 
     def __init__(self, arena: Mapping[str, NDArray[Any]], limits: RateLimits) -> None:
+        self._arena = arena
         self._words = arena["replay/counters"].reshape(-1)
         self.limits = limits
 
@@ -97,9 +125,43 @@ class RateLimiter:
         self._put(_DRAWN, drawn)
         self._put(_FORGONE, 0)
 
-    def set_drawn(self, drawn: int) -> None:
-        """As :meth:`set`, of the batches alone."""
-        self._put(_DRAWN, drawn)
+    def begin(self) -> None:
+        """Of a replay that holds nothing: its first step is the one behind ``base``."""
+        self.set(inserted=self.limits.base, drawn=0)
+        self._put(_FIRST, self.limits.base)
+        self._put(_DRAWN_BEFORE, _NOBODY_KNOWS)
+        self.remember(self.limits, self.limits)
+
+    def remember(self, wanted: RateLimits, limits: RateLimits) -> None:
+        """Keeps for :func:`going_on` what is counted by: what was wanted, and the compromise that the limits may be."""
+        kept = wanted.update_interval, wanted.min_size, limits.base, limits.min_size
+        self._arena["replay/limits"][:] = kept
+
+    def pass_by(self, batches: int) -> None:
+        """``base`` moves on: so many batches are due before it."""
+        before = self._get(_DRAWN_BEFORE)
+        if before != _NOBODY_KNOWS:
+            self._put(_DRAWN_BEFORE, before + batches)
+
+    def learn_from(self, sgd_steps: int) -> int:
+        """A learner goes on after so many SGD steps; those since ``base`` are batches drawn.
+
+        A replay that has outlived the run may hold more than the learner's checkpoint has seen: that is caught up with.
+
+        Returns:
+            SGD steps that belong to what was before ``base``.
+        """
+        before = self._get(_DRAWN_BEFORE)
+        if before == _NOBODY_KNOWS:
+            before = sgd_steps
+            self._put(_DRAWN_BEFORE, before)
+        self._put(_DRAWN, sgd_steps - before)
+        return before
+
+    @property
+    def held(self) -> int:
+        """Agent steps inserted since the replay was empty."""
+        return self.inserted - self._get(_FIRST)
 
     @property
     def inserted(self) -> int:

@@ -161,7 +161,7 @@ class ReplayStore(SlotStore):
         if create and not is_kept:
             self._next[:] = self._previous[:] = -1
             self._begun[:] = 0
-            self.limiter.set(inserted=0, drawn=0)
+            self.limiter.begin()
         if create and is_kept:
             # Whoever held the tree's lock may have died with it.
             self.tree.rebuild()
@@ -186,7 +186,7 @@ class ReplayStore(SlotStore):
     @property
     def size(self) -> int:
         """Agent steps that the replay holds; the last of an episode, which cannot be drawn, too."""
-        return min(self.limiter.inserted - self.limiter.limits.base, self.tree.capacity)
+        return min(self.limiter.held, self.tree.capacity)
 
     # --- The rollout worker that owns the slot.
 
@@ -230,7 +230,7 @@ class ReplayStore(SlotStore):
         They can be drawn from, and are to be evicted like any completed slot. A slot of which nothing is live is as
         good as free, but the last steps of the one before it may end in it: it is evicted here, and they with it.
         """
-        if not self.limiter.inserted:
+        if not self.limiter.held:
             return []
         completed = []
         for slot in slots:

@@ -4,21 +4,26 @@
 that is. A process that is killed leaves the file as whole as memory would be: steps that were not committed have
 priority zero, and the tree's lock is mended by its next holder. A machine that goes down leaves whatever had reached
 the disk, so the record also says in which boot the file was opened, and whether it was closed since.
+
+A new file is made beside the old one, and takes its place when the run has begun to learn: a run that is refused, or
+cannot start, leaves the replay that it was to go on with.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.boot import boot_id
 
-__all__ = ["OpenedReplay", "close_replay", "open_replay"]
+__all__ = ["OpenedReplay", "adopt_replay", "close_replay", "discard_new_replay", "open_replay"]
 
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
+_NEW = "new-"
 
 
 class OpenedReplay(NamedTuple):
@@ -35,38 +40,59 @@ class OpenedReplay(NamedTuple):
     note: str
 
 
-def open_replay(run_dir: Path, layout: ArenaLayout, *, resume: bool, poison: bool = False) -> OpenedReplay:
-    """Opens the replay of a run, or makes it.
+def open_replay(
+    run_dir: Path, layout: ArenaLayout, rules: Mapping[str, object], *, resume: bool, poison: bool = False
+) -> OpenedReplay:
+    """Opens the replay of a run, or makes one, which is the run's from :func:`adopt_replay` on.
 
     Args:
         run_dir: The run's directory.
         layout: What is to be in it.
+        rules: By what it is written beyond the layout, as JSON has it: a replay with others is begun anew.
         resume: Whether to go on with what is there.
         poison: See :meth:`rollmill.runtime.arena.Arena.create`.
 
     Raises:
         NotEnoughDisk: There is no room for it.
     """
-    path, record = run_dir / _FOLDER / _SLOTS, run_dir / _FOLDER / _RECORD
-    note = _why_not(record, layout) if resume else ""
+    folder = run_dir / _FOLDER
+    discard_new_replay(run_dir)
+    note = _why_not(folder / _RECORD, layout, rules) if resume else ""
     if resume and not note:
         try:
-            arena = Arena.open_file(layout, path)
+            arena = Arena.open_file(layout, folder / _SLOTS)
         except OSError as error:
             note = str(error)
         else:
-            _write(record, layout, closed=False)
+            _write(folder / _RECORD, layout, rules)
             return OpenedReplay(arena, True, "")
-    # No record while the file is made: it would be taken for what it is not yet.
-    record.unlink(missing_ok=True)
-    arena = Arena.create_file(layout, path, poison=poison)
-    _write(record, layout, closed=False)
+    arena = Arena.create_file(layout, folder / f"{_NEW}{_SLOTS}", poison=poison)
+    _write(folder / f"{_NEW}{_RECORD}", layout, rules)
     return OpenedReplay(arena, False, note)
+
+
+def adopt_replay(run_dir: Path) -> None:
+    """A replay that was made new, if there is one, is the run's: it takes the place of an older one."""
+    folder = run_dir / _FOLDER
+    if not (folder / f"{_NEW}{_RECORD}").exists():
+        return
+    # No record meanwhile: it would be taken for the other file's.
+    (folder / _RECORD).unlink(missing_ok=True)
+    os.replace(folder / f"{_NEW}{_SLOTS}", folder / _SLOTS)
+    os.replace(folder / f"{_NEW}{_RECORD}", folder / _RECORD)
+
+
+def discard_new_replay(run_dir: Path) -> None:
+    """Removes a new replay that was not adopted."""
+    for name in (_RECORD, _SLOTS):
+        (run_dir / _FOLDER / f"{_NEW}{name}").unlink(missing_ok=True)
 
 
 def close_replay(run_dir: Path) -> None:
     """All processes have ended: what they wrote is brought to the disk, and the record says so."""
     record, path = run_dir / _FOLDER / _RECORD, run_dir / _FOLDER / _SLOTS
+    if not record.exists():
+        return  # The run ended before it had a replay.
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -75,22 +101,25 @@ def close_replay(run_dir: Path) -> None:
     _replace(record, json.loads(record.read_text()) | {"closed": True})
 
 
-def _why_not(record: Path, layout: ArenaLayout) -> str:
+def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> str:
     """What keeps a run from going on with its replay; empty for nothing."""
     try:
         found = json.loads(record.read_text())
-        digest, boot, closed = found["layout"], found["boot"], found["closed"]
+        digest, old, boot, closed = found["layout"], dict(found["rules"]), found["boot"], found["closed"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         return f"{record} cannot be read ({error})"
     if digest != layout.digest():
         return "its slots are of another shape: settings, the number of workers or Rollmill's version changed"
+    if changed := [name for name in {**old, **rules} if old.get(name) != rules.get(name)]:
+        was = ", ".join(f"{name}={old.get(name)!r} (now {rules.get(name)!r})" for name in changed)
+        return f"it was written with {was}"
     if not closed and boot != boot_id():
         return "the machine went down while it was written, so not all of it may have reached the disk"
     return ""
 
 
-def _write(record: Path, layout: ArenaLayout, *, closed: bool) -> None:
-    _replace(record, {"layout": layout.digest(), "boot": boot_id(), "closed": closed})
+def _write(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> None:
+    _replace(record, {"layout": layout.digest(), "rules": dict(rules), "boot": boot_id(), "closed": False})
 
 
 def _replace(record: Path, content: object) -> None:
