@@ -111,6 +111,45 @@ class Uneven(Strict):
         return observation, reward, self.t == self.length, False, info
 
 
+class Limited(MaskedEnv):
+    """Two heads; truncated after four steps, with masks that go on; of the second head nothing is left then."""
+
+    def __init__(self, gives_final_mask=True):
+        super().__init__("info")
+        self.action_space = spaces.MultiDiscrete([3, 2])
+        self.gives_final_mask = gives_final_mask
+
+    def _show(self):
+        mask = [*(np.arange(3) == self.t % 3), self.t < 4, self.t < 4]
+        given = self.t < 4 or self.gives_final_mask
+        return np.array([self.t], np.float32), {"action_mask": np.array(mask, np.int8)} if given else {}
+
+    def step(self, action):
+        self.t += 1
+        observation, info = self._show()
+        return observation, 0.0, False, self.t == 4, info
+
+
+@pytest.mark.parametrize("gives_final_mask", [True, False])
+@pytest.mark.parametrize("kind", ["python", "vector"])
+def test_a_truncated_episodes_final_observation_keeps_its_mask(kind, gives_final_mask, harness):
+    def make():
+        return Limited(gives_final_mask)
+
+    group = PythonGroup(make, num_envs=2, seeds=[0, 1])
+    if kind == "vector":
+        group = VectorGroup(lambda seeds: SyncVectorEnv([make] * 2), seeds=[0, 1])
+    env = make()
+    data = harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 17, mask_size=5)
+    assert data.truncated.sum() == 2 * 3
+    x = data.observation["obs"][..., 0].astype(int)
+    for t, row in np.ndindex(*x.shape):
+        first = np.arange(3) == x[t, row] % 3
+        if x[t, row] == 4 and not gives_final_mask:
+            first[:] = True
+        np.testing.assert_array_equal(data.mask[t, row], [*first, True, True])
+
+
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 def test_rows_that_go_on_keep_their_masks_while_others_begin_anew(mode, harness):
     Uneven.made = 0

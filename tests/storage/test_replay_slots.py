@@ -444,3 +444,18 @@ def test_weights_belong_to_the_whole_batch_when_a_part_of_it_is_drawn_again(monk
     store.tree.priorities(priorities)
     drawn = priorities[batch.leaf].astype(np.float64)
     np.testing.assert_allclose(batch.weight, (drawn / drawn.min()) ** -beta, rtol=1e-5)
+
+
+def test_errors_without_measure_are_the_largest_priorities_that_there_are():
+    config = ReplayConfig(capacity=1000, min_size=1, priorities="proportional", alpha=1.0)
+    run = Run(CASES[0], 0, config)
+    for _ in range(30):
+        run.step()
+    sampler = ReplaySampler(run.store, config, ReturnRule(DISCOUNT), np.array([0, 0], np.uint64))
+    batch = sampler.make_batch(8)
+    assert sampler.draw(batch, 1.0)
+    sampler.update(batch, np.full(8, 3e38, np.float32))
+    assert run.store.tree.max_priority == 2.0**63
+    assert run.store.tree.verify()
+    assert sampler.draw(batch, 1.0)
+    assert np.isfinite(batch.weight).all()

@@ -91,6 +91,20 @@ class RowChecks:
             )
         return mask.astype(bool)
 
+    def relax(self, mask: Array, rows: Sequence[int]) -> None:
+        """Lets heads of which an ended episode allows nothing allow all: what its rows do next is ignored.
+
+        What a final observation does allow stays: a truncated episode's value is bootstrapped over that.
+
+        Args:
+            mask: bool ``[B, M]``, changed in place.
+            rows: Whose episodes have ended.
+        """
+        for columns in self._head_slices:
+            part = mask[rows, columns]
+            part[~part.any(axis=1)] = True
+            mask[rows, columns] = part
+
     def missing_mask(self, row: int) -> InvalidActionMask:
         """The error for a mask that was given before and is not now."""
         return InvalidActionMask(
@@ -116,7 +130,7 @@ class RowChecks:
         return numbers
 
     def masks(self, mask: Array, step: int) -> None:
-        """Raise if a row allows no choice of some head (rows whose next action is ignored allow everything).
+        """Raise if a row allows no choice of some head (those of rows whose next action is ignored are relaxed).
 
         Args:
             mask: bool ``[B, M]``.

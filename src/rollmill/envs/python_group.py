@@ -209,7 +209,8 @@ class PythonGroup:
         self._checks.reward(outcome.reward, self._clock)
         self._checks.observation(into, self._clock)
         if into.action_mask is not None:
-            into.action_mask[self._masked] = True
+            if self._masked:
+                self._checks.relax(into.action_mask, self._masked)
             self._checks.masks(into.action_mask, self._clock)
 
     def snapshot(self) -> bytes | None:

@@ -275,12 +275,14 @@ class VectorGroup:
         # whose mask the vector shows already.
         ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
         for row in np.flatnonzero(rows).tolist():
-            if ignored[row]:
-                into.action_mask[row] = True
-            elif raw is None:
-                raise self._checks.missing_mask(row)
-            else:
+            if raw is not None:
                 into.action_mask[row] = self._checks.read_mask(_row_of(raw, row), row)
+            elif ignored[row]:
+                into.action_mask[row] = True
+            else:
+                raise self._checks.missing_mask(row)
+        if ignored.any():
+            self._checks.relax(into.action_mask, np.flatnonzero(ignored).tolist())
 
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
         observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))

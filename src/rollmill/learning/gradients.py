@@ -17,7 +17,7 @@ from rollmill.learning.phases import LEARNING, PUBLISHING, WAITING
 from rollmill.learning.replay import return_rule
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.sharing import FlatGradients, NetworkRing
-from rollmill.learning.tensors import to_tensors
+from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
@@ -143,7 +143,7 @@ class GradientLearner:
         self._updater.take_statistics()
         late = 0
         if td_error is not None and self._replay.is_prioritised:
-            late = sampler.update(drawn, td_error.float().cpu().numpy())
+            late = sampler.update(drawn, errors_of(td_error, self._batches))
         age = version - float(drawn.at_step["policy_version"].mean())
         self._exchange.figures[self._index] += (1.0, age, late)
         self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)

@@ -34,7 +34,9 @@ _CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
 
 
 class NonFiniteGradientError(RuntimeError):
-    """The norm of a gradient was infinite or not a number."""
+    """A gradient, or an error that it is computed from, was infinite or not a number."""
+
+    ADVICE = "Lower learner.learning_rate, set learner.reward_clip, or try learner.precision='fp32'"
 
 
 def make_optimiser(
@@ -190,8 +192,7 @@ class NonFiniteGuard:
         if self._seen.item():
             self._seen.zero_()
             raise NonFiniteGradientError(
-                f"{where()}; the gradient is not finite and was replaced by zeros. Lower learner.learning_rate, set "
-                f"learner.reward_clip, or try learner.precision='fp32'"
+                f"{where()}; the gradient is not finite and was replaced by zeros. {NonFiniteGradientError.ADVICE}"
             )
 
 

@@ -23,7 +23,7 @@ from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule
-from rollmill.learning.tensors import to_tensors
+from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
@@ -275,7 +275,7 @@ class ReplayLearner(ReplayLearnerBase):
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))
         if td_error is not None and self._replay.is_prioritised:
-            self._left_as_they_were += self._sampler.update(drawn, td_error.float().cpu().numpy())
+            self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps + 1))
         elif self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
         self._ledger.add(0, self._samples)

@@ -7,13 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.storage.replay_sampler import Drawn, ReplayBatch
 from rollmill.storage.sequence_sampler import ReplaySequences
 
-__all__ = ["to_tensors"]
+__all__ = ["errors_of", "to_tensors"]
 
 
 def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | SequenceBatch:
@@ -33,6 +35,26 @@ def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | Sequence
         _optional(drawn.next_action_mask, device),
         _tensor(drawn.weight, device),
     )
+
+
+def errors_of(td_error: Tensor, sgd_steps: int) -> NDArray[np.float32]:
+    """An SGD step's absolute temporal differences, for the replay's priorities; waits for the device.
+
+    Args:
+        td_error: ``[N]``.
+        sgd_steps: Which step, for the message.
+
+    Raises:
+        NonFiniteGradientError: One is infinite or not a number.
+    """
+    errors: NDArray[np.float32] = td_error.float().cpu().numpy()
+    is_finite = np.isfinite(errors)
+    if not is_finite.all():
+        raise NonFiniteGradientError(
+            f"SGD step {sgd_steps}: {int((~is_finite).sum())} of {errors.size} temporal differences are not finite (first: "
+            f"{errors[~is_finite].flat[0]}); no priority was changed. {NonFiniteGradientError.ADVICE}"
+        )
+    return errors
 
 
 def _of_sequences(drawn: ReplaySequences, device: torch.device) -> SequenceBatch:

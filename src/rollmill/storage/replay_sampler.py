@@ -23,6 +23,8 @@ from rollmill.storage.replay_config import ReplayConfig
 
 __all__ = ["Drawn", "ReplayBatch", "ReplaySampler", "ReturnRule", "Sampler"]
 
+# A priority is 2^64 at most, whatever epsilon adds.
+_LARGEST_ERROR = np.float32(2.0**63)
 _AT_STEP = frozenset({"action_discrete", "action_continuous", "policy_version"})
 
 
@@ -164,6 +166,10 @@ class Sampler(ABC, Generic[Batch]):
     def update(self, batch: Batch, td_error: NDArray[np.float32]) -> int:
         """Gives the batch's samples the priorities ``(|error| + epsilon)^alpha``.
 
+        Args:
+            batch: As it was drawn.
+            td_error: Absolute and finite, ``[N]``; what is larger than a priority may be counts as that.
+
         Returns:
             How many were left as they were, because they have been evicted since.
         """
@@ -171,7 +177,7 @@ class Sampler(ABC, Generic[Batch]):
         per_slot = self._store.topology.rollout_length * self._store.topology.group_rows
         return self._store.tree.update(
             batch.leaf,
-            td_error,
+            np.minimum(td_error, _LARGEST_ERROR),
             alpha=config.alpha,
             epsilon=config.epsilon,
             generations=batch.generation,

@@ -1,0 +1,23 @@
+"""What an SGD step says about its samples, for the replay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rollmill.learning.optimisers import NonFiniteGradientError
+from rollmill.learning.tensors import errors_of
+
+
+def test_errors_are_what_they_are() -> None:
+    errors = errors_of(torch.tensor([0.0, 2.5, 3e38], dtype=torch.float32), 1)
+    np.testing.assert_array_equal(errors, np.float32([0.0, 2.5, 3e38]))
+    assert errors_of(torch.tensor([[1.0]], dtype=torch.bfloat16), 1).dtype == np.float32
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_errors_that_are_not_finite_are_an_error_that_says_what_to_do(value: float) -> None:
+    message = rf"SGD step 7: 2 of 6 temporal .* \(first: {value}\); no priority .* Lower learner.learning_rate"
+    with pytest.raises(NonFiniteGradientError, match=message):
+        errors_of(torch.tensor([[1.0, value], [value, 0.0], [1.0, 1.0]]), 7)
