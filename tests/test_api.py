@@ -77,6 +77,29 @@ def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, v
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("off_policy.algorithm", "ddpg"),
+        ("off_policy.num_critics", 3),
+        ("off_policy.dueling", True),
+        ("off_policy.temperature", 0.2),
+    ],
+)
+def test_a_resume_with_another_off_policy_network_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    _write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
+    with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
+
+
+@pytest.mark.parametrize("num_envs", range(1, 14))
+def test_any_number_of_environments_is_divided_where_nothing_else_is_asked_for(num_envs: int) -> None:
+    for algo in (None, "dqn"):
+        config = rollmill.make_config(CARTPOLE, {"num_envs": num_envs}, algo=algo).resolved()
+        assert num_envs % config.envs_per_group == 0
+        assert config.rollout.num_workers <= num_envs // config.envs_per_group
+
+
 def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
     _write_config(tmp_path, rollmill.make_config(CARTPOLE))
     with pytest.raises(RunDirectoryError, match=r"is a run of 'gym/CartPole-v1', not of 'gym/Acrobot-v1'"):

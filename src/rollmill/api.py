@@ -372,6 +372,15 @@ def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
         changed.append("env.name")
     if saved.regime != config.regime:
         changed.append("regime")
+    if saved.in_replay:
+        of = saved.off_policy, config.off_policy
+        changed += [
+            f"off_policy.{name}"
+            for name in ("algorithm", "dueling", "num_critics")
+            if getattr(of[0], name) != getattr(of[1], name)
+        ]
+        if (of[0].temperature == "auto") != (of[1].temperature == "auto"):
+            changed.append("off_policy.temperature")
     if saved.in_lockstep:
         # What its groups' states, its noise and the versions in flight are made for.
         changed += [

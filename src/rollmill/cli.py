@@ -243,6 +243,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         num_envs=arguments.num_envs,
         checkpoint=arguments.checkpoint,
         device=arguments.device,
+        max_episode_steps=arguments.max_episode_steps,
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

@@ -78,6 +78,9 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     evaluate.option("--episodes", "number of episodes (default 100)", kind=count, default=100, metavar="N")
     evaluate.option("--video", "also record one episode", kind=Path, metavar="FILE.mp4")
     evaluate.option("--num-envs", "environments side by side (default 8)", kind=count, default=8, metavar="N")
+    evaluate.option(
+        "--max-episode-steps", "time limit in agent steps (default: the run's)", kind=count, default=None, metavar="N"
+    )
     evaluate.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
     evaluate.flag("--json", "print the result as one line of JSON")
     _add_playing(evaluate)

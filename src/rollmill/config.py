@@ -237,6 +237,8 @@ class Config:
         if self.envs_per_group != "auto":
             return self.envs_per_group
         groups = min(self.num_envs, num_workers * self.rollout.groups_per_worker)
+        if self.rollout.num_workers == "auto":
+            groups = _divisor(self.num_envs, groups)
         if self.num_envs % groups:
             raise ConfigError(
                 f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x "

@@ -159,8 +159,11 @@ class BoxHead:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether every element has a finite lower and upper bound."""
-        return all(math.isfinite(v) for v in (*self.low, *self.high))
+        """Whether every element has a finite lower and upper bound, and what lies between them is finite, too."""
+        # In float32: the largest numbers that there are stand for no bounds.
+        with np.errstate(over="ignore", invalid="ignore"):
+            ranges = np.array(self.high).astype(np.float32) - np.array(self.low).astype(np.float32)
+        return bool(np.isfinite(ranges).all())
 
 
 Head = CategoricalHead | BoxHead

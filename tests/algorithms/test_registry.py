@@ -132,7 +132,7 @@ def test_an_algorithm_must_be_one() -> None:
             "sac",
             (*DISCRETE.heads, *BOX.heads),
             "tuple",
-            r"SAC acts in real numbers, but .* tuple of 4 choices, Box\(2,\)",
+            r"SAC acts in real numbers, but .* tuple of 4 choices, Box\(2,\);.* Use an on-policy algorithm for",
         ),
         (
             "sac",

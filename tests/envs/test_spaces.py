@@ -125,6 +125,12 @@ def test_observations_without_a_fixed_shape_are_refused(space):
         observation_specs(space)
 
 
+def test_names_that_nesting_makes_equal_are_refused():
+    twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
+    with pytest.raises(UnsupportedSpace, match="are both called 'a/b'"):
+        observation_specs(twice)
+
+
 def test_a_mask_alone_is_no_observation():
     with pytest.raises(UnsupportedSpace, match="something to see"):
         observation_specs(spaces.Dict({"action_mask": spaces.MultiBinary(3)}))

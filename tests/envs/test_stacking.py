@@ -29,6 +29,16 @@ class Halved(gymnasium.RewardWrapper):
         return reward / 2
 
 
+class Positive(gymnasium.Env):
+    """Shows nothing below 5."""
+
+    observation_space = gymnasium.spaces.Box(5, 1000, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(2, 10, np.float32), {}
+
+
 class Curious(gymnasium.Wrapper):
     def step(self, action):
         return self.env.step(action)
@@ -46,6 +56,9 @@ class Doubled(gymnasium.ObservationWrapper):
         (Halved(stacked_cartpole(stack_size=2, padding_type="zero")), FrameStack(depth=2, padding="zero")),
         (stacked_cartpole(stack_size=4, padding_type=np.full(4, 0.1, np.float32)), None),
         (stacked_cartpole(stack_size=1), None),
+        (wrappers.FrameStackObservation(Positive(), 3), FrameStack(depth=3, padding="repeat")),
+        # Gymnasium pads it with fives.
+        (wrappers.FrameStackObservation(Positive(), 3, padding_type="zero"), None),
         (Doubled(stacked_cartpole(stack_size=4)), None),
         (Curious(stacked_cartpole(stack_size=4)), None),
         (gymnasium.make("CartPole-v1"), None),

@@ -46,6 +46,18 @@ class Lengths(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), 1.0, self.left == 0, False, {}
 
 
+class Endless(Lengths):
+    """The first episode is short; no other one ends."""
+
+    episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        shown = super().reset(seed=seed, options=options)
+        self.episodes += 1
+        self.left = 3 if self.episodes == 1 else 1 << 60
+        return shown
+
+
 class Mixed(gym.Env[Any, Any]):
     """A dict observation with a mask that allows one choice only, and a tuple of actions; draws no pictures."""
 
@@ -149,6 +161,7 @@ class Remembers(Lengths):
 
 REGISTERED = {
     "test/lengths": Lengths,
+    "test/endless": Endless,
     "test/mixed": Mixed,
     "test/striped": Striped,
     "test/blind": Blind,

@@ -10,9 +10,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+import rollmill.evaluation.evaluate
 from rollmill.envs.errors import EnvironmentFailure
 from rollmill.evaluation.agent import load
-from rollmill.evaluation.evaluate import evaluate, evaluate_snapshot, quotas
+from rollmill.evaluation.evaluate import EndlessEpisodeError, evaluate, evaluate_snapshot, quotas
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.evaluation.video import VideoError
 from rollmill.evaluation.watch import watch
@@ -34,6 +35,14 @@ def test_quotas_are_even_and_add_up(episodes: int, num_envs: int, expected: tupl
 def test_quotas_refuse_nothing_to_do(episodes: int, num_envs: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         quotas(episodes, num_envs)
+
+
+def test_episodes_that_do_not_end_are_given_up_or_cut(make_run: MakeRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_dir = make_run("test/endless")
+    monkeypatch.setattr(rollmill.evaluation.evaluate, "_TAKEN_FOR_ENDLESS", 500)
+    with pytest.raises(EndlessEpisodeError, match=r"'test/endless' has not ended after 500 .* 2 of 5 .*--max-episode"):
+        evaluate(run_dir, episodes=5, num_envs=2)
+    assert evaluate(run_dir, episodes=5, num_envs=2, max_episode_steps=700).lengths == (3, 700, 700, 3, 700)
 
 
 def test_short_episodes_are_not_preferred(make_run: MakeRun) -> None:

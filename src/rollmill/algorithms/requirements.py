@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollmill.specs import ActionSpec, BoxHead
 
-__all__ = ["require_bounded_box", "require_categorical"]
+__all__ = ["require_bounded_box", "require_bounds", "require_categorical"]
 
 
 def require_categorical(algorithm: str, action: ActionSpec) -> None:
@@ -16,7 +16,7 @@ def require_categorical(algorithm: str, action: ActionSpec) -> None:
     if action.num_continuous or not action.num_discrete:
         raise ValueError(
             f"{algorithm} rates every choice, but the action space is {_describe(action)}; allowed: Discrete, "
-            "MultiDiscrete. Use algorithm='sac', 'td3' or 'ddpg' for a Box, or an on-policy algorithm"
+            f"MultiDiscrete, MultiBinary. {_instead(action)}"
         )
 
 
@@ -29,8 +29,17 @@ def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
     if action.num_discrete or not action.num_continuous:
         raise ValueError(
             f"{algorithm} acts in real numbers, but the action space is {_describe(action)}; allowed: a bounded Box. "
-            "Use algorithm='dqn' or 'sac' for choices, or an on-policy algorithm"
+            f"{_instead(action)}"
         )
+    require_bounds(algorithm, action)
+
+
+def require_bounds(algorithm: str, action: ActionSpec) -> None:
+    """Checks that real numbers, where an action has any, have finite bounds.
+
+    Raises:
+        ValueError: They have none.
+    """
     for head in action.heads:
         if isinstance(head, BoxHead) and not head.is_bounded:
             raise ValueError(
@@ -43,3 +52,10 @@ def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
 def _describe(action: ActionSpec) -> str:
     heads = [f"Box{head.shape}" if isinstance(head, BoxHead) else f"{head.n} choices" for head in action.heads]
     return f"{action.structure} of {', '.join(heads) or 'nothing'}"
+
+
+def _instead(action: ActionSpec) -> str:
+    if action.num_discrete and action.num_continuous:
+        return "Use an on-policy algorithm for choices and numbers together"
+    fitting = "'dqn' or 'sac' for choices" if action.num_discrete else "'sac', 'td3' or 'ddpg' for a Box"
+    return f"Use algorithm={fitting}, or an on-policy algorithm"

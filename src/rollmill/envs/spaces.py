@@ -106,6 +106,13 @@ class ObservationCodec:
         """
         self._leaves = _leaves("", (), space)
         self.specs: dict[str, ArraySpec] = {leaf.name: leaf.spec for leaf in self._leaves}
+        if len(self.specs) < len(self._leaves):
+            names = [leaf.name for leaf in self._leaves]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise UnsupportedSpace(
+                f"two entries of the observation space {space} are both called {twice!r}, because / joins the names of "
+                "nested entries: rename one of them"
+            )
         self.has_mask = isinstance(space, spaces.Dict) and ACTION_MASK in space.spaces
         if not self._leaves:
             raise UnsupportedSpace(

@@ -35,8 +35,15 @@ def stack_of(env: Any) -> FrameStack | None:
         if type(env) is wrappers.FrameStackObservation:
             if env.stack_size < 2 or env.padding_type not in ("reset", "zero"):
                 return None
+            if env.padding_type == "zero" and not _may_be_zero(env.env.observation_space):
+                return None
             return FrameStack(depth=env.stack_size, padding="repeat" if env.padding_type == "reset" else "zero")
         if type(env).reset not in _RESETS or type(env).step not in _STEPS:
             return None
         env = env.env
     return None
+
+
+def _may_be_zero(frame: gymnasium.Space[Any]) -> bool:
+    """Whether Gymnasium's padding is zeros: in a Box that has no 0 it takes the number next to it."""
+    return not isinstance(frame, gymnasium.spaces.Box) or bool((frame.low <= 0).all() and (frame.high >= 0).all())

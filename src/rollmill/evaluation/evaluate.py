@@ -21,11 +21,25 @@ from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.runtime.seeds import int_seed
 
-__all__ = ["EvaluationInterruptedError", "EvaluationResult", "evaluate", "evaluate_snapshot", "quotas"]
+__all__ = [
+    "EndlessEpisodeError",
+    "EvaluationInterruptedError",
+    "EvaluationResult",
+    "evaluate",
+    "evaluate_snapshot",
+    "quotas",
+]
+
+# Seven times as many as the longest of Atari.
+_TAKEN_FOR_ENDLESS = 200_000
 
 
 class EvaluationInterruptedError(RuntimeError):
     """An evaluation was told to stop before it was complete."""
+
+
+class EndlessEpisodeError(RuntimeError):
+    """An episode without a time limit did not end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +122,7 @@ def evaluate(
     num_envs: int = 8,
     checkpoint: str | Path = "latest",
     device: str = "cpu",
+    max_episode_steps: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate a run's policy.
@@ -121,10 +136,12 @@ def evaluate(
         num_envs: Environments side by side.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
         device: Where the network runs.
+        max_episode_steps: Time limit in agent steps, instead of the run's.
         is_stop_wanted: Asked at every step.
 
     Raises:
         EvaluationInterruptedError: ``is_stop_wanted``.
+        EndlessEpisodeError: An episode without a time limit did not end.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         ValueError: ``episodes`` or ``num_envs`` is below 1.
@@ -139,6 +156,7 @@ def evaluate(
         video=video,
         num_envs=num_envs,
         device=device,
+        max_episode_steps=max_episode_steps,
         is_stop_wanted=is_stop_wanted,
     )
 
@@ -152,6 +170,7 @@ def evaluate_snapshot(
     video: Path | str | None = None,
     num_envs: int = 8,
     device: str = "cpu",
+    max_episode_steps: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate one version of a policy; see `evaluate`."""
@@ -159,6 +178,8 @@ def evaluate_snapshot(
     if video is not None:
         check_video_path(video)
     env = replace(snapshot.env, on_failure="stop")
+    if max_episode_steps is not None:
+        env = replace(env, max_episode_steps=max_episode_steps)
     spec = probe(env)
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
     group = make_group(env, len(quota), seeds, box=snapshot.box_actions)
@@ -168,12 +189,21 @@ def evaluate_snapshot(
         returns: list[list[float]] = [[] for _ in quota]
         lengths: list[list[int]] = [[] for _ in quota]
         missing = episodes
+        going_on = np.zeros(len(quota), np.int64)
         started = time.perf_counter()
         steps = play(agent, group, spec, deterministic=deterministic)
         while missing:
             if is_stop_wanted():
                 raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
             outcome = next(steps).outcome
+            going_on += 1
+            going_on[outcome.episode_length > 0] = 0
+            if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:
+                raise EndlessEpisodeError(
+                    f"an episode of {env.name!r} has not ended after {_TAKEN_FOR_ENDLESS:,} steps, with "
+                    f"{episodes - missing} of {episodes} episodes played: give a time limit (--max-episode-steps, "
+                    "max_episode_steps), or train with --env.max-episode-steps"
+                )
             for row in np.flatnonzero(outcome.episode_length):
                 if len(returns[row]) < quota[row]:
                     returns[row].append(float(outcome.episode_return[row]))

@@ -51,8 +51,8 @@ def errors_of(td_error: Tensor, sgd_steps: int) -> NDArray[np.float32]:
     is_finite = np.isfinite(errors)
     if not is_finite.all():
         raise NonFiniteGradientError(
-            f"SGD step {sgd_steps}: {int((~is_finite).sum())} of {errors.size} temporal differences are not finite (first: "
-            f"{errors[~is_finite].flat[0]}); no priority was changed. {NonFiniteGradientError.ADVICE}"
+            f"SGD step {sgd_steps}: {int((~is_finite).sum())} of {errors.size} temporal differences are not finite "
+            f"(first: {errors[~is_finite].flat[0]}); no priority was changed. {NonFiniteGradientError.ADVICE}"
         )
     return errors
 

@@ -152,7 +152,8 @@ def allocate(
         gradients.GradientExchange(arena, num_learners, create=True)
         for policy in sizes.rings:
             weights.WeightStore(arena, policy=policy, create=True)
-    return Memory(arena, fields, replay, limits, tuple(notes))
+    inserted = store.limiter.inserted if is_kept else 0
+    return Memory(arena, fields, replay, limits, inserted, tuple(notes))
 
 
 def _rules(config: Config, probed: Probed) -> dict[str, object]:

@@ -312,6 +312,8 @@ def prepare(
     ranks = ranks or Ranks()
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks.world_size)
+    # Nothing is to be collected again that is there already, whether a checkpoint has seen it or not.
+    done = memory.inserted or saved_steps
     return RunSetup(
         config,
         probed,
@@ -321,7 +323,7 @@ def prepare(
         resume,
         UserCode.of_this_process(config),
         # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
-        int_seed(config.seed, "resumed", saved_steps, bits=63) if saved_steps else config.seed,
+        int_seed(config.seed, "resumed", done, bits=63) if done else config.seed,
         ranks,
     )
 

@@ -91,6 +91,7 @@ class Memory(NamedTuple):
         fields: The slots' arrays.
         replay: In the replay regime, the slots and all that outlives the processes with them.
         limits: In the replay regime, the rate limiter's.
+        inserted: Agent steps that a replay which goes on holds already; they may be more than a checkpoint has seen.
         notes: What is worth a line in the log.
     """
 
@@ -98,6 +99,7 @@ class Memory(NamedTuple):
     fields: list[SlotField]
     replay: Arena | None = None
     limits: RateLimits | None = None
+    inserted: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -280,9 +282,16 @@ def make_network(config: Config, spec: EnvSpec) -> ActorCritic:
 
 
 def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
-    """The off-policy algorithm of a run, freshly initialised."""
-    from rollmill.algorithms.registry import make_algorithm
+    """The off-policy algorithm of a run, freshly initialised.
 
+    Raises:
+        ValueError: It has no use for such actions, or the networks are asked for what they do not have.
+    """
+    from rollmill.algorithms.registry import make_algorithm
+    from rollmill.algorithms.requirements import require_bounds
+
+    # Algorithms act in the unit box, and the environment's bounds make it one.
+    require_bounds(config.off_policy.algorithm, spec.action)
     return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
 
 

@@ -12,6 +12,8 @@ __all__ = ["Remover", "ReplayConfig", "WeightNormalisation"]
 Remover = Literal["fifo", "uniform", "lowest_priority"]
 WeightNormalisation = Literal["batch", "global", "none"]
 
+# A thousand SGD steps for each agent step learn nothing any more.
+_LEAST_INTERVAL = 0.001
 _FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
@@ -120,7 +122,10 @@ class ReplayConfig:
             check_integer(f"replay.{name}", getattr(self, name), 0)
         self._check_sequences()
         check_number(
-            "replay.update_interval", self.update_interval, above_zero, "above 0 (agent steps for each SGD step)"
+            "replay.update_interval",
+            self.update_interval,
+            lambda value: value >= _LEAST_INTERVAL,
+            f"of {_LEAST_INTERVAL} or more (agent steps for each SGD step)",
         )
         if self.error_buffer != "auto":
             check_number("replay.error_buffer", self.error_buffer, above_zero, "above 0 (agent steps), or 'auto'")
