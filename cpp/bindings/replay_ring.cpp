@@ -347,7 +347,11 @@ void bind_replay_ring(nb::module_& m) {
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
-        .def("flush", [](PyReplayRing& self) { without_gil([&] { self.ring.flush(); }); })
+        .def("flush",
+             [](PyReplayRing& self) {
+                 self.notice_fork();
+                 without_gil([&] { self.ring.flush(); });
+             })
         .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
         .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",
@@ -355,15 +359,21 @@ void bind_replay_ring(nb::module_& m) {
                  const Buffer out(out_array, "out", true);
                  if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
                      raise_value_error("out must be a float32 array with an entry for each row");
+                 self.notice_fork();
                  const auto copied = without_gil([&] { return self.ring.copy_priorities(out.data<float>()); });
                  return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
              }, nb::arg("out"))
         .def("verify",
              [](PyReplayRing& self) { return without_gil([&] { return self.ring.tree().hold().verify(); }); })
         .def_prop_ro("given", [](const PyReplayRing& self) { return self.ring.given(); })
-        .def_prop_ro("live", [](PyReplayRing& self) { return without_gil([&] { return self.ring.live(); }); })
+        .def_prop_ro("live",
+                     [](PyReplayRing& self) {
+                         self.notice_fork();
+                         return without_gil([&] { return self.ring.live(); });
+                     })
         .def_prop_ro("max_priority",
                      [](PyReplayRing& self) {
+                         self.notice_fork();
                          return without_gil([&] { return static_cast<double>(self.ring.tree().hold().maximum()); });
                      })
         .def_prop_ro("lookahead", [](const PyReplayRing& self) { return self.ring.lookahead(); })

@@ -269,6 +269,16 @@ def _plan(
     return _Plan(directory, settings, resume)
 
 
+def refuse_a_run_in(directory: Path | str) -> None:
+    """Refuses a directory for a new run.
+
+    Raises:
+        RunDirectoryError: It holds one already.
+    """
+    if (Path(directory) / CONFIG_FILE).exists():
+        raise RunDirectoryError(f"{directory} already holds a run: resume it (--resume), or choose another directory.")
+
+
 def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
     """Runs what was planned; returns when it has ended."""
     from rollmill.regimes.running import run
@@ -289,10 +299,8 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
             is_saved = True
 
     with for_this_run_alone(own):
-        if not ranks.rank and not resume and (directory / CONFIG_FILE).exists():
-            raise RunDirectoryError(
-                f"{directory} already holds a run: resume it (--resume), or choose another directory."
-            )
+        if not ranks.rank and not resume:
+            refuse_a_run_in(directory)
         if ranks.is_alone and resume and (finished := _finished(directory, config.total_steps)) is not None:
             if not quiet:
                 print(

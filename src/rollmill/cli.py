@@ -14,6 +14,7 @@ import difflib
 import importlib
 import json
 import os
+import shlex
 import sys
 import traceback
 import warnings
@@ -128,7 +129,8 @@ def _settings_help(command: Command, known: list[str], overrides: list[str]) -> 
 
     values = parse_overrides(overrides)
     _import_modules(arguments, values)
-    config = make_config(arguments.preset, values)
+    algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
+    config = make_config(arguments.preset, values, algo=algo, protocol=protocol)
     return f"\n{title}, and the values of {arguments.preset}:\n\n{describe(Config, values=config, hidden=_NO_SETTINGS)}"
 
 
@@ -141,7 +143,7 @@ def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object])
     if "env.imports" in overrides:
         # The same, said as a setting: what is trained may be known only after the import.
         given = overrides.pop("env.imports")
-        said = coerce(given, tuple[str, ...], "env.imports", text=True)
+        said = coerce(given, tuple[str, ...], "env.imports", text=isinstance(given, str))
         modules = [*cast("tuple[str, ...]", said), *modules]
     if modules:
         from rollmill.envs.user_code import import_user_code, lasting_name
@@ -152,7 +154,6 @@ def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object])
 
 
 def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
-    _import_modules(arguments, overrides)
     from rollmill import api
     from rollmill.runtime.ranks import Ranks
 
@@ -160,13 +161,15 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         from rollmill.tuning.settings import read_settings, under
 
         overrides = under(read_settings(arguments.settings), overrides)
+    _import_modules(arguments, overrides)  # Also what the file names.
+    for name in ("total_steps", "seed"):
+        if getattr(arguments, name) is not None:
+            overrides[name] = getattr(arguments, name)
     if arguments.tune:
         overrides = _tuned(arguments, overrides, ranks=Ranks.of_this_process())
     run = api.train(
         arguments.preset,
-        total_steps=arguments.total_steps,
         run_dir=arguments.run_dir,
-        seed=arguments.seed,
         resume=arguments.resume,
         quiet=arguments.quiet,
         algo=arguments.algo,
@@ -180,6 +183,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
     """The settings with which ``train --tune`` trains."""
+    from rollmill import api
     from rollmill.tuning.tune import tune
 
     if arguments.resume:
@@ -192,6 +196,8 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
         )
     if arguments.preset is None:
         raise OptionError("--tune needs to know what is trained: name a preset")
+    if arguments.run_dir is not None:
+        api.refuse_a_run_in(arguments.run_dir)  # Now, not after a minute of tuning.
     tuning = tune(
         arguments.preset, algo=arguments.algo, protocol=arguments.protocol, say=_say_aside(arguments.quiet), **overrides
     )
@@ -223,8 +229,11 @@ def _tune(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         print(json.dumps(result.to_dict()))
         return 0
     print(result.describe())
-    algo = "" if arguments.algo is None else f" --algo {arguments.algo}"
-    print(f"rollmill train {arguments.preset}{algo} --settings {arguments.output / 'tuned.json'}")
+    command = ["rollmill", "train", arguments.preset]
+    for option in ("algo", "protocol"):
+        if getattr(arguments, option) is not None:
+            command += [f"--{option}", getattr(arguments, option)]
+    print(shlex.join([*command, "--settings", str(arguments.output / "tuned.json")]))
     return 0
 
 

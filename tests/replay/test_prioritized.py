@@ -28,9 +28,12 @@ def test_a_private_replay_is_for_one_process():
         pickle.dumps(replay)
 
 
-@pytest.mark.parametrize("name", ["add", "sample", "update", "load"])
+@pytest.mark.parametrize(
+    "name", ["add", "sample", "update", "load", "view", "len", "max_priority", "save", "flush", "uniform"]
+)
 def test_a_forked_child_refuses_its_copy_of_a_private_replay(tmp_path, name):
     replay = filled(shared=False)
+    uniform = filled(shared=False, uniform=True)
     replay.save(tmp_path / "copy")
     batch = replay.sample(8)
     work = {
@@ -38,6 +41,12 @@ def test_a_forked_child_refuses_its_copy_of_a_private_replay(tmp_path, name):
         "sample": lambda: replay.sample(8),
         "update": lambda: replay.update_priorities(batch, np.ones(8, np.float32)),
         "load": lambda: replay.load(tmp_path / "copy"),
+        "view": replay.view,
+        "len": lambda: len(replay),
+        "max_priority": lambda: replay.max_priority,
+        "save": lambda: replay.save(tmp_path / "another"),
+        "flush": replay.flush,
+        "uniform": lambda: uniform.sample(4),
     }[name]
     messages = multiprocessing.get_context("fork").SimpleQueue()
 
@@ -409,3 +418,11 @@ def test_what_sample_and_update_refuse():
         replay.update_priorities([1])
     with pytest.raises(KeyError, match="the batch has no 'y'; it has 'x'"):
         replay.sample(4)["y"]
+
+
+def test_errors_and_priorities_together_are_refused():
+    replay = filled()
+    batch, ones = replay.sample(8), np.ones(8, np.float32)
+    for arguments in ({"td_errors": ones, "priorities": ones}, {}):
+        with pytest.raises(ValueError, match="td_errors or priorities, one of them"):
+            replay.update_priorities(batch, **arguments)

@@ -275,3 +275,17 @@ def test_too_many_fields_do_not_fit(tmp_path):
     fields = {f"field{i:0500d}": ((), "int8") for i in range(200)}
     with pytest.raises(ValueError, match="have fewer fields"):
         PrioritizedReplay(10, fields)
+
+
+def test_a_uniform_replay_makes_loaded_priorities_equal(tmp_path):
+    fields = {"x": ((), "int64")}
+    replay = PrioritizedReplay(10, fields, alpha=1.0)
+    replay.add(x=np.arange(10))
+    batch = replay.sample(1000)
+    replay.update_priorities(batch, np.where(batch["x"] == 0, 100.0, 1.0).astype(np.float32))
+    replay.save(tmp_path / "copy")
+    uniform = PrioritizedReplay(10, fields, uniform=True)
+    uniform.load(tmp_path / "copy")
+    assert np.bincount(uniform.sample(20_000)["x"]).max() < 2_400
+    uniform.add(x=[20])
+    assert (uniform.sample(20_000)["x"] == 20).mean() < 0.12

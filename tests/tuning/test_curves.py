@@ -104,12 +104,16 @@ GOOD: dict[str, Any] = {
         ({"learners": {"cores": [0], "sgd_steps_per_second": [3]}}, "cores of a curve hold 0"),
         ({"learners": {"cores": [1], "sgd_steps_per_second": [float("nan")]}}, "rates of a curve hold nan"),
         ({"learners": {"cores": [1], "sgd_steps_per_second": ["3"]}}, "rates of a curve hold '3': give numbers"),
-        ({"learners": {"cores": [1], "sgd_steps_per_second": [-3]}}, "hold -3: give finite numbers above 0"),
+        ({"learners": {"cores": [1], "sgd_steps_per_second": [-3]}}, "hold -3: give numbers from 1e-06 to 1e+12"),
+        ({"learners": {"cores": [1], "sgd_steps_per_second": [1e-300]}}, "hold 1e-300: give numbers from"),
+        ({"learners": {"cores": [1], "sgd_steps_per_second": [1e308]}}, "hold 1e+308: give numbers from"),
+        ({"learners": {"cores": [1], "sgd_steps_per_second": [10**400]}}, "hold an integer of 401 digits"),
+        ({"cores": 10**30}, "a whole number from 1 to 65536"),
     ],
 )
 def test_bad_curves_are_refused(change: dict[str, Any], message: str) -> None:
     Curves.from_json(GOOD)
-    with pytest.raises(CurveError, match="(?s)" + message.replace("(", r"\(")):
+    with pytest.raises(CurveError, match="(?s)" + message.replace("(", r"\(").replace("+", r"\+")):
         Curves.from_json({**GOOD, **change})
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.registry import register_algorithm
 from rollmill.api import make_config
 from rollmill.cli import main
 from rollmill.options import OptionError
@@ -15,7 +19,7 @@ from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.tuning.curves import Curve, Curves
+from rollmill.tuning.curves import Curve, CurveError, Curves
 from rollmill.tuning.profile import workload_of
 from rollmill.tuning.settings import (
     LEARNER_COUNTS,
@@ -186,6 +190,86 @@ def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: p
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["curves"]["cores"] == 4
     assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
+
+
+def test_the_command_that_tune_prints_trains_what_was_tuned(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "maze.py").write_text(
+        "import gymnasium, rollmill\nrollmill.register_env('my/maze', lambda: gymnasium.make('CartPole-v1'))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    Path("machine.json").write_text(json.dumps(CURVES.to_json()))
+    argv = ["tune", "--import", "maze", "my/maze", "--algo", "dqn", "--output", "with space"]
+    assert main([*argv, "--curves", "machine.json", "--total-steps", "20000", "--seed", "3", "--n-step", "2"]) == 0
+    command = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert command == ["rollmill", "train", "my/maze", "--algo", "dqn", "--settings", "with space/tuned.json"]
+    given: dict[str, Any] = {}
+
+    def train(preset: str, **arguments: Any) -> Any:
+        given.update(arguments, preset=preset)
+        return SimpleNamespace(dir="run", ended_by="total_steps")
+
+    monkeypatch.setattr("rollmill.api.train", train)
+    assert main(command[1:]) == 0
+    assert (given["preset"], given["algo"], given["protocol"]) == ("my/maze", "dqn", None)
+    assert [given[key] for key in ("total_steps", "seed", "replay.n_step")] == ["20000", "3", "2"]
+    assert given["env.imports"] == ("maze",)
+    assert main([*command[1:], "--total-steps", "30000"]) == 0
+    assert (given["total_steps"], given["seed"]) == (30000, "3")
+    assert main(["tune", "atari/pong", "--protocol", "machado", "--curves", "machine.json", "--output", "out"]) == 0
+    assert "rollmill train atari/pong --protocol machado --settings out/" in capsys.readouterr().out
+
+
+def test_tuning_before_a_training_knows_its_steps_and_refuses_a_directory_that_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tuned(preset: str, **arguments: Any) -> Any:
+        raise SettingsFileError(f"{preset} with {arguments['total_steps']} steps of seed {arguments['seed']}")
+
+    monkeypatch.setattr("rollmill.tuning.tune.tune", tuned)
+    argv = ["train", "gym/CartPole-v1", "--tune", "--total-steps", "7000", "--seed", "5"]
+    assert main(argv) == 2
+    assert "gym/CartPole-v1 with 7000 steps of seed 5" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text("{}")
+    assert main([*argv, "--run-dir", str(tmp_path)]) == 2
+    assert "already holds a run" in capsys.readouterr().err
+
+
+def test_workers_are_not_given_up_for_a_second_group_each() -> None:
+    fast = Curves(cores=8, actors=_line(8, 1000.0), learners=_line(8, 1e6))
+    fixed = {"num_envs": 64, "envs_per_group": 16}
+    tuning = tune("gym/CartPole-v1", curves=fast, **{"regime": "lockstep", "lag": 1, **fixed})
+    assert tuning.allocation.rollout_workers == 4
+    assert tuning.steps_per_second == pytest.approx(5000)
+
+
+def test_curves_say_nothing_of_sides_that_take_turns() -> None:
+    with pytest.raises(CurveError, match=r"lag=0: collecting and learning take turns .*without --curves"):
+        tune("gym/CartPole-v1", curves=CURVES, regime="lockstep", lag=0)
+
+
+def test_an_algorithm_of_ones_own_gets_one_learner_by_curves() -> None:
+    register_algorithm("mine", DQN)
+    tuning = tune("gym/CartPole-v1", algo="mine", curves=CURVES)
+    assert tuning.settings.get("learner.num_learners", 1) == 1
+    assert "whether 'mine' may have several is not in the curves" in tuning.describe()
+
+
+def test_cores_go_over_those_of_the_curves() -> None:
+    assert tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=4).curves.cores == 4
+    for cores in (0, 2.5, "8", True):
+        with pytest.raises(CurveError, match="give a whole number of at least 1"):
+            tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=cores)  # type: ignore[arg-type]
+
+
+def test_both_sides_of_the_equation_are_shown() -> None:
+    slow = Curves(cores=8, actors=_line(8, 1000.0), learners=Curve((1.0,), (0.5,)))
+    tuning = tune("gym/CartPole-v1", algo="dqn", curves=slow)
+    learned = tuning.update_interval * 0.5
+    assert f"u f_l(x_l) = {learned:,.0f} agent steps/s" in tuning.describe()
+    assert "learning is the limit" in tuning.describe()
 
 
 @pytest.mark.parametrize(

@@ -153,6 +153,8 @@ class PrioritizedReplay:
         self._attach(arena, settings, create=True)
 
     def _attach(self, arena: Memory, settings: Settings, *, create: bool = False) -> None:
+        if isinstance(arena, PrivateMemory):
+            arena.check_process()
         self._arena = arena
         self._settings = settings
         self._ring = ReplayRing(
@@ -328,6 +330,8 @@ class PrioritizedReplay:
             ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0 and at most 2^64:
                 then nothing was changed.
         """
+        if (td_errors is None) == (priorities is None):
+            raise ValueError("update_priorities takes td_errors or priorities, one of them")
         if self._is_uniform:
             return 0
         tickets = batch.tickets if isinstance(batch, Batch) else batch
@@ -339,8 +343,6 @@ class PrioritizedReplay:
         return self._update_converted(tickets, td_errors, priorities)
 
     def _update_converted(self, tickets: ArrayLike, td_errors: ArrayLike | None, priorities: ArrayLike | None) -> int:
-        if (td_errors is None) == (priorities is None):
-            raise ValueError("update_priorities takes td_errors or priorities, one of them")
         name = "priorities" if td_errors is None else "td_errors"
         which = array_of("tickets", tickets, (), np.dtype(np.int64), None)
         values = array_of(name, priorities if td_errors is None else td_errors, (), np.dtype(np.float32), len(which))
@@ -363,7 +365,8 @@ class PrioritizedReplay:
         """Replaces everything by what :meth:`save` wrote; nobody may be using the replay.
 
         Episodes that were not over when it was saved end there, as do those of who was adding here. Tickets of before
-        stand for nothing any more.
+        stand for nothing any more. Priorities are those that were saved, made with whatever ``alpha`` it was; a uniform
+        replay makes them equal.
 
         Raises:
             OSError: There is no such file.

@@ -182,6 +182,9 @@ def load(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
                 raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
             priorities = _read(archive, "priorities")
             given, maximum = int(_read(archive, "given")), float(_read(archive, "maximum"))
+            if settings.uniform:
+                # As likely as each other, whatever they were where they were saved.
+                priorities, maximum = (priorities > 0).astype(np.float32), 1.0
             rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
             # Nothing is drawn of what is half read, should reading fail.
             ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)

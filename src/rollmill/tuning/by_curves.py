@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollmill.config import Config
-from rollmill.tuning.curves import Balance, Curve, Curves, balance
+from rollmill.presets.off_policy import OFF_POLICY_ALGORITHMS
+from rollmill.tuning.curves import Balance, Curve, CurveError, Curves, balance
 from rollmill.tuning.model import Allocation, Floats
 from rollmill.tuning.profile import workload_of
 from rollmill.tuning.report import Change
@@ -32,8 +33,8 @@ _LIMITS = {
 def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], curves: Curves, begun: float) -> Tuning:
     """Chooses settings by the curves, and says what the curves say of these settings.
 
-    How the actors' cores are divided is not in the curves: policy workers stay the preset's, and every rollout worker
-    gets two groups at least (double buffering) where there may be so many environments.
+    How the actors' cores are divided is not in the curves: policy workers stay the preset's, and of allocations that
+    are equally fast by them one is taken in which every rollout worker has two groups at least (double buffering).
 
     Args:
         config: Resolved, with the overrides.
@@ -41,10 +42,21 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         overrides: What the user has set.
         curves: Of both sides.
         begun: When tuning began, ``time.monotonic()`` seconds.
+
+    Raises:
+        CurveError: Collecting and learning take turns, of which the curves say nothing.
     """
+    if config.in_lockstep and config.lag == 0:
+        raise CurveError(
+            "lag=0: collecting and learning take turns on the same cores, so there is nothing to balance between "
+            "curves; tune without --curves, or with lag=1."
+        )
     workload = workload_of(config, None)
     interval = workload.update_interval
-    space = space_of(config, workload, overrides, curves.cores, learner_counts=range(1, curves.cores + 1))
+    # Whether another algorithm's objectives can be shared out among learners is not known without making it.
+    is_own = config.in_replay and config.off_policy.algorithm not in OFF_POLICY_ALGORITHMS
+    learner_counts = range(1, 2 if is_own else curves.cores + 1)
+    space = space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
     faster = {
@@ -58,6 +70,9 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         steps_per_second=solution.steps_per_second,
         gain=None,
         limit=_LIMITS[solution.limited_by],
+        notes=(f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
+        if is_own
+        else (),
         changes=tuple(
             Change(f"{side} a quarter faster", float(_rates(with_it, interval, chosen)) / solution.steps_per_second - 1)
             for side, with_it in faster.items()
@@ -77,9 +92,6 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     """Of those that are as good as the fastest the nearest to the preset."""
     preset = space.preset
     table = replace(space, policy_workers=(preset.policy_workers,), learner_cores=(preset.learner_cores,)).allocations()
-    doubly = table.num_groups >= 2 * table.rollout_workers
-    if doubly.any():
-        table = Allocation(*(values[doubly] for values in table))
     # All of these with all numbers of learner's cores.
     table = Allocation(*(np.repeat(values, len(space.learner_cores)) for values in table))
     table = table._replace(learner_cores=np.resize(space.learner_cores, len(table.num_envs)))
@@ -88,7 +100,11 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     fits = fewest + table.learner_cores <= curves.cores
     if fits.any():
         table = Allocation(*(values[fits] for values in table))
-    return nearest(table, _rates(curves, interval, table), preset)
+    rates = _rates(curves, interval, table)
+    doubly = (table.num_groups >= 2 * table.rollout_workers) & (rates >= _LESS * rates.max())
+    if doubly.any():
+        table, rates = Allocation(*(values[doubly] for values in table)), rates[doubly]
+    return nearest(table, rates, preset)
 
 
 def _actor_cores(allocation: Allocation) -> Any:

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple
 
 __all__ = ["Balance", "Curve", "CurveError", "Curves", "balance", "whole_cores"]
 
+# Of rates and cores: what lies beyond is no machine, and its products would not be numbers.
+_SMALLEST, _LARGEST = 1e-6, 1e12
+_MOST_CORES = 65_536
 _ACTORS, _LEARNERS = "agent_steps_per_second", "sgd_steps_per_second"
 
 
@@ -56,8 +59,10 @@ class Curve:
             for value in values:
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise CurveError(f"{name} of a curve hold {value!r}: give numbers.")
-                if not 0 < value < math.inf:
-                    raise CurveError(f"{name} of a curve hold {value!r}: give finite numbers above 0.")
+                if not _SMALLEST <= value <= _LARGEST:
+                    is_long = isinstance(value, int) and abs(value) > _LARGEST
+                    shown = f"an integer of {len(str(value))} digits" if is_long else repr(value)
+                    raise CurveError(f"{name} of a curve hold {shown}: give numbers from {_SMALLEST} to {_LARGEST:g}.")
         for before, after in itertools.pairwise(self.cores):
             if after <= before:
                 raise CurveError(f"cores of a curve are {before:g}, then {after:g}: give each once, ascending.")
@@ -211,8 +216,8 @@ class Curves:
         Raises:
             CurveError: ``cores`` is no whole number above 0.
         """
-        if not isinstance(self.cores, int) or isinstance(self.cores, bool) or self.cores < 1:
-            raise CurveError(f"cores={self.cores!r}: give the machine's cores, a whole number of at least 1.")
+        if not isinstance(self.cores, int) or isinstance(self.cores, bool) or not 1 <= self.cores <= _MOST_CORES:
+            raise CurveError(f"cores={self.cores!r}: give the machine's cores, a whole number from 1 to {_MOST_CORES}.")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data; :meth:`from_json` gives an equal one back."""

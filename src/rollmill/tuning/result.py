@@ -66,7 +66,8 @@ class Tuning:
             + f" (tuned in {self.seconds:.0f} s)",
             self.limit,
             f"actors {self.solution.actor_cores:.2f} cores, learner {self.solution.learner_cores:.2f} cores: "
-            f"f_a(x_a) = u f_l(x_l) = {self.solution.steps_per_second:,.0f} agent steps/s, "
+            f"f_a(x_a) = {self.curves.actors(self.solution.actor_cores):,.0f}, u f_l(x_l) = "
+            f"{self.update_interval * self.curves.learners(self.solution.learner_cores):,.0f} agent steps/s, "
             f"u = {self.update_interval:g}",
             *self.notes,
         ]

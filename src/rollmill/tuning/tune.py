@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,12 @@ def tune(
     if not isinstance(preset, str):
         preset = register_factory(preset)
     config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
-    if cores is not None and cores < 1:
-        raise CurveError(f"cores={cores}: give a whole number of at least 1.")
+    if cores is not None and (not isinstance(cores, int) or isinstance(cores, bool) or cores < 1):
+        raise CurveError(f"cores={cores!r}: give a whole number of at least 1.")
     if curves is not None:
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
+        if cores is not None:
+            given = replace(given, cores=cores)
         tuning = tune_by_curves(config, preset, overrides, given, begun)
     else:
         tuner = Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
