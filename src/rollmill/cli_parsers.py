@@ -106,7 +106,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
         "Measure speed.\n\n"
         "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
         "machine's bound; ring: the queue between processes; replay: prioritised replay, beside its peers. Any\n"
-        "setting is given as --KEY VALUE.",
+        "setting is given as --KEY VALUE, but for ring and replay, which have none.",
     )
     bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring", "replay"), help="what to measure")
     bench.parser.add_argument(
