@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.api import make_config
+from rollmill.config import Config
 from rollmill.envs.registry import register_factory
+from rollmill.options import full_keys
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
 from rollmill.tuning.by_curves import tune_by_curves
@@ -68,7 +70,7 @@ def tune(
         _check_can_be_written(overrides)
     if not isinstance(preset, str):
         preset = register_factory(preset)
-    config = make_config(preset, overrides, algo=algo, protocol=protocol).resolved()
+    config = _with_room(make_config(preset, overrides, algo=algo, protocol=protocol), overrides).resolved()
     if cores is not None and (not isinstance(cores, int) or isinstance(cores, bool) or cores < 1):
         raise CurveError(f"cores={cores!r}: give a whole number of at least 1.")
     if curves is not None:
@@ -83,6 +85,17 @@ def tune(
     if output is not None:
         tuning.write(output)
     return tuning
+
+
+def _with_room(config: Config, overrides: dict[str, object]) -> Config:
+    """Where environments are free, at least as many as the workers that the user has set are to begin with."""
+    if not config.in_replay or not {"num_envs", "envs_per_group"}.isdisjoint(full_keys(config, overrides)):
+        return config
+    num_envs = max(config.num_envs, config.inference.num_workers)
+    if (workers := config.rollout.num_workers) != "auto":
+        each = workers if num_envs <= workers else workers * config.rollout.groups_per_worker
+        num_envs += -num_envs % each
+    return replace(config, num_envs=num_envs)
 
 
 def _check_can_be_written(overrides: dict[str, object]) -> None:
