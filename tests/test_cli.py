@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -193,6 +194,15 @@ def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str])
     assert epochs("bench", "train", "gym/CartPole-v1").endswith("[4]")
     assert main(["train", "gym/CartPool-v1", "--help"]) == 2
     assert "did you mean 'CartPole-v1'" in capsys.readouterr().err
+
+
+def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "gym/Pendulum-v1", "--algo", "sac", "--replay.min-size", "55", "--help"]) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"--regime .*\[replay\]", said)
+    assert re.search(r"--replay\.min-size .*\[55\]", said)
+    assert main(["train", "gym/Pendulum-v1", "--algo", "nosuch", "--help"]) == 2
+    assert "algo='nosuch': choose one of ppo" in capsys.readouterr().err
 
 
 def test_defects_are_not_hidden(tmp_path: Path) -> None:
