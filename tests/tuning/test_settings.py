@@ -266,7 +266,7 @@ def test_cores_go_over_those_of_the_curves() -> None:
     assert tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=4).curves.cores == 4
     for cores in (0, 2.5, "8", True):
         with pytest.raises(CurveError, match="give a whole number of at least 1"):
-            tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=cores)  # type: ignore[arg-type]
+            tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=cores)  # type: ignore[arg-type]  # refused
 
 
 def test_both_sides_of_the_equation_are_shown() -> None:

@@ -59,6 +59,9 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     space = space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
+    notes: tuple[str, ...] = ()
+    if is_own and chosen.learner_cores == config.learner.threads:
+        notes = (f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
     faster = {
         "collecting": replace(curves, actors=_faster(curves.actors)),
         "learning": replace(curves, learners=_faster(curves.learners)),
@@ -70,9 +73,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         steps_per_second=solution.steps_per_second,
         gain=None,
         limit=_LIMITS[solution.limited_by],
-        notes=(f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
-        if is_own
-        else (),
+        notes=notes,
         changes=tuple(
             Change(f"{side} a quarter faster", float(_rates(with_it, interval, chosen)) / solution.steps_per_second - 1)
             for side, with_it in faster.items()
