@@ -43,7 +43,15 @@ _PRESETS = {
     "cartpole-dqn": ("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
     # A learner on each of two cores, at the same update ratio: each gradient is an SGD step.
     "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_LEARNERS),
-    "halfcheetah-td3": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_LEARNERS),
+    "halfcheetah-td3": (
+        "mujoco/HalfCheetah-v5",
+        *_REPLAY,
+        "--off-policy.algorithm",
+        "td3",
+        *_LEARNERS,
+        "--learner.batch-size",
+        "256",
+    ),
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _SHARED_MEMORY = Path("/dev/shm")

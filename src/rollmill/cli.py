@@ -241,7 +241,6 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     _import_modules(arguments, overrides)
     from rollmill.evaluation.evaluate import evaluate
 
-    _use_one_thread()
     _say_warnings()
     result = evaluate(
         arguments.run_dir,
@@ -262,7 +261,6 @@ def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     _import_modules(arguments, overrides)
     from rollmill.evaluation.watch import watch
 
-    _use_one_thread()
     _say_warnings()
     watch(
         arguments.run_dir,
@@ -283,13 +281,6 @@ def _deterministic(arguments: argparse.Namespace) -> bool | None:
     if arguments.deterministic and arguments.explore:
         raise OptionError("--deterministic and --explore contradict each other; give one of them, or neither")
     return True if arguments.deterministic else False if arguments.explore else None
-
-
-def _use_one_thread() -> None:
-    """Batches this small are slower with more, and a run may be training beside us."""
-    import torch
-
-    torch.set_num_threads(1)
 
 
 def _say_warnings() -> None:

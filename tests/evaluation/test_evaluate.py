@@ -9,6 +9,7 @@ from pathlib import Path
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 import rollmill.evaluation.evaluate
 from rollmill.envs.errors import EnvironmentFailure
@@ -43,6 +44,17 @@ def test_episodes_that_do_not_end_are_given_up_or_cut(make_run: MakeRun, monkeyp
     with pytest.raises(EndlessEpisodeError, match=r"'test/endless' has not ended after 500 .* 2 of 5 .*--max-episode"):
         evaluate(run_dir, episodes=5, num_envs=2)
     assert evaluate(run_dir, episodes=5, num_envs=2, max_episode_steps=700).lengths == (3, 700, 700, 3, 700)
+
+
+def test_one_thread_plays_and_the_others_come_back(make_run: MakeRun) -> None:
+    seen: set[int] = set()
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        evaluate(make_run("test/lengths"), episodes=1, is_stop_wanted=lambda: bool(seen.add(torch.get_num_threads())))
+        assert (seen, torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_short_episodes_are_not_preferred(make_run: MakeRun) -> None:

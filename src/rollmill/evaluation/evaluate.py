@@ -19,6 +19,7 @@ from rollmill.evaluation.snapshot import Snapshot, read_snapshot
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
+from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 
 __all__ = [
@@ -148,17 +149,18 @@ def evaluate(
         VideoError: No video can be written there.
     """
     snapshot = read_snapshot(run_dir, checkpoint)
-    return evaluate_snapshot(
-        snapshot,
-        episodes=episodes,
-        seed=seed,
-        deterministic=deterministic,
-        video=video,
-        num_envs=num_envs,
-        device=device,
-        max_episode_steps=max_episode_steps,
-        is_stop_wanted=is_stop_wanted,
-    )
+    with one_thread():
+        return evaluate_snapshot(
+            snapshot,
+            episodes=episodes,
+            seed=seed,
+            deterministic=deterministic,
+            video=video,
+            num_envs=num_envs,
+            device=device,
+            max_episode_steps=max_episode_steps,
+            is_stop_wanted=is_stop_wanted,
+        )
 
 
 def evaluate_snapshot(

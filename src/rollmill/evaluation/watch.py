@@ -11,6 +11,7 @@ from rollmill.evaluation.snapshot import newest_checkpoint
 from rollmill.evaluation.stage import has_display
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
+from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 
 __all__ = ["watch"]
@@ -18,6 +19,7 @@ __all__ = ["watch"]
 _POLL_S = 1.0
 
 
+@one_thread()
 def watch(
     run_dir: Path | str,
     *,

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["DeviceError", "check_device_name", "has_bf16_units", "resolve_device", "take_device", "take_threads"]
+__all__ = [
+    "DeviceError",
+    "check_device_name",
+    "has_bf16_units",
+    "one_thread",
+    "resolve_device",
+    "take_device",
+    "take_threads",
+]
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _FIRST_CUDA_WITH_BF16 = (8, 0)
@@ -81,6 +91,23 @@ def take_threads(threads: int) -> None:
 
     torch.set_num_threads(threads)
     torch.set_flush_denormal(True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One thread for what is done within, and afterwards as many as before; a decorator, too.
+
+    A batch of a few rows is no work to be shared. Where other processes keep the cores busy, waiting for the second
+    thread at each operation makes it ten times slower.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def has_bf16_units(device: torch.device) -> bool:
