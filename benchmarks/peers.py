@@ -40,17 +40,15 @@ _PRESETS = {
         *("atari/pong", "--regime", "replay", "--off-policy.algorithm", "dqn", "--replay.min-size", "1000"),
         *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01"),
     ),
-    "cartpole-dqn": ("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
+    "cartpole-dqn": (
+        *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
+        *("--learner.batch-size", "64", "--replay.n-step", "1"),
+    ),
     # A learner on each of two cores, at the same update ratio: each gradient is an SGD step.
     "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_LEARNERS),
     "halfcheetah-td3": (
-        "mujoco/HalfCheetah-v5",
-        *_REPLAY,
-        "--off-policy.algorithm",
-        "td3",
-        *_LEARNERS,
-        "--learner.batch-size",
-        "256",
+        *("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_LEARNERS),
+        *("--learner.batch-size", "256"),
     ),
 }
 _ROLLMILL = [sys.executable, "-m", "rollmill"]

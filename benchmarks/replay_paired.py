@@ -53,6 +53,7 @@ def serial_task(config: Config) -> Task:
         capacity=config.replay.capacity,
         learning_rate=config.learner.learning_rate,
         discount=config.learner.discount,
+        n_step=config.replay.n_step,
         model=config.model,
         off_policy=asdict(config.off_policy),
         learner=config.learner,

@@ -14,6 +14,7 @@ import argparse
 import json
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -49,6 +50,7 @@ class Task:
         capacity: Transitions of the ring.
         learning_rate: Of everything.
         discount: Gamma.
+        n_step: Steps of the returns that are learned from.
         model: Networks.
         off_policy: Over :class:`OffPolicyConfig`'s defaults.
         learner: The optimiser's settings, where ``learning_rate`` does not say enough.
@@ -64,6 +66,7 @@ class Task:
     capacity: int = 100_000
     learning_rate: float = 1e-3
     discount: float = 0.98
+    n_step: int = 1
     model: ModelConfig = field(default_factory=lambda: ModelConfig(mlp_sizes=(256, 256)))
     off_policy: Mapping[str, Any] = field(default_factory=dict)
     learner: LearnerConfig | None = None
@@ -174,11 +177,16 @@ class Loop:
         shape = (1,) if is_discrete else (self.action_spec.num_continuous,)
         replay = Replay(task.capacity, x, np.zeros(shape, np.int32 if is_discrete else np.float32))
         is_first = True
+        window: deque[tuple[NDArray[Any], NDArray[Any], float]] = deque()
         for self.steps in range(task.steps):  # it is what explore() reads
             action = self.act(x, self.explore(is_first))
             following, reward, terminated, truncated, _ = self.env.step(self.to_env(action))
-            replay.insert(x, action, reward, 0.0 if terminated else task.discount, following)
             is_first = terminated or truncated
+            window.append((x, action, float(reward)))
+            while len(window) == task.n_step or (window and is_first):
+                value = sum(task.discount**k * each for k, (_, _, each) in enumerate(window))
+                discount = 0.0 if terminated else task.discount ** len(window)
+                replay.insert(*window.popleft()[:2], value, discount, following)
             x = self.env.reset()[0] if is_first else following
             if self.steps >= task.learning_starts and self.steps % task.update_interval == 0:
                 for _ in range(task.updates):
