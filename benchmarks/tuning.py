@@ -1,8 +1,8 @@
 """Is what ``rollmill tune`` chooses the fastest there is? An exhaustive search by real runs beside it.
 
 Every allocation of a small grid is run beside the preset's own, in turns of a second, because a shared machine changes
-its speed; then the best of the grid and tune's choice take turns together, so that the maximum of many noisy figures is
-not taken for the truth.
+its speed; then the best of the grid and tune's choice take turns together, twice, so that the maximum of many noisy
+figures is not taken for the truth.
 
     python benchmarks/tuning.py --seconds 60 --output tuning.json
 """
@@ -15,6 +15,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -36,6 +37,7 @@ CASES = (
     ("atari/pong", "dqn"),
 )
 _FINALISTS = 3
+_FINAL_TURNS = 12
 
 
 def grid(preset: Allocation, cores: int, most_policy_workers: int) -> Iterator[Allocation]:
@@ -83,29 +85,32 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
     exhaustive_s = time.monotonic() - begun
     best = sorted(found, key=lambda allocation: -found[allocation])[:_FINALISTS]
     final = [tuning.allocation, *(a for a in best if a != tuning.allocation)]
-    trials = [trial(allocation).__enter__() for allocation in final]
-    try:
-        speeds: list[list[float]] = []
-        for turn in range(4 * rounds):
-            # There and back, so that nobody always comes first.
-            order = trials if turn % 2 == 0 else trials[::-1]
-            row = [each.turn(1.0).steps_per_second for each in order]
-            speeds.append(row if turn % 2 == 0 else row[::-1])
-    finally:
-        for each in trials:
-            each.__exit__(None, None, None)
-    # Each over tune's, turn by turn.
-    over = [median(row[i] / row[0] for row in speeds) for i in range(len(final))]
-    fastest = max(range(len(final)), key=lambda i: over[i])
-    turns = sorted(row[0] / row[fastest] for row in speeds)
+
+    def speeds() -> list[list[float]]:
+        """Of the finalists, turn by turn, in processes of their own."""
+        with ExitStack() as stack:
+            trials = [stack.enter_context(trial(allocation)) for allocation in final]
+            rows: list[list[float]] = []
+            for turn in range(_FINAL_TURNS):
+                # There and back, so that nobody always comes first.
+                order = trials if turn % 2 == 0 else trials[::-1]
+                row = [each.turn(1.0).steps_per_second for each in order]
+                rows.append(row if turn % 2 == 0 else row[::-1])
+            return rows
+
+    # The fastest is found in one half of the turns and measured in the other, else luck counts for it twice: a turn's,
+    # and that of where its processes came to lie.
+    found_in, measured_in = speeds(), speeds()
+    fastest = max(range(len(final)), key=lambda i: median(row[i] / row[0] for row in found_in))
+    turns = sorted(row[0] / row[fastest] for row in measured_in)
     return {
         "preset": name,
         "algo": algo,
         "tuned": tuning.allocation._asdict(),
         "tuned_over_preset": tuning.gain,
-        "tuned_steps_per_second": median(row[0] for row in speeds),
+        "tuned_steps_per_second": median(row[0] for row in measured_in),
         "best": final[fastest]._asdict(),
-        "tuned_over_best": 1 / max(over),
+        "tuned_over_best": median(turns),
         "tuned_over_best_quartiles": (turns[len(turns) // 4], turns[-1 - len(turns) // 4]),
         "load": os.getloadavg()[1],
         "tune_seconds": tune_s,

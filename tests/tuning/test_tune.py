@@ -29,6 +29,7 @@ from rollmill.tuning.network import NetworkTimes, by_amdahl, gain_of_learners, n
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
 from rollmill.tuning.settings import allocation_of, space_of
 from rollmill.tuning.trials import Trial, for_trial
+from rollmill.tuning.tuner import clearly_fastest
 
 # Nothing is left to be measured at the start.
 SMALL = {
@@ -123,6 +124,22 @@ def test_threads_that_cannot_be_timed_follow_amdahls_law() -> None:
     single = Curve((1.0,), (1.0,))
     assert by_amdahl(single, (1, 2, 4)) == single
     assert by_amdahl(Curve((1.0, 2.0), (1.0, 1.0)), (1, 2, 4))(4) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("ratios", "expected"),
+    [
+        ([[1.10, 1.11, 1.09, 1.10], [1.20, 1.22, 1.19, 1.21]], 1),
+        # The largest median, of turns that say nothing; a smaller one that is sure.
+        ([[1.30, 0.60, 1.40, 0.70, 1.15], [1.08, 1.10, 1.09, 1.07]], 1),
+        ([[1.30, 0.60, 1.40, 0.70, 1.15]], None),
+        ([[1.01, 1.01, 1.01, 1.01]], None),
+        ([[1.50], []], None),
+        ([], None),
+    ],
+)
+def test_luck_replaces_no_preset(ratios: list[list[float]], expected: int | None) -> None:
+    assert clearly_fastest(ratios) == expected
 
 
 @pytest.mark.timeout(400)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import median, stdev
@@ -26,7 +26,7 @@ from rollmill.tuning.search import Candidate, Space, choose, distance, rank, sea
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
 from rollmill.tuning.trials import Slice, Trial
 
-__all__ = ["Tuner"]
+__all__ = ["Tuner", "clearly_fastest"]
 
 _PROFILE_S = 2.0
 _TURN_S = 1.0
@@ -36,7 +36,7 @@ _STARTING_SHARE = 0.6
 _MOST_TRIALS = 6
 # Trials that hardly differ say nothing that is worth a start.
 _DIFFERENT = 0.45
-# A measured speed must be above the preset's by so much to replace it: within that two measurements differ anyway.
+# A measured speed must be above the preset's by so much to replace it, and by more than its own standard error.
 _CLEARLY = 1.02
 _FEWEST_ROUNDS = 4
 _UNCLEAR = 0.05
@@ -59,14 +59,27 @@ class _Tried:
     ratios: list[float] = field(default_factory=list)
 
     @property
-    def standard_error(self) -> float:
-        """Of the score, roughly."""
-        return stdev(self.ratios) / len(self.ratios) ** 0.5 if len(self.ratios) > 1 else float("inf")
-
-    @property
     def score(self) -> float:
         """Over the preset's."""
         return median(self.ratios) if self.ratios else 0.0
+
+
+def clearly_fastest(ratios: Sequence[Sequence[float]]) -> int | None:
+    """Which of several is faster than the preset's own even with bad luck; None if none is.
+
+    Turns on a shared machine differ by a tenth and more, so that the largest of some medians is often not the fastest.
+
+    Args:
+        ratios: Of each, its speed over the preset's, round by round.
+    """
+    least = [median(each) - _standard_error(each) if each else 0.0 for each in ratios]
+    clear = [i for i, each in enumerate(ratios) if each and median(each) >= _CLEARLY and least[i] > 1.0]
+    return max(clear, key=lambda i: least[i], default=None)
+
+
+def _standard_error(ratios: Sequence[float]) -> float:
+    """Of their median, roughly."""
+    return stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("inf")
 
 
 class Tuner:
@@ -144,9 +157,8 @@ class Tuner:
                 start_s = time.monotonic() - started_at
                 costs = self._costs(tried, workload, times)
             self._take_turns(tried, deadline, at_most=deadline + 0.5 * seconds)
-            best = max(tried, key=lambda t: t.score)
-            if best.score < _CLEARLY:
-                best = reference
+            fastest = clearly_fastest([each.ratios for each in tried[1:]])
+            best = reference if fastest is None else tried[1 + fastest]
             costs = self._costs(tried, workload, times)
             speed = self._demand(best, workload).steps_per_second
         return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), best.score)
@@ -203,7 +215,7 @@ class Tuner:
 
         def goes_on() -> bool:
             end = time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3)
-            is_unclear = max(each.standard_error for each in others) > _UNCLEAR
+            is_unclear = max(_standard_error(each.ratios) for each in others) > _UNCLEAR
             return rounds < _FEWEST_ROUNDS or end < (at_most if is_unclear else deadline)
 
         reference, others = tried[0], tried[1:]
