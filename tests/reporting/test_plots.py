@@ -12,7 +12,7 @@ from rollmill.reporting.metrics import MetricsWriter, NoMetricsError
 from rollmill.reporting.plots import Curve, NothingToPlotError, PlotError, curve_of, overlay, plot_runs
 
 
-def make_run(run_dir: Path, offset: float, last: int = 20) -> Path:
+def make_run(run_dir: Path, offset: float, last: int = 20, **more: Any) -> Path:
     with MetricsWriter(run_dir, tensorboard=False) as writer:
         for i in range(last):
             writer.write(
@@ -24,6 +24,7 @@ def make_run(run_dir: Path, offset: float, last: int = 20) -> Path:
                     "frames_per_second": 4000.0,
                     "policy_lag_mean": 1.0,
                     "policy_lag_max": 2,
+                    **more,
                 }
             )
     return run_dir
@@ -84,6 +85,15 @@ def test_the_picture_shows_the_curves(tmp_path: Path) -> None:
     assert is_mostly_coloured(one, green) > 300
     assert is_mostly_coloured(two, green) == 0
     assert is_mostly_coloured(two, blue) > 1000
+
+
+def test_a_replay_shows_its_samples_age_where_others_show_their_lag(tmp_path: Path) -> None:
+    lag: dict[str, Any] = {"policy_lag_mean": None, "policy_lag_max": None}
+    orange = (213, 94, 0)
+    neither = plot_runs([make_run(tmp_path / "a", 0.0, **lag)], tmp_path / "neither.png")
+    assert is_mostly_coloured(neither, orange) == 0
+    age = plot_runs([make_run(tmp_path / "b", 0.0, **lag, **{"replay/age": 500.0})], tmp_path / "age.png")
+    assert is_mostly_coloured(age, orange) > 300
 
 
 def test_a_title_is_no_formula(tmp_path: Path) -> None:

@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 _GRID_POINTS = 400
+# A replay's samples have been chosen by policies of all ages; it has no lag.
+_AGE = "replay/age"
 
 
 class PlotError(ValueError):
@@ -76,10 +78,11 @@ def overlay(curves: Sequence[Curve]) -> Band:
 def plot_runs(
     run_dirs: Sequence[Path | str], output: Path | str, *, title: str | None = None, goal: float | None = None
 ) -> Path:
-    """Draw return over steps and over time, speed and policy lag, of one run or of several that differ in their seed.
+    """Draw return over steps and over time, speed, and policy lag or, of a replay, the age of its samples.
 
     Args:
-        run_dirs: Run directories. Of several runs the mean is drawn, with the range from the worst to the best.
+        run_dirs: Run directories, of runs that differ in their seed. Of several the mean is drawn, with the range from
+            the worst to the best.
         output: PNG file; its directory is made.
         title: Title; by default the first run directory's name.
         goal: A return to draw a line at.
@@ -119,10 +122,15 @@ def plot_runs(
     speed.set_ylim(bottom=0)
     speed.yaxis.set_major_formatter(EngFormatter(sep=""))
 
-    _draw(lag, runs, "agent_steps", "policy_lag_max", 1.0, _GREY, "maximum")
-    _draw(lag, runs, "agent_steps", "policy_lag_mean", 1.0, _ORANGE, "mean")
+    if any(len(curve_of(records, "agent_steps", _AGE).x) for records in runs):
+        _draw(lag, runs, "agent_steps", _AGE, 1.0, _ORANGE, "mean")
+        lag.set_ylabel("age of samples, agent steps")
+        lag.yaxis.set_major_formatter(EngFormatter(sep=""))
+    else:
+        _draw(lag, runs, "agent_steps", "policy_lag_max", 1.0, _GREY, "maximum")
+        _draw(lag, runs, "agent_steps", "policy_lag_mean", 1.0, _ORANGE, "mean")
+        lag.set_ylabel("policy lag, versions")
     lag.set_xlabel("agent steps")
-    lag.set_ylabel("policy lag, versions")
     lag.set_ylim(bottom=0)
     lag.xaxis.set_major_formatter(EngFormatter(sep=""))
     if lag.get_legend_handles_labels()[0]:
