@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#8C8C8C"
 _GRID_POINTS = 400
-# A replay's samples have been chosen by policies of all ages; it has no lag.
+# Of the policies that chose a replay's samples; a replay has no lag.
 _AGE = "replay/age"
 
 
@@ -123,8 +123,8 @@ def plot_runs(
     speed.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     if any(len(curve_of(records, "agent_steps", _AGE).x) for records in runs):
-        _draw(lag, runs, "agent_steps", _AGE, 1.0, _ORANGE, "mean")
-        lag.set_ylabel("age of samples, agent steps")
+        _draw(lag, runs, "agent_steps", _AGE, 1.0, _ORANGE, None)
+        lag.set_ylabel("mean age of samples, versions")
         lag.yaxis.set_major_formatter(EngFormatter(sep=""))
     else:
         _draw(lag, runs, "agent_steps", "policy_lag_max", 1.0, _GREY, "maximum")
