@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
     "model.mlp_sizes": "16",
     "replay.capacity": 256,
     "replay.min_size": 100,
+    "replay.n_step": 1,
     "replay.update_interval": 2,
     "off_policy.random_steps": 50,
     "debug_poison": True,
