@@ -2,7 +2,8 @@
 
 Values are those of Stable-Baselines3's rl-zoo (hyperparams/dqn.yml, ddpg.yml, td3.yml, sac.yml of version 2.6) where it
 has the task, else the library's defaults, which go back to the algorithms' papers. ``replay.update_interval`` is its
-``train_freq / gradient_steps``; where it takes many steps and then as many SGD steps, ours are spread evenly.
+``train_freq / gradient_steps``; where it takes many steps and then as many SGD steps, ours are spread evenly. What is
+neither has its reason beside it.
 """
 
 from __future__ import annotations
@@ -124,6 +125,7 @@ _PENDULUM_SAC: Overrides = {
 }
 _LUNAR_LANDER_DETERMINISTIC: Overrides = {
     "total_steps": 300_000,
+    # TD3 lands with these as with the zoo's 400 x 300, in two thirds of the time (docs/journal.md).
     "model.mlp_sizes": (256, 256),
     "learner.discount": 0.98,
     "replay.capacity": 200_000,
