@@ -352,6 +352,7 @@ void bind_replay_ring(nb::module_& m) {
                  self.notice_fork();
                  without_gil([&] { self.ring.flush(); });
              })
+        .def("check_process", [](PyReplayRing& self) { self.notice_fork(); })
         .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
         .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",

@@ -521,6 +521,9 @@ class ReplayRing:
     def is_flushed(self) -> bool:
         """Whether nothing was changed since it was flushed."""
 
+    def check_process(self) -> None:
+        """Raise ValueError in a forked child if the memory is not shared with it."""
+
     def free_locks(self) -> None:
         """Let go of locks whose holders ended with the machine; alone with the ring."""
 

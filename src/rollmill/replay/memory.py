@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -33,7 +32,6 @@ class PrivateMemory(Mapping[str, NDArray[Any]]):
     """
 
     def __init__(self, layout: ArenaLayout) -> None:
-        self._process = os.getpid()
         self.nbytes = layout.nbytes
         if self.nbytes > (available := cgroups.available_memory()):
             raise NotEnoughMemory(self.nbytes, available, _ADVICE)
@@ -43,18 +41,6 @@ class PrivateMemory(Mapping[str, NDArray[Any]]):
             for name, field in layout.fields.items()
         }
         prefer_large_pages(self)
-
-    def check_process(self) -> None:
-        """Refuses a forked child, which has but a copy.
-
-        Raises:
-            ValueError: This is one.
-        """
-        if os.getpid() != self._process:
-            raise ValueError(
-                "this replay is of one process, and a forked child's copy is another; make it without shared=False, or "
-                "in the child"
-            )
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._views[name]

@@ -153,8 +153,6 @@ class PrioritizedReplay:
         self._attach(arena, settings, create=True)
 
     def _attach(self, arena: Memory, settings: Settings, *, create: bool = False) -> None:
-        if isinstance(arena, PrivateMemory):
-            arena.check_process()
         self._arena = arena
         self._settings = settings
         self._ring = ReplayRing(
@@ -219,6 +217,7 @@ class PrioritizedReplay:
         Raises:
             ValueError: There is no place for so many.
         """
+        self._ring.check_process()
         settings = self._settings if num_envs is None else replace(self._settings, num_envs=num_envs)
         return cast("Self", _attached(type(self), self._arena, settings))
 
