@@ -106,10 +106,12 @@ def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], 
 
 @slow
 @pytest.mark.usefixtures("leaves_nothing")
-def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("storage", ["memory", "file"])
+def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path, storage: str) -> None:
     words = [
         *("gym/CartPole-v1", "--algo", "dqn", "--num-envs", "4", "--rollout-length", "8", "--learner.batch-size", "16"),
         *("--replay.min-size", "100", "--replay.capacity", "512", "--replay.update-interval", "2"),
+        *("--replay.storage", storage),
     ]
     run_dir = tmp_path / "run"
     output = finish(torchrun(2, run_dir, *words, "--total-steps", "600"))
@@ -121,6 +123,10 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     again = read_metrics(run_dir)[-1]
     assert 900 <= again["agent_steps"] <= 904, output
     assert again["updates"] > last["updates"]
+    # Each rank's own replay: what is in a file is learned from at once, without it 100 steps come first.
+    logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
+    assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
+    assert (again["updates"] - last["updates"] >= 130) == (storage == "file")
 
 
 @pytest.mark.usefixtures("leaves_nothing")
