@@ -38,7 +38,8 @@ _PRESETS = {
     # Learning and acting by the network from soon after the start, as the peers' scripts have it.
     "pong-dqn": (
         *("atari/pong", "--regime", "replay", "--off-policy.algorithm", "dqn", "--replay.min-size", "1000"),
-        *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01"),
+        *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01", "--off-policy.double", "false"),
+        *("--replay.update-interval", "4", "--replay.n-step", "1"),
     ),
     "cartpole-dqn": (
         *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),

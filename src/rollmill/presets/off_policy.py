@@ -63,6 +63,15 @@ _DQN_ATARI: Overrides = {
     "off_policy.epsilon_end": 0.01,
     "learner.publish_every": 4,
 }
+# Tianshou has Pong learned by 1.5 M agent steps from returns of three, with an SGD step for each ten.
+_DQN_PONG: Overrides = {
+    **_DQN_ATARI,
+    "total_steps": 2_000_000,
+    "replay.n_step": 3,
+    "replay.min_size": 20_000,
+    "replay.update_interval": 8.0,
+    "off_policy.double": True,
+}
 _DQN_CARTPOLE: Overrides = {
     "num_envs": 1,
     "total_steps": 50_000,
@@ -159,7 +168,7 @@ def _of_task(algorithm: str, preset: str) -> Overrides:
     task = preset.partition("/")[2].lower()
     if algorithm == "dqn" or algorithm not in _BASES:
         if preset.startswith("atari/"):
-            return _DQN_ATARI
+            return _DQN_PONG if task == "pong" else _DQN_ATARI
         if task.startswith("cartpole"):
             return _DQN_CARTPOLE
         return _DQN_LUNAR_LANDER if task.startswith("lunarlander") else {}
