@@ -283,7 +283,7 @@ class ReplayLearner(ReplayLearnerBase):
 
 
 class _Mean:
-    """The mean of what was added since it was last taken."""
+    """The mean of what was added since it was last taken; None of nothing."""
 
     def __init__(self) -> None:
         self._sum, self._count = 0.0, 0
@@ -292,8 +292,8 @@ class _Mean:
         self._sum += value
         self._count += 1
 
-    def take(self) -> float:
-        mean = self._sum / self._count if self._count else 0.0
+    def take(self) -> float | None:
+        mean = self._sum / self._count if self._count else None
         self._sum, self._count = 0.0, 0
         return mean
 

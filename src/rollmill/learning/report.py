@@ -31,7 +31,7 @@ class LearnerReport:
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
-        figures: Name -> what else is worth a column.
+        figures: Name -> what else is worth a column; None where there was nothing of it.
         is_record: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the
             next record's means do not begin anew.
     """
@@ -51,7 +51,7 @@ class LearnerReport:
     learning_rate: float
     fast_path: str
     is_record: bool = True
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -115,7 +115,7 @@ class ParameterServer(ReplayLearnerBase):
         self._totals = totals
         figures = {
             **report.figures,
-            "replay/age": float(ages / batches) if batches else 0.0,
+            "replay/age": float(ages / batches) if batches else None,
             "replay/late_priorities": float(totals[2]),
             "learners/staleness_mean": mean,
             "learners/staleness_max": self._staleness_max,
