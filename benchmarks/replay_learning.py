@@ -111,7 +111,7 @@ TASKS = {
     "pendulum_sac": Task("gym/Pendulum-v1", "sac", 20_000, -200.0),
     "lunarlander_td3": Task("gym/LunarLanderContinuous-v3", "td3", 300_000, 180.0),
     "lunarlander_ddpg": Task("gym/LunarLanderContinuous-v3", "ddpg", 300_000, 180.0),
-    "lunarlander_sac": Task("gym/LunarLanderContinuous-v3", "sac", 500_000, 220.0),
+    "lunarlander_sac": Task("gym/LunarLanderContinuous-v3", "sac", 200_000, 220.0),
     "halfcheetah_sac": Task("mujoco/HalfCheetah-v5", "sac", 1_000_000, 7_500.0, seeds=1),
     "halfcheetah_td3": Task("mujoco/HalfCheetah-v5", "td3", 1_000_000, 7_500.0, seeds=1),
     "hopper_td3": Task("mujoco/Hopper-v5", "td3", 1_000_000, 2_000.0, seeds=1),
