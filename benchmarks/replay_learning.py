@@ -109,7 +109,7 @@ TASKS = {
     "pendulum_ddpg": Task("gym/Pendulum-v1", "ddpg", 20_000, -200.0),
     "pendulum_td3": Task("gym/Pendulum-v1", "td3", 20_000, -200.0),
     "pendulum_sac": Task("gym/Pendulum-v1", "sac", 20_000, -200.0),
-    "lunarlander_td3": Task("gym/LunarLanderContinuous-v3", "td3", 300_000, 180.0),
+    "lunarlander_td3": Task("gym/LunarLanderContinuous-v3", "td3", 200_000, 180.0),
     "lunarlander_ddpg": Task("gym/LunarLanderContinuous-v3", "ddpg", 300_000, 180.0),
     "lunarlander_sac": Task("gym/LunarLanderContinuous-v3", "sac", 200_000, 220.0),
     "halfcheetah_sac": Task("mujoco/HalfCheetah-v5", "sac", 1_000_000, 7_500.0, seeds=1),
