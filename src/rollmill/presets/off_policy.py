@@ -152,12 +152,7 @@ _LUNAR_LANDER_DDPG: Overrides = {
     "replay.capacity": 200_000,
     "off_policy.tau": 0.005,
 }
-_LUNAR_LANDER_SAC: Overrides = {
-    **_LUNAR_LANDER,
-    "learner.batch_size": 100,
-    "learner.learning_rate": 1e-3,
-    "learner.schedule": "linear",
-}
+_LUNAR_LANDER_SAC: Overrides = {**_LUNAR_LANDER, "learner.learning_rate": 7.3e-4, "learner.schedule": "linear"}
 _LUNAR_LANDERS = {"ddpg": _LUNAR_LANDER_DDPG, "td3": _LUNAR_LANDER, "sac": _LUNAR_LANDER_SAC}
 
 _BASES = {"dqn": _DQN, "ddpg": _DDPG, "td3": _TD3, "sac": _SAC}
