@@ -114,7 +114,7 @@ TASKS = {
     "lunarlander_sac": Task("gym/LunarLanderContinuous-v3", "sac", 200_000, 220.0),
     "halfcheetah_sac": Task("mujoco/HalfCheetah-v5", "sac", 1_000_000, 7_500.0, seeds=1),
     "halfcheetah_td3": Task("mujoco/HalfCheetah-v5", "td3", 1_000_000, 7_500.0, seeds=1),
-    # Half of the preset's SGD steps, in half of its time.
+    # Half of the preset's SGD steps.
     "hopper_td3": Task(
         "mujoco/Hopper-v5", "td3", 1_000_000, 2_000.0, seeds=1, settings={"replay.update_interval": 2.0}
     ),
