@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -32,8 +33,7 @@ std::uint64_t forks = 0;
 
 struct Field {
     std::string format;
-    std::int64_t row_bytes;
-    int ndim;
+    std::vector<std::int64_t> row;  // shape of one
 };
 
 // Memory of an argument, or nothing if it is not a C-contiguous array of rows like these.
@@ -46,15 +46,16 @@ class Column {
     ~Column() { PyBuffer_Release(&view_); }
 
     // rows < 0: any number.
-    bool take(nb::handle object, const char* format, std::int64_t row_bytes, int ndim, std::int64_t rows) {
+    bool take(nb::handle object, const char* format, std::span<const std::int64_t> row, std::int64_t rows) {
         if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) != 0) {
             PyErr_Clear();
             view_ = {};
             return false;
         }
-        if (view_.ndim != ndim || view_.format == nullptr || std::strcmp(view_.format, format) != 0) return false;
-        if (rows >= 0 && view_.shape[0] != rows) return false;
-        return view_.len == row_bytes * view_.shape[0];
+        if (view_.format == nullptr || std::strcmp(view_.format, format) != 0) return false;
+        if (view_.ndim != 1 + static_cast<int>(row.size()) || !std::equal(row.begin(), row.end(), view_.shape + 1))
+            return false;
+        return rows < 0 || view_.shape[0] == rows;
     }
     std::int64_t rows() const noexcept { return view_.shape[0]; }
     const std::byte* data() const noexcept { return static_cast<const std::byte*>(view_.buf); }
@@ -147,9 +148,7 @@ void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, con
     const ReplayRing ring =
         create ? ReplayRing::initialise(data, size, shape) : ReplayRing::attach(data, size, shape);
     std::vector<Field> columns;
-    for (std::size_t i = 0; i < fields.size(); ++i)
-        columns.push_back({std::get<0>(fields[i]), static_cast<std::int64_t>(shape.fields[i].bytes),
-                           1 + static_cast<int>(std::get<1>(fields[i]).size())});
+    for (const auto& [format, row, has_next] : fields) columns.push_back({format, row});
     new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed, shared);
 }
 
@@ -173,7 +172,7 @@ bool take_columns(const PyReplayRing& self, nb::tuple arrays, bool of_next, std:
         if (taken == arrays.size()) return false;
         Column& column = held.emplace_back();
         const Field& field = self.fields[i];
-        if (!column.take(arrays[taken++], field.format.c_str(), field.row_bytes, field.ndim, rows)) return false;
+        if (!column.take(arrays[taken++], field.format.c_str(), field.row, rows)) return false;
         if (rows < 0) rows = column.rows();
         data.back() = column.data();
     }
@@ -212,12 +211,17 @@ std::int64_t add_step(PyReplayRing& self, nb::tuple arrays, nb::tuple next_array
     for (std::size_t i = 0; i < 3; ++i) {
         if (given[i].is_none()) continue;
         Column& column = held.emplace_back();
-        if (!column.take(given[i], "?", 1, 1, n)) return -1;
+        if (!column.take(given[i], "?", {}, n)) return -1;
         flags[i] = reinterpret_cast<const std::uint8_t*>(column.data());
     }
     const nb::gil_scoped_release released;
     const std::lock_guard guard(self.mutex);
-    return self.ring.add(self.stream, {columns.data(), next_columns.data(), flags[0], flags[1], flags[2]});
+    try {
+        return self.ring.add(self.stream, {columns.data(), next_columns.data(), flags[0], flags[1], flags[2]});
+    } catch (...) {
+        self.stream.forget();  // what is added next does not follow what was added last
+        throw;
+    }
 }
 
 template <class T>
@@ -281,9 +285,9 @@ nb::object sample(PyReplayRing& self, std::int64_t count, double beta) {
 std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle values_array, bool are_priorities) {
     self.notice_fork();
     Column tickets, values;
-    if (!tickets.take(tickets_array, "l", 8, 1, -1)) return -1;
+    if (!tickets.take(tickets_array, "l", {}, -1)) return -1;
     const std::int64_t n = tickets.rows();
-    if (!values.take(values_array, "f", 4, 1, n)) return -1;
+    if (!values.take(values_array, "f", {}, n)) return -1;
     const auto* value = reinterpret_cast<const float*>(values.data());
     std::vector<float> priorities;
     if (are_priorities) {
@@ -340,6 +344,14 @@ void bind_replay_ring(nb::module_& m) {
         .def("add", &add, nb::arg("columns"))
         .def("add_step", &add_step, nb::arg("columns"), nb::arg("next_columns"), nb::arg("terminated"),
              nb::arg("truncated").none(), nb::arg("valid").none())
+        .def("forget",
+             [](PyReplayRing& self) {
+                 self.notice_fork();
+                 without_gil([&] {
+                     const std::lock_guard guard(self.mutex);
+                     self.stream.forget();
+                 });
+             })
         .def("adopt", &adopt, nb::arg("batch"), nb::arg("watched"), nb::arg("tickets"), nb::arg("weights"),
              nb::arg("reward").none(), nb::arg("discount").none(), nb::arg("terminated").none(), nb::arg("columns"),
              nb::arg("next_columns"))

@@ -263,6 +263,35 @@ def test_arrays_of_a_batch_are_used_again_only_when_nobody_holds_them():
         np.testing.assert_array_equal(batch["x"], batch.tickets)
 
 
+def test_arrays_of_a_batch_are_changed_but_not_replaced():
+    replay = filled()
+    batch = replay.sample(8)
+    for name in ("weights", "tickets"):
+        with pytest.raises(AttributeError, match=f"batch.{name} is not replaced; keep the other array in a variable"):
+            setattr(batch, name, getattr(batch, name) + 1)
+    batch.weights *= 3
+    assert (batch.weights == 3).all()
+    del batch
+    assert (replay.sample(8).weights == 1).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_axes_in_another_order_are_refused(dtype):
+    replay = PrioritizedReplay(10, {"x": ((2, 3, 4), "float32")})
+    for shape in [(5, 4, 2, 3), (5, 3, 2, 4), (5, 1, 6, 4), (5, 2, 3, 4, 1), (5, 24)]:
+        with pytest.raises(ValueError, match=r"x has shape .*; give \[N, 2, 3, 4\]"):
+            replay.add(x=np.zeros(shape, dtype))
+    assert len(replay) == 0
+    replay.add(x=np.zeros((5, 2, 3, 4), dtype))
+    assert len(replay) == 5
+
+
+def test_a_beta_that_was_set_is_that_of_views_and_children():
+    replay = filled()
+    replay.beta = 0.9
+    assert replay.view().beta == replay.view(num_envs=1).beta == 0.9
+
+
 def test_what_can_be_meant_is_converted():
     replay = PrioritizedReplay(10, {"obs": {"a": ((2,), "float32"), "b": ((), "int64")}}, next_of=())
     replay.add(obs={"a": np.ones((3, 2)), "b": [1, 2, 3]})
@@ -357,7 +386,7 @@ def test_more_at_once_than_there_is_room_for_is_refused():
     [
         ({"capacity": 0}, "capacity is 0; it must be a whole number from 1"),
         ({"capacity": 1.5}, "capacity is 1.5"),
-        ({"capacity": 3}, "capacity is 3, and n_step=1 steps of num_envs=2 and more have to be there"),
+        ({"capacity": 7}, "capacity is 7, and n_step=1 steps of num_envs=2 and more have to be there"),
         ({"num_envs": 0}, "num_envs is 0"),
         ({"n_step": 0}, "n_step is 0"),
         ({"n_step": True}, "n_step is True"),
@@ -380,7 +409,12 @@ def test_more_at_once_than_there_is_room_for_is_refused():
         ({"next_of": ["image"]}, "next_of names 'image'; it may name observations among the fields"),
         ({"next_of": ["reward"]}, "next_of names 'reward'"),
         ({"next_of": ()}, "num_envs is 2 for independent transitions"),
+        ({"next_of": 3}, "next_of is 3; give a sequence of names"),
         ({"fields": {}}, "fields is empty"),
+        ({"fields": ["obs"]}, r"fields is \['obs'\]; give a mapping"),
+        ({"fields": {1: ((), "int8")}}, "1 is given as a name; give a string"),
+        ({"fields": {"a": {"b": ((), "int8")}, "a/b": ((), "int8")}}, r"\['a/b'\] are given twice"),
+        ({"fields": {"obs": ((2.5,), "float32")}}, r"field 'obs' is \(\(2.5,\), 'float32'\); give"),
         ({"fields": {"obs": 3}}, "field 'obs' is 3; give"),
         ({"fields": {"obs": ((2,), "O")}}, "field 'obs' has dtype object"),
         ({"fields": {"obs": ((0,), "int8")}}, "field 'obs' has shape"),
@@ -390,6 +424,10 @@ def test_more_at_once_than_there_is_room_for_is_refused():
         ({"fields": {**FIELDS, "discount": ((), "float32")}}, "a field is called 'discount'"),
         ({"fields": {**FIELDS, "truncated": ((), "int8")}}, "field 'truncated' must be"),
         ({"fields": {**FIELDS, "next_obs": ((2,), "float32")}, "next_of": ["obs"]}, "there is a field 'next_obs', too"),
+        (
+            {"fields": {**FIELDS, "next_obs": ((2,), "float32")}, "n_step": 3},
+            "field 'next_obs' is of one step later, and with n_step=3 .* leave the field out and name 'obs' in next_of",
+        ),
     ],
 )
 def test_what_is_refused_to_begin_with(changes, message):

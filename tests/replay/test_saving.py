@@ -1,8 +1,10 @@
 """Replays in files: copies, and mapped ones."""
 
 import multiprocessing
+import threading
 import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -164,7 +166,6 @@ def _add_forever(replay):
         ({"fields": {**FIELDS, "action": ((), "int32")}}, "fields"),
         ({"fields": {**{("act" if k == "action" else k): v for k, v in FIELDS.items()}}}, "fields"),
         ({"discount": 0.9}, "discount"),
-        ({"weights": "global"}, "weights"),
     ],
 )
 def test_a_copy_of_another_replay_is_refused(tmp_path, changes, difference):
@@ -188,6 +189,45 @@ def test_what_is_no_copy_is_refused(tmp_path):
         make().load(tmp_path / "nothing")
     with pytest.raises(FileNotFoundError):
         make().save(tmp_path / "nowhere" / "copy")
+
+
+def test_a_damaged_copy_is_refused_and_says_what_is_left(tmp_path):
+    replay, random = make(capacity=500), np.random.default_rng(0)
+    add(replay, 0, 230)
+    replay.save(tmp_path / "copy")
+    whole, before = (tmp_path / "copy").read_bytes(), priorities_of(replay)
+    other = make(capacity=500)
+    kept = emptied = 0
+    for i in range(300):
+        damaged = bytearray(whole[: random.integers(1, len(whole))] if i % 3 == 0 else whole)
+        for at in random.integers(len(damaged), size=10 if i % 3 == 1 else 1):
+            damaged[at] ^= random.integers(1, 256)
+        (tmp_path / "damaged").write_bytes(damaged)
+        other.load(tmp_path / "copy")
+        message = ""
+        try:
+            other.load(tmp_path / "damaged")
+        except ValueError as error:
+            message = str(error)
+        assert not message or "damaged is no saved replay" in message or "damaged is of a replay with" in message
+        is_empty = message.endswith("; the replay is empty now")
+        np.testing.assert_array_equal(priorities_of(other), 0 * before if is_empty else before)
+        kept, emptied = kept + (bool(message) and not is_empty), emptied + is_empty
+    assert kept > 100
+    assert emptied > 20
+
+
+def test_a_copy_goes_into_a_replay_that_draws_otherwise(tmp_path):
+    replay = make()
+    add(replay, 0, 30)
+    replay.update_priorities(replay.sample(10), np.linspace(0.1, 3, 10))
+    replay.save(tmp_path / "copy")
+    for changes in ({"weights": "global"}, {"fanout": 4}, {"alpha": 0.5, "beta": 1.0, "stratified": True}):
+        other = make(**changes)
+        other.load(tmp_path / "copy")
+        np.testing.assert_array_equal(priorities_of(other), priorities_of(replay))
+        assert content(other) == content(replay)
+        assert other._ring.verify()
 
 
 def test_a_file_is_opened_again(tmp_path):
@@ -244,14 +284,65 @@ def test_a_flush_is_worth_nothing_after_the_next_change(tmp_path, monkeypatch, c
             PrioritizedReplay.open(path)
 
 
-@pytest.mark.parametrize("name", ["own", "own.new"])
-def test_a_copy_does_not_replace_a_file_that_is_kept_in(tmp_path, name):
-    replay = make(path=tmp_path / name)
+def test_a_copy_does_not_replace_a_file_that_is_kept_in(tmp_path):
+    replay = make(path=tmp_path / "own")
     add(replay, 0, 20)
-    with pytest.raises(ValueError, match=f"{name} is a file that a replay keeps everything in, .*; name another"):
+    with pytest.raises(ValueError, match=r"own is a file that a replay keeps everything in, .*; name another"):
         replay.save(tmp_path / "own")
     add(replay, 20, 20)
-    assert content(PrioritizedReplay.open(tmp_path / name)) == content(replay)
+    assert content(PrioritizedReplay.open(tmp_path / "own")) == content(replay)
+
+
+def test_a_copy_leaves_nothing_beside_it_and_all_that_was_there(tmp_path):
+    replay = make()
+    add(replay, 0, 20)
+    replay.save(tmp_path / "copy.new")
+    (tmp_path / ".copy.part").write_text("of a writer that was killed" * 10_000)
+    replay.save(tmp_path / "copy")
+    with pytest.raises(IsADirectoryError):
+        replay.save(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"copy", "copy.new"}
+    assert (tmp_path / "copy").read_bytes() == (tmp_path / "copy.new").read_bytes()
+
+
+def test_several_threads_save_to_one_path_and_each_copy_is_whole(tmp_path):
+    replays = [make(), make()]
+    for i, replay in enumerate(replays):
+        add(replay, 100 * i, 40)
+    whole = [content(replay) for replay in replays]
+
+    def save(replay):
+        for _ in range(25):
+            replay.save(tmp_path / "copy")
+
+    replays[0].save(tmp_path / "copy")
+    with ThreadPoolExecutor(4) as pool:
+        savers = [pool.submit(save, replay) for replay in (*replays, *replays)]
+        while not all(saver.done() for saver in savers):
+            other = make()
+            other.load(tmp_path / "copy")
+            assert content(other) in whole
+        for saver in savers:
+            saver.result()
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_of_several_who_make_one_file_one_succeeds(tmp_path):
+    for i in range(10):
+        barrier = threading.Barrier(4)
+
+        def create(path=tmp_path / f"{i}", barrier=barrier):
+            barrier.wait()
+            try:
+                return make(path=path)
+            except FileExistsError:
+                return None
+
+        with ThreadPoolExecutor(4) as pool:
+            made = [future.result() for future in [pool.submit(create) for _ in range(4)]]
+        [replay] = [replay for replay in made if replay is not None]
+        add(replay, 0, 10)
+        assert content(PrioritizedReplay.open(tmp_path / f"{i}")) == content(replay)
 
 
 def test_what_is_no_replay_is_not_opened(tmp_path):
@@ -259,8 +350,11 @@ def test_what_is_no_replay_is_not_opened(tmp_path):
     with pytest.raises(ValueError, match="is no replay's file; a copy made by save is read by load"):
         PrioritizedReplay.open(tmp_path / "text")
     (tmp_path / "odd").write_bytes(saving._MAGIC + b'{"capacity": 3}')
-    with pytest.raises(ValueError, match="these are no settings of a replay"):
+    with pytest.raises(ValueError, match=r"odd is damaged \(these are no settings of a replay"):
         PrioritizedReplay.open(tmp_path / "odd")
+    (tmp_path / "odder").write_bytes(saving._MAGIC + b"{")
+    with pytest.raises(ValueError, match=r"odder is damaged \(.*\); load a copy made by save, or start a new one"):
+        PrioritizedReplay.open(tmp_path / "odder")
     replay = make(path=tmp_path / "short")
     del replay
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for the file replay; make it"):

@@ -59,12 +59,12 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case(1, 1, 7, 1, False),
+    Case(1, 1, 5, 1, False),
     Case(1, 3, 40, 1, True),
     Case(3, 4, 61, 1, False),
     Case(3, 2, 50, 3, True),
-    Case(5, 1, 8, 1, True),
-    Case(2, 2, 9, 4, False),  # rows of one view go while another's step waits
+    Case(5, 1, 12, 1, True),
+    Case(2, 2, 12, 4, False),  # rows of one view go while another's step waits
 ]
 
 
@@ -172,6 +172,39 @@ def test_a_truncated_episode_bootstraps_and_a_terminated_one_does_not():
     assert set(batch["discount"][~of_terminated]) == {0.5}
     assert set(batch["next_obs"][~of_terminated]) == {20.0}
     np.testing.assert_array_equal(batch["terminated"], of_terminated)
+
+
+def test_a_step_that_was_refused_is_not_passed_over():
+    replay = PrioritizedReplay(100, {"obs": ((), "int64"), "reward": ((), "float32")}, n_step=2, discount=1.0)
+
+    def add(t, reward=1.0):
+        replay.add(obs=t, reward=reward, terminated=False, next_obs=t + 1)
+
+    for t in range(9):
+        if t == 4:
+            with pytest.raises(ValueError, match="does not fit float32"):
+                add(t, 1e300)
+            with pytest.raises(ValueError, match="was not given"):
+                replay.add(obs=t)
+        else:
+            add(t)
+    batch = replay.sample(500)
+    assert set(batch["obs"].tolist()) == {0, 1, 5, 6}
+    np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 2)
+
+
+@pytest.mark.parametrize("num_envs", [1, 3])
+@pytest.mark.parametrize("n_step", [1, 4])
+def test_the_least_capacity_lets_each_environment_be_drawn(num_envs, n_step):
+    fields = {"obs": ((), "int64"), "reward": ((), "float32")}
+    capacity = 2 * num_envs * (n_step + 1)
+    with pytest.raises(ValueError, match=f"give at least {capacity}"):
+        PrioritizedReplay(capacity - 1, fields, num_envs=num_envs, n_step=n_step)
+    replay = PrioritizedReplay(capacity, fields, num_envs=num_envs, n_step=n_step)
+    which = np.arange(num_envs)
+    for _ in range(3 * n_step):  # one environment's episode goes on, those of the others last a step
+        replay.add(obs=which, reward=np.ones(num_envs), terminated=which > 0, next_obs=which)
+    assert set(replay.sample(500)["obs"].tolist()) == set(which.tolist())
 
 
 def test_without_a_next_observation_a_step_needs_only_its_rewards():

@@ -455,7 +455,13 @@ class ReplayRing:
 
         Returns:
             How many rows that took, or -1.
+
+        Raises:
+            RuntimeError: A lock was not to be had. What is added next does not follow what was added last.
         """
+
+    def forget(self) -> None:
+        """What is added next does not follow what was added last."""
 
     def adopt(
         self,

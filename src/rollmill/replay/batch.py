@@ -16,25 +16,37 @@ __all__ = ["Batch", "new_batch"]
 class Batch(Mapping[str, NDArray[Any]]):
     """B transitions: name -> ``[B, ...]``, and what says which they are and what they weigh.
 
-    The arrays are the caller's as long as the caller holds any of them, the batch, or a view of one of them (such as
-    ``torch.from_numpy`` makes). When nobody does, the replay draws its next batch into them.
-
-    Attributes:
-        tickets: int64 ``[B]``. A ticket stands for one transition, for ever: no later one gets the same.
-        weights: float32 ``[B]``, importance weights (1 in a uniform replay).
+    The arrays are the caller's, to change as well, as long as the caller holds any of them, the batch, or a view of one
+    of them (such as ``torch.from_numpy`` makes). When nobody does, the replay draws a later batch of this size into
+    them; it keeps up to 16 batches' for that.
     """
 
-    __slots__ = ("__weakref__", "_arrays", "tickets", "weights")
-
-    tickets: NDArray[np.int64]
-    weights: NDArray[np.float32]
+    __slots__ = ("__weakref__", "_arrays", "_tickets", "_weights")
 
     def __init__(
         self, tickets: NDArray[np.int64], weights: NDArray[np.float32], arrays: dict[str, NDArray[Any]]
     ) -> None:
-        self.tickets = tickets
-        self.weights = weights
+        self._tickets = tickets
+        self._weights = weights
         self._arrays = arrays
+
+    @property
+    def tickets(self) -> NDArray[np.int64]:
+        """int64 ``[B]``. A ticket stands for one transition, for ever: no later one gets the same."""
+        return self._tickets
+
+    @tickets.setter
+    def tickets(self, value: NDArray[np.int64]) -> None:
+        _check_same("tickets", self._tickets, value)
+
+    @property
+    def weights(self) -> NDArray[np.float32]:
+        """float32 ``[B]``, importance weights (1 in a uniform replay)."""
+        return self._weights
+
+    @weights.setter
+    def weights(self, value: NDArray[np.float32]) -> None:
+        _check_same("weights", self._weights, value)
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         try:
@@ -51,7 +63,13 @@ class Batch(Mapping[str, NDArray[Any]]):
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}={list(array.shape)} {array.dtype}" for name, array in self._arrays.items())
-        return f"Batch({len(self.tickets)} transitions: {arrays})"
+        return f"Batch({len(self._tickets)} transitions: {arrays})"
+
+
+def _check_same(name: str, own: object, value: object) -> None:
+    """``batch.weights *= 2`` assigns what is there already; another array would stay for later batches."""
+    if value is not own:
+        raise AttributeError(f"batch.{name} is not replaced; keep the other array in a variable, or change this one")
 
 
 def new_batch(size: int, settings: Settings) -> tuple[Any, ...]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from operator import index
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
@@ -40,10 +41,12 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Name -> value, of nested mappings the innermost, with names joined by slashes."""
     flat: dict[str, Any] = {}
     for name, value in tree.items():
-        if isinstance(value, Mapping):
-            flat |= flattened(value, f"{prefix}{name}/")
-        else:
-            flat[prefix + name] = value
+        if not isinstance(name, str):
+            raise ValueError(f"{name!r} is given as a name; give a string")
+        parts = flattened(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {prefix + name: value}
+        if twice := flat.keys() & parts:
+            raise ValueError(f"{sorted(twice)} are given twice, nested and by their whole names; give them once")
+        flat |= parts
     return flat
 
 
@@ -53,11 +56,13 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
     Raises:
         ValueError: There are none, or one has no shape or no dtype of numbers.
     """
+    if not isinstance(specs, Mapping):
+        raise ValueError(f"fields is {specs!r}; give a mapping, such as {{'obs': ((8,), 'float32')}}")
     fields = []
     for name, spec in flattened(specs).items():
         try:
             shape, dtype = spec
-            axes = (shape,) if isinstance(shape, int) else tuple(int(axis) for axis in shape)
+            axes = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
             kind = np.dtype(dtype)
         except (TypeError, ValueError) as error:
             raise ValueError(
@@ -86,7 +91,7 @@ def observations_of(specs: Mapping[str, Any]) -> list[str]:
 
 def spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
     """The names, with all that is nested in one instead of it."""
-    if isinstance(next_of, str):
+    if isinstance(next_of, str) or not isinstance(next_of, Iterable):
         raise ValueError(f"next_of is {next_of!r}; give a sequence of names, such as ({next_of!r},)")
     names = [[field for field in specs if field == name or field.startswith(f"{name}/")] or [name] for name in next_of]
     return [field for fields in names for field in fields]

@@ -188,7 +188,10 @@ class PrioritizedReplay:
                 "a replay is sent only as an argument of multiprocessing.Process, to a child that is being started; "
                 "save writes a copy"
             )
-        return _attached, (type(self), self._arena, self._settings)
+        return _attached, (type(self), self._arena, self._current_settings())
+
+    def _current_settings(self) -> Settings:
+        return replace(self._settings, beta=self.beta)
 
     def __copy__(self) -> NoReturn:
         raise ValueError("a replay is not copied; view gives another object for the same memory, save writes a copy")
@@ -211,6 +214,8 @@ class PrioritizedReplay:
     def view(self, *, num_envs: int | None = None) -> Self:
         """The same replay for another thread, with environments of its own.
 
+        All views share the capacity: one with long episodes keeps fewer steps of its own, the more others add.
+
         Args:
             num_envs: How many; by default as many as here.
 
@@ -218,7 +223,9 @@ class PrioritizedReplay:
             ValueError: There is no place for so many.
         """
         self._ring.check_process()
-        settings = self._settings if num_envs is None else replace(self._settings, num_envs=num_envs)
+        settings = self._current_settings()
+        if num_envs is not None:
+            settings = replace(settings, num_envs=num_envs)
         return cast("Self", _attached(type(self), self._arena, settings))
 
     def add(self, **arrays: ArrayLike | Mapping[str, Any]) -> None:
@@ -240,7 +247,8 @@ class PrioritizedReplay:
 
         Raises:
             ValueError: An array is missing or not known, or has another shape, or its dtype is not converted. Nothing
-                was added.
+                was added, and steps that are added next do not follow those that were added last.
+            RuntimeError: Likewise: a lock was not to be had within a minute, because its holder was stopped.
         """
         ring = self._ring
         try:
@@ -263,7 +271,11 @@ class PrioritizedReplay:
         self._add_converted(arrays)
 
     def _add_converted(self, arrays: Mapping[str, Any]) -> None:
-        converted = self._arguments.converted(arrays)
+        try:
+            converted = self._arguments.converted(arrays)
+        except ValueError:
+            self._ring.forget()
+            raise
         added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
         assert added >= 0
 
@@ -352,7 +364,8 @@ class PrioritizedReplay:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes all transitions and priorities to a file, while others go on with the replay.
 
-        The file is whole or not there. What is added meanwhile is not in it; what makes place for that is not, either.
+        The file is whole or not there; it is written beside, as ``.NAME.part``. What is added meanwhile is not in it;
+        what makes place for that is not, either.
 
         Raises:
             OSError: It cannot be written.
@@ -369,7 +382,8 @@ class PrioritizedReplay:
 
         Raises:
             OSError: There is no such file.
-            ValueError: It is no saved replay, or one of other fields, capacity, n_step, discount or weights.
+            ValueError: It is no saved replay, or one of other fields, capacity, n_step or discount. The replay is as it
+                was, or empty (the message says so) if the damage was found among the transitions themselves.
         """
         load(Path(path), self._settings, self._arena, self._ring)
 

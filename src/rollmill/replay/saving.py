@@ -13,9 +13,13 @@ from __future__ import annotations
 import fcntl
 import io
 import os
+import struct
 import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +35,10 @@ __all__ = ["create_file", "flush", "layout_of", "load", "open_file", "save", "wr
 _SETTINGS_BYTES = 65_536
 _MAGIC = b"rollmill replay 1\n"
 _CHUNK_BYTES = 1 << 24
+_LARGEST = 2.0**64  # priority
+
+# What zipfile, zlib and NumPy raise of damaged files.
+_DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OSError, RuntimeError, ValueError)
 
 
 def layout_of(settings: Settings) -> ArenaLayout:
@@ -62,13 +70,14 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
         FileNotFoundError: There is no folder for it.
         rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
     """
-    if path.exists():
-        raise FileExistsError(
-            f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
-        )
     if not path.parent.is_dir():
         raise FileNotFoundError(f"there is no folder {path.parent} for the file {path.name}; make it, or name another")
-    arena = Arena.create_file(layout, path)
+    try:
+        arena = Arena.create_file(layout, path)
+    except FileExistsError:
+        raise FileExistsError(
+            f"there is a file {path}; open it with PrioritizedReplay.open, delete it, or name another"
+        ) from None
     _write_boot(arena)
     return arena
 
@@ -84,7 +93,10 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
         raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # one of those who open it is the first in this boot
-        settings = Settings.from_json(file.read(_SETTINGS_BYTES)[len(_MAGIC) :].rstrip(b"\0").decode())
+        try:
+            settings = Settings.from_json(file.read(_SETTINGS_BYTES)[len(_MAGIC) :].rstrip(b"\0").decode())
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}); load a copy made by save, or start a new one") from error
         arena = Arena.open_file(layout_of(settings), path)
         if arena["boot"].tobytes().rstrip(b"\0") != boot_id().encode():
             ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, shared=True, create=False)
@@ -132,30 +144,57 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
         OSError: It cannot be written.
         ValueError: There is a file that a replay keeps everything in.
     """
-    aside = path.with_name(path.name + ".new")
-    for taken in (path, aside):
-        if taken.is_file() and _begins_with_magic(taken):
-            raise ValueError(
-                f"{taken} is a file that a replay keeps everything in, which a copy would destroy; name another"
-            )
+    if path.is_file() and _begins_with_magic(path):
+        raise ValueError(
+            f"{path} is a file that a replay keeps everything in, which a copy would destroy; name another"
+        )
     capacity = settings.capacity
     priorities = np.empty(capacity, np.float32)
     given_before, given, maximum = ring.priorities(priorities)
     rows = _records(arena, ring, capacity)[: min(given, capacity)]
+    with _written_aside(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
+        _write(archive, "records", rows)
+        gone = min(ring.given - given_before, capacity)
+        priorities[np.arange(given_before, given_before + gone) % capacity] = 0
+        _write(archive, "priorities", priorities)
+        _write(archive, "given", np.array(given))
+        _write(archive, "maximum", np.array(maximum))
+
+
+@contextmanager
+def _written_aside(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to that takes the place of another when it is whole.
+
+    It has one name, so that killed writers leave no more than one behind, and a lock, so that several writers wait for
+    each other.
+    """
+    aside = path.with_name(f".{path.name}.part")
+    while True:
+        file = os.fdopen(os.open(aside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+b")
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if _is_named(file, aside):
+            break
+        file.close()  # another writer's, and whole by now
     try:
-        with zipfile.ZipFile(aside, "w", zipfile.ZIP_STORED) as archive:
-            _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
-            _write(archive, "records", rows)
-            gone = min(ring.given - given_before, capacity)
-            priorities[np.arange(given_before, given_before + gone) % capacity] = 0
-            _write(archive, "priorities", priorities)
-            _write(archive, "given", np.array(given))
-            _write(archive, "maximum", np.array(maximum))
-        with aside.open("rb") as file:
-            os.fsync(file.fileno())
+        file.truncate(0)
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
         aside.replace(path)
-    finally:
+    except BaseException:
         aside.unlink(missing_ok=True)
+        raise
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)  # before children that were forked meanwhile close theirs
+        file.close()
+
+
+def _is_named(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _write(archive: zipfile.ZipFile, name: str, array: NDArray[Any]) -> None:
@@ -173,37 +212,70 @@ def load(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
 
     Raises:
         OSError: There is no such file.
-        ValueError: It is no copy, or of a replay that differs in what the data depend on.
+        ValueError: It is no copy, or of a replay that differs in what the data depend on. The replay is as it was, or
+            empty if it is the rows that are damaged.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
+    is_empty = False
+    with path.open("rb") as file:
+        try:
+            archive = zipfile.ZipFile(file)
             found = Settings.from_json(_read(archive, "settings").tobytes().decode())
-            if difference := settings.describe_difference(found):
-                raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
-            priorities = _read(archive, "priorities")
-            given, maximum = int(_read(archive, "given")), float(_read(archive, "maximum"))
-            if settings.uniform:
-                # As likely as each other, whatever they were where they were saved.
-                priorities, maximum = (priorities > 0).astype(np.float32), 1.0
-            rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
-            # Nothing is drawn of what is half read, should reading fail.
-            ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)
-            _read(archive, "records", rows)
-            ring.restore(given, priorities, maximum)
-    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is no saved replay ({error})") from error
+            if not (difference := settings.describe_difference(found)):
+                given, priorities, maximum = _counts(archive, settings)
+                rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
+                with _opened(archive, "records", rows.shape, rows.dtype) as records:
+                    # Nothing is drawn of what is half read, should reading fail.
+                    ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)
+                    is_empty = True
+                    _read_into(rows, records)
+                ring.restore(given, priorities, maximum)
+        except _DAMAGES as error:
+            what = f"{path} is no saved replay ({str(error) or 'it ends too early'})"
+            raise ValueError(f"{what}; the replay is empty now" if is_empty else what) from error
+    if difference:
+        raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
 
 
-def _read(archive: zipfile.ZipFile, name: str, into: NDArray[np.uint8] | None = None) -> NDArray[Any]:
+def _counts(archive: zipfile.ZipFile, settings: Settings) -> tuple[int, NDArray[np.float32], float]:
+    """Rows ever given out, priorities, and the highest so far."""
+    given, maximum, priorities = (_read(archive, name) for name in ("given", "maximum", "priorities"))
+    is_count = given.shape == () and given.dtype == np.int64 and given >= 0
+    is_priority = priorities.shape == (settings.capacity,) and priorities.dtype == np.float32
+    is_maximum = maximum.shape == () and maximum.dtype == np.float64 and 0 < maximum <= _LARGEST
+    if not (is_count and is_maximum and is_priority and ((priorities >= 0) & (priorities <= _LARGEST)).all()):
+        raise ValueError("its priorities are damaged")
+    if settings.uniform:
+        # As likely as each other, whatever they were where they were saved.
+        return int(given), (priorities > 0).astype(np.float32), 1.0
+    return int(given), priorities, float(maximum)
+
+
+@contextmanager
+def _opened(archive: zipfile.ZipFile, name: str, *expected: object) -> Iterator[IO[bytes]]:
+    """What follows an array's header; the header says the expected shape and dtype."""
     with archive.open(f"{name}.npy") as file:
-        np.lib.format.read_magic(file)
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-        if into is None:
-            return np.frombuffer(file.read(), dtype).reshape(shape)
-        if shape != into.shape or dtype != into.dtype:
-            raise ValueError(f"{name} is {dtype} {shape} and must be {into.dtype} {into.shape}")
-        flat = into.reshape(-1)
-        for start in range(0, len(flat), _CHUNK_BYTES):
-            chunk = file.read(min(_CHUNK_BYTES, len(flat) - start))
-            flat[start : start + len(chunk)] = np.frombuffer(chunk, np.uint8)
-        return into
+        if (found := _header(file)) != expected:
+            raise ValueError(f"{name} is {found[1]} {found[0]} and must be {expected[1]} {expected[0]}")
+        yield file
+
+
+def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    np.lib.format.read_magic(file)
+    shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return shape, dtype
+
+
+def _read(archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with archive.open(f"{name}.npy") as file:
+        shape, dtype = _header(file)
+        return np.frombuffer(file.read(), dtype).reshape(shape)
+
+
+def _read_into(rows: NDArray[np.uint8], file: IO[bytes]) -> None:
+    flat = rows.reshape(-1)
+    for start in range(0, len(flat), _CHUNK_BYTES):
+        part = flat[start : start + _CHUNK_BYTES]
+        chunk = file.read(len(part))
+        if len(chunk) < len(part):
+            raise EOFError
+        part[:] = np.frombuffer(chunk, np.uint8)

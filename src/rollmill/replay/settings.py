@@ -23,6 +23,9 @@ _FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_N_STEP = 1024
 _NUMBERS = (int, float, np.integer, np.floating)
 
+# Parts of the geometry that only the tree has, which is made anew where a copy is read.
+_OF_THE_TREE = ("fanout", "minimum")
+
 
 class Geometry(TypedDict):
     """What the bytes of a replay depend on: arguments of :class:`rollmill.native.ReplayRing`."""
@@ -119,10 +122,17 @@ class Settings:
             raise ValueError(
                 "a field is called 'discount', which batches of steps have of their own; name it otherwise"
             )
+        for name in names:
+            if self.n_step > 1 and (of := name.removeprefix("next_")) != name and of in names:
+                raise ValueError(
+                    f"field {name!r} is of one step later, and with n_step={self.n_step} batches need {of!r} of "
+                    f"{self.n_step} steps later: leave the field out and name {of!r} in next_of, or give n_step=1"
+                )
         for field in all_fields:
             if field.name in FLAGS and (field.shape != () or field.dtype.kind != "b"):
                 raise ValueError(f"field {field.name!r} must be ((), 'bool'), or left out: every step says it anyway")
-        least = self.num_envs * (self.n_step + 2)
+        # Each may take two rows: its own and its episode's last observation.
+        least = 2 * self.num_envs * (self.n_step + 1)
         if self.capacity < least:
             raise ValueError(
                 f"capacity is {self.capacity}, and n_step={self.n_step} steps of num_envs={self.num_envs} and more "
@@ -194,11 +204,11 @@ class Settings:
             raise ValueError(f"these are no settings of a replay ({error})") from error
 
     def describe_difference(self, other: Settings) -> str:
-        """In which settings that the data depend on two replays differ; empty for none."""
+        """In which settings that a copy depends on two replays differ; empty for none."""
         # The names are the dictionaries' own keys, which mypy does not follow through a loop.
         mine, others = self.geometry(), other.geometry()
         names = [name for name in mine if mine[name] != others[name]]  # type: ignore[literal-required]
-        names = ["weights" if name == "minimum" else name for name in names]
+        names = [name for name in names if name not in _OF_THE_TREE]
         mine_fields, other_fields = self.fields, other.fields
         if [field.name for field in mine_fields] != [field.name for field in other_fields] and "fields" not in names:
             names.append("fields")

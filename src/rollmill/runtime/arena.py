@@ -173,13 +173,13 @@ class Arena(Mapping[str, NDArray[Any]]):
 
     @classmethod
     def create_file(cls, layout: ArenaLayout, path: Path, *, poison: bool = False) -> Arena:
-        """Makes a new arena in a file, which replaces what was there.
+        """Makes a new arena in a new file.
 
         Raises:
+            FileExistsError: There is one.
             NotEnoughDisk: The disk has no room for all of it. Taken at once: too late would be a SIGBUS.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, layout.nbytes)

@@ -66,7 +66,9 @@ def open_replay(
         else:
             _write(folder / _RECORD, layout, rules)
             return OpenedReplay(arena, True, "")
-    arena = Arena.create_file(layout, folder / f"{_NEW}{_SLOTS}", poison=poison)
+    new = folder / f"{_NEW}{_SLOTS}"
+    new.unlink(missing_ok=True)
+    arena = Arena.create_file(layout, new, poison=poison)
     _write(folder / f"{_NEW}{_RECORD}", layout, rules)
     return OpenedReplay(arena, False, note)
 
