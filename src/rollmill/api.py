@@ -384,7 +384,7 @@ def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
         of = saved.off_policy, config.off_policy
         changed += [
             f"off_policy.{name}"
-            for name in ("algorithm", "dueling", "num_critics")
+            for name in ("algorithm", "dueling", "num_critics", "value_rescaling")
             if getattr(of[0], name) != getattr(of[1], name)
         ]
         if (of[0].temperature == "auto") != (of[1].temperature == "auto"):

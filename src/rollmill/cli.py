@@ -184,6 +184,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
 def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
     """The settings with which ``train --tune`` trains."""
     from rollmill import api
+    from rollmill.tuning.settings import under
     from rollmill.tuning.tune import tune
 
     if arguments.resume:
@@ -198,6 +199,8 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
         raise OptionError("--tune needs to know what is trained: name a preset")
     if arguments.run_dir is not None:
         api.refuse_a_run_in(arguments.run_dir)  # Now, not after a minute of tuning.
+    # What is no setting would be taken for one of tune's own arguments.
+    overrides = under({}, overrides)
     tuning = tune(
         arguments.preset, algo=arguments.algo, protocol=arguments.protocol, say=_say_aside(arguments.quiet), **overrides
     )

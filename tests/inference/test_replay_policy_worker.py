@@ -75,6 +75,7 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
         config=InferenceConfig(device="cpu"),
         seed=0,
         total_steps=1000,
+        world_size=2,
         first_row=0,
         num_rows=GROUPS * ROWS,
     )
@@ -118,6 +119,23 @@ def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
                 num_stored += 1
             at[group] += 1
     assert num_stored == 2 * 2 * STEPS // STRIDE
+
+
+def test_schedules_count_the_steps_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, _, worker = make_worker()
+    seen = []
+    act = worker._acting.model.act_with_state
+
+    def watch(*args: Any) -> Any:
+        seen.append(args[-1])
+        return act(*args)
+
+    monkeypatch.setattr(worker._acting.model, "act_with_state", watch)
+    monkeypatch.setattr(store.limiter.__class__, "inserted", property(lambda _: 21))
+    store.group_slot[1], store.group_step[1] = 2, 0
+    store.group_generation[1] = store.generation[2]
+    worker._answer(np.array([1]))
+    assert (seen[0].agent_steps, seen[0].total_steps) == (42, 1000)
 
 
 @pytest.mark.parametrize(

@@ -241,3 +241,20 @@ def test_a_state_of_other_objectives_is_refused() -> None:
     sac, td3 = updater_of("sac")[0], updater_of("td3")[0]
     with pytest.raises(ValueError, match="the checkpoint has optimisers of critic, actor, temperature, this algorithm"):
         td3.load_state_dict(sac.state_dict())
+
+
+def test_priorities_need_temporal_differences_of_some_objective() -> None:
+    updater, algorithm = updater_of("td3")
+    updater.require_td_errors()  # nothing is known yet
+    batch, _ = aims()
+    updater.step(batch)
+    updater.require_td_errors()
+    plain = OffPolicyUpdater(algorithm, LearnerConfig())
+    plain._objectives = [
+        o._replace(loss=lambda *a, loss=o.loss: loss(*a)._replace(td_error=None)) for o in plain.objectives
+    ]
+    plain.step(batch)
+    plain.require_td_errors()  # the actor's turn has not come
+    plain.step(batch)
+    with pytest.raises(ValueError, match=r"no loss of TD3 gives td_error, .* choose replay.priorities=uniform"):
+        plain.require_td_errors()

@@ -5,8 +5,9 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
-from rollmill.algorithms.base import TransitionBatch
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
@@ -70,6 +71,69 @@ def test_a_gradient_through_shared_memory_gives_the_same_step(name, observation,
         torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=label)
 
 
+class FourAxes(OffPolicyAlgorithm):
+    """Parameters of four axes, of which channels_last is not the usual layout for all."""
+
+    def __init__(self):
+        super().__init__(PICTURE, CHOICE, ModelConfig(), OffPolicyConfig())
+        self.acting = nn.ModuleDict({"down": nn.Conv2d(2, 3, 3), "up": nn.ConvTranspose2d(3, 2, 4)})
+        self.acting.register_parameter("raw", nn.Parameter(torch.randn(2, 3, 5, 7)))
+
+    def act(self, observation, action_mask, explore):
+        raise NotImplementedError
+
+    def objectives(self):
+        return [Objective("all", list(self.parameters()), self._loss, None)]
+
+    def target_pairs(self):
+        return []
+
+    def _loss(self, batch, generator):
+        picture = self.acting["up"](self.acting["down"](batch))
+        weights = torch.arange(self.acting.raw.numel()).view(self.acting.raw.shape)
+        return Loss((picture**2).mean() + (weights * self.acting.raw).sum(), None, {})
+
+
+def attached(server, learner):
+    """As in a run: the learner's networks are views of the ring."""
+    sizes, layout = shared_sizes(server), ArenaLayout()
+    for policy, nbytes in sizes.rings.items():
+        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
+    arena = Arena.create(layout)
+    for policy in sizes.rings:
+        weights.WeightStore(arena, policy=policy, create=True)
+    return NetworkRing(arena, server, is_server=True), NetworkRing(arena, learner, is_server=False)
+
+
+@pytest.mark.parametrize("channels_last", [True, False])
+@pytest.mark.parametrize("kind", ["dqn", "own"])
+def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last):
+    torch.manual_seed(0)
+    one = make("dqn", PICTURE, CHOICE) if kind == "dqn" else FourAxes()
+    batch = batch_of(PICTURE, CHOICE) if kind == "dqn" else torch.randn(4, 2, 8, 8)
+    server, learner = copy.deepcopy(one), copy.deepcopy(one)
+    config = LearnerConfig(max_grad_norm=0.5)
+    alone, serving, learning = (
+        OffPolicyUpdater(algorithm, config, channels_last=channels_last) for algorithm in (one, server, learner)
+    )
+    publishing, reading = attached(server, learner)
+    values = np.full(shared_sizes(server).gradient, np.nan, np.float32)
+    sent, received = FlatGradients(learning, values), FlatGradients(serving, values)
+    for version in range(3):
+        publishing.publish(version, targets=True)
+        reading.read()
+        alone.step(batch)
+        learning.differentiate(0, batch)
+        sent.put(0)
+        received.take(0)
+        expected = [p.grad.clone() for p in learning.objectives[0].parameters]
+        for parameter, gradient in zip(serving.objectives[0].parameters, expected, strict=True):
+            torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=0)
+        serving.apply([0], {})
+        for parameter, single in zip(server.parameters(), one.parameters(), strict=True):
+            torch.testing.assert_close(parameter, single, rtol=1e-5, atol=1e-6)
+
+
 class Ranks:
     """One of two ranks, whose other one has left its gradients already."""
 
@@ -113,14 +177,7 @@ def test_two_ranks_are_one_learner_with_the_whole_batch(name, observation, actio
 def test_a_learner_reads_all_networks(name, observation, action):
     server, learner = make(name, observation, action), make(name, observation, action, seed=5)
     updater, _ = updater_of(server), updater_of(learner)
-    sizes = shared_sizes(server)
-    layout = ArenaLayout()
-    for policy, nbytes in sizes.rings.items():
-        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
-    arena = Arena.create(layout)
-    for policy in sizes.rings:
-        weights.WeightStore(arena, policy=policy, create=True)
-    publishing, reading = NetworkRing(arena, server, is_server=True), NetworkRing(arena, learner, is_server=False)
+    publishing, reading = attached(server, learner)
     for version in range(3):
         publishing.publish(version, targets=True)
         assert reading.newest == version
@@ -162,9 +219,13 @@ def test_turns_and_submissions():
 
 
 def test_names_of_statistics():
-    exchange = exchange_of(1)
-    assert exchange.statistic_names() == []
-    exchange.name_statistics(["a", "loss/b"])
-    assert exchange.statistic_names() == ["a", "loss/b"]
+    exchange = exchange_of(2)
+    assert exchange.statistic_names(0) == []
+    exchange.name_statistics(0, ["a", "loss/b", "c"])
+    exchange.name_statistics(1, ["d"])
+    assert exchange.statistic_names(0) == ["a", "loss/b", "c"]
+    exchange.name_statistics(0, ["a", "c"])
+    assert exchange.statistic_names(0) == ["a", "c"]
+    assert exchange.statistic_names(1) == ["d"]
     with pytest.raises(ValueError, match="32 at most"):
-        exchange.name_statistics([str(i) for i in range(33)])
+        exchange.name_statistics(1, [str(i) for i in range(33)])

@@ -13,11 +13,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import rollmill
 from rollmill.config import ConfigError
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.arena import NotEnoughDisk
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 slow = pytest.mark.slow
@@ -231,6 +233,16 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
     else:
         assert "the replay was in memory and is gone" in log
         assert last["updates"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
+
+
+def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(tmp_path: Path) -> None:
+    run, _ = train("gym/Pendulum-v1", tmp_path / "run", algo="sac", total_steps=300)
+    checkpoints = CheckpointStore(run.dir / "checkpoints", CheckpointConfig())
+    state = checkpoints.load_latest().state
+    state["random"] |= {"device": "cuda", "generator": torch.zeros(16, dtype=torch.uint8)}
+    checkpoints.save(state, run.agent_steps)
+    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=700)
+    assert run.ended_by == "total_steps"
 
 
 @pytest.mark.parametrize("changes", [{"replay.n_step": 5}, RECURRENT], ids=["transitions", "sequences"])

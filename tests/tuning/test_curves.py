@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,11 +81,15 @@ def test_curves_come_back_from_json(tmp_path: Path) -> None:
     path.write_text(json.dumps(curves.to_json()))
     assert Curves.read(path) == curves
     assert Curves.read(path, cores=56).cores == 56
+    curves = replace(curves, policy_workers=(1, 2), num_envs=64, envs_per_group=8)
+    path.write_text(json.dumps(curves.to_json()))
+    assert Curves.read(path) == curves
 
 
+GOOD_ACTORS: dict[str, Any] = {"cores": [1, 4], "agent_steps_per_second": [10, 35]}
 GOOD: dict[str, Any] = {
     "cores": 8,
-    "actors": {"cores": [1, 4], "agent_steps_per_second": [10, 35]},
+    "actors": GOOD_ACTORS,
     "learners": {"cores": [1], "sgd_steps_per_second": [3]},
 }
 
@@ -109,6 +114,12 @@ GOOD: dict[str, Any] = {
         ({"learners": {"cores": [1], "sgd_steps_per_second": [1e308]}}, "hold 1e+308: give numbers from"),
         ({"learners": {"cores": [1], "sgd_steps_per_second": [10**400]}}, "hold an integer of 401 digits"),
         ({"cores": 10**30}, "a whole number from 1 to 65536"),
+        ({"actors": {**GOOD_ACTORS, "policy_workers": 1}}, "actors.policy_workers must be a list of numbers, not 1"),
+        ({"actors": {**GOOD_ACTORS, "policy_workers": [1]}}, "has 1 numbers, and there are 2 points"),
+        ({"actors": {**GOOD_ACTORS, "policy_workers": [1, 0.5]}}, "actors.policy_workers has 0.5"),
+        ({"actors": {**GOOD_ACTORS, "num_envs": "many"}}, "actors.num_envs has 'many'"),
+        ({"actors": {**GOOD_ACTORS, "num_envs": 7, "envs_per_group": 2}}, "num_envs=7 is no multiple"),
+        ({"actors": {**GOOD_ACTORS, "workers": [1, 2]}}, "actors must be an object with the lists"),
     ],
 )
 def test_bad_curves_are_refused(change: dict[str, Any], message: str) -> None:
@@ -123,6 +134,9 @@ def test_bad_files_and_numbers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "torn.json").write_text("{")
     with pytest.raises(CurveError, match="not valid JSON"):
         Curves.read(tmp_path / "torn.json")
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(CurveError, match="not valid JSON"):
+        Curves.read(tmp_path / "deep.json")
     with pytest.raises(CurveError, match="must be a JSON object, not list"):
         Curves.from_json([])
     with pytest.raises(CurveError, match=r"rates of a curve fall from 2 to 1.*Curve\.through"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,10 @@ from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Curve, CurveError, Curves
+from rollmill.tuning.model import StageCosts
 from rollmill.tuning.profile import workload_of
+from rollmill.tuning.report import curves_of
+from rollmill.tuning.search import search
 from rollmill.tuning.settings import (
     LEARNER_COUNTS,
     SettingsFileError,
@@ -31,6 +35,7 @@ from rollmill.tuning.settings import (
     space_of,
     under,
 )
+from rollmill.tuning.simulate import simulate
 from rollmill.tuning.tune import tune
 
 CURVES = Curves(
@@ -265,8 +270,98 @@ def test_an_algorithm_of_ones_own_gets_one_learner_by_curves() -> None:
 def test_cores_go_over_those_of_the_curves() -> None:
     assert tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=4).curves.cores == 4
     for cores in (0, 2.5, "8", True):
-        with pytest.raises(CurveError, match="give a whole number of at least 1"):
+        with pytest.raises(CurveError, match="give the machine's cores, a whole number from 1 to 65536"):
             tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=cores)  # type: ignore[arg-type]  # refused
+
+
+def _costs(stage: str) -> StageCosts:
+    """With one stage that limits."""
+    return StageCosts(
+        env_group_s=80e-6,
+        env_row_s=2e-3 if stage == "environment" else 1e-4,
+        inference_batch_s=4e-4 if stage == "inference" else 2e-4,
+        inference_group_s=40e-6,
+        inference_row_s=3e-4 if stage == "inference" else 2e-5,
+        sgd_step_s=0.128 if stage == "learner" else 0.0128,
+        learner_speedup=Curve((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (1.0, 1.9, 3.6, 6.5, 11.0, 16.0)),
+    )
+
+
+@pytest.mark.parametrize("cores", [16, 56])
+@pytest.mark.parametrize("stage", ["environment", "inference", "learner"])
+@pytest.mark.parametrize("algo", [None, "dqn"])
+def test_curves_that_tune_has_written_give_an_allocation_that_is_as_fast_as_they_say(
+    algo: str | None, stage: str, cores: int
+) -> None:
+    config = make_config("gym/CartPole-v1", algo=algo).resolved()
+    workload = workload_of(config, None)
+    costs = _costs(stage)
+    if config.in_replay:
+        costs = replace(costs, sgd_step_s=workload.update_interval * {"learner": 5e-5}.get(stage, 1e-5))
+    best = search(costs, workload, space_of(config, workload, {}, cores))
+    curves = curves_of(costs, workload, best.allocation, cores)
+    tuning = tune("gym/CartPole-v1", algo=algo, curves=Curves.from_json(curves.to_json()))
+    assert simulate(costs, workload, tuning.allocation, cores) >= 0.93 * tuning.steps_per_second
+    assert tuning.steps_per_second >= 0.85 * best.steps_per_second
+    assert tuning.allocation.num_envs == best.allocation.num_envs
+
+
+def test_curves_of_unknown_division_say_so() -> None:
+    assert "the curves do not say how many of the actors' cores" in tune("gym/CartPole-v1", curves=CURVES).describe()
+    divided = replace(CURVES, policy_workers=tuple(max(1, x // 4) for x in range(1, 17)))
+    tuning = tune("gym/CartPole-v1", curves=divided)
+    assert "do not say" not in tuning.describe()
+    assert tuning.allocation.policy_workers == pytest.approx(tuning.allocation.rollout_workers / 3, abs=1)
+    # What the user has set stays.
+    assert tune("gym/CartPole-v1", curves=divided, **{"inference.num_workers": 2}).allocation.policy_workers == 2
+
+
+def test_of_allocations_that_are_as_fast_by_the_curves_the_preset_stays() -> None:
+    flat = Curve((1.0, 3.0, 128.0), (50_000.0, 99_500.0, 100_000.0))
+    tuning = tune("gym/CartPole-v1", curves=Curves(cores=128, actors=flat, learners=_line(8, 1e6)))
+    assert tuning.allocation.num_envs == tuning.preset.num_envs
+
+
+@pytest.mark.parametrize(
+    ("algo", "given"),
+    [
+        ("dqn", {"inference.num_workers": 3}),
+        ("dqn", {"rollout.num_workers": 5, "inference.num_workers": 3}),
+        (None, {"rollout.num_workers": 3}),
+        (None, {"rollout.num_workers": 100}),
+        (None, {"inference.num_workers": 65}),
+        (None, {"rollout.num_workers": 5, "rollout.groups_per_worker": 3}),
+    ],
+)
+def test_workers_that_are_given_get_groups(algo: str | None, given: dict[str, Any]) -> None:
+    tuning = tune("gym/CartPole-v1", algo=algo, curves=replace(CURVES, cores=128), **given)
+    config = make_config("gym/CartPole-v1", tuning.settings, algo=algo).resolved()
+    assert allocation_of(config) == tuning.allocation
+    for key, value in given.items():
+        assert tuning.settings[key] == value
+
+
+@pytest.mark.parametrize("lag", [1000, 40])
+def test_samples_that_would_be_too_old_to_be_learned_from_are_not_collected(lag: int) -> None:
+    given = {"learner.max_policy_lag": lag}
+    config = make_config("gym/CartPole-v1", given).resolved()
+    workload = workload_of(config, None)
+    space = space_of(config, workload, given, 65_536)
+    sgd_steps_a_slot = space.most_envs * config.rollout_length / workload.update_interval
+    assert sgd_steps_a_slot <= lag / 2 or space.most_envs == config.num_envs
+
+
+def test_train_takes_no_arguments_of_tune_for_settings(capsys: pytest.CaptureFixture[str]) -> None:
+    for argument in ("--seconds", "--say", "--curves", "--output", "--cores"):
+        assert main(["train", "gym/CartPole-v1", "--tune", argument, "5"]) == 2
+        assert f"unknown setting '{argument[2:]}'" in capsys.readouterr().err
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
+        with pytest.raises(SettingsFileError, match="nothing can be written to"):
+            tune("gym/CartPole-v1", output=directory)
 
 
 def test_both_sides_of_the_equation_are_shown() -> None:

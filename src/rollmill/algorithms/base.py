@@ -243,23 +243,29 @@ class OffPolicyAlgorithm(nn.Module, ABC):
         """(online, target) networks of the same structure."""
 
     @torch.no_grad()
-    def update_targets(self, sgd_step: int) -> None:
+    def update_targets(self, sgd_step: int) -> bool | None:
         """Move the target networks towards the online ones, if their turn has come; buffers are copied.
 
         Args:
             sgd_step: SGD steps done, the one before this call included.
+
+        Returns:
+            False if they are as they were, which saves parallel learners a copy.
         """
         if sgd_step % self.target_update_every:
-            return
+            return False
         if self._targets is None:
             self._targets = _Targets.of(self.target_pairs())
         online, targets, online_buffers, target_buffers = self._targets
+        if not targets:
+            return False
         if self.tau == 1.0:
             torch._foreach_copy_(targets, online)
         else:
             torch._foreach_lerp_(targets, online, self.tau)
         if online_buffers:
             torch._foreach_copy_(target_buffers, online_buffers)
+        return True
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OffPolicyAlgorithm:
         # On another device the tensors may be other ones.

@@ -84,6 +84,7 @@ class Agent:
             ) from error
         self._state: torch.Tensor | None = None
         self._num_rows: int | None = None
+        self._is_first: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
     def is_deterministic(self, given: bool | None) -> bool:
         """Whether it takes the best actions where it was told ``given``; None leaves that to the policy."""
@@ -139,12 +140,14 @@ class Agent:
         if rows is None:
             self._state = None
             self._num_rows = None
-        elif self._state is not None:
+            self._is_first = None
+        elif self._is_first is not None:
             import torch
 
             index = np.asarray(rows)
-            chosen = np.flatnonzero(index) if index.dtype == np.bool_ else index
-            if len(chosen):
+            chosen = np.flatnonzero(index) if index.dtype == np.bool_ else index.astype(np.int64)
+            self._is_first[chosen] = True
+            if len(chosen) and self._state is not None:
                 with torch.inference_mode():
                     self._state[torch.as_tensor(chosen, device=self._device, dtype=torch.long)] = 0.0
 
@@ -173,13 +176,20 @@ class Agent:
                 "call reset() before a different number of rows"
             )
         self._num_rows = num_rows
+        if self._is_first is None or len(self._is_first) != num_rows:
+            self._is_first = np.ones(num_rows, np.bool_)
         # A copy on the CPU too: the caller's arrays may be read-only, and are overwritten by the next step.
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
             discrete, continuous, self._state = self._policy.choose(
-                tensors, self._state, mask, deterministic=self.is_deterministic(deterministic)
+                tensors,
+                self._state,
+                mask,
+                is_first=torch.tensor(self._is_first, device=self._device),
+                deterministic=self.is_deterministic(deterministic),
             )
+        self._is_first[:] = False
         return (
             None if discrete is None else discrete.to("cpu", torch.int32).numpy(),
             None if continuous is None else continuous.to("cpu", torch.float32).numpy(),

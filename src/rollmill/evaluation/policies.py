@@ -36,9 +36,26 @@ class Policy(Protocol):
         ...
 
     def choose(
-        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        mask: Tensor | None,
+        *,
+        is_first: Tensor,
+        deterministic: bool,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """(choices ``[N, Kd]``, real numbers ``[N, Kc]``, next state ``[N, S]``), None where there are none."""
+        """Actions of some rows.
+
+        Args:
+            observation: Name -> ``[N, ...]``.
+            state: ``[N, S]``, zeros where an episode begins, or None for zeros.
+            mask: bool ``[N, M]`` or None.
+            is_first: bool ``[N]``: where an episode begins.
+            deterministic: Whether to take the best ones.
+
+        Returns:
+            (choices ``[N, Kd]``, real numbers ``[N, Kc]``, next state ``[N, S]``), None where there are none.
+        """
         ...
 
 
@@ -61,7 +78,13 @@ class _ActorCriticPolicy:
         self._model.load_state_dict(weights)
 
     def choose(
-        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        mask: Tensor | None,
+        *,
+        is_first: Tensor,
+        deterministic: bool,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         output = self._model(observation, state)
         distribution = self._model.distribution
@@ -93,13 +116,19 @@ class _OffPolicyPolicy:
         self._algorithm.load_state_dict(weights)
 
     def choose(
-        self, observation: Mapping[str, Tensor], state: Tensor | None, mask: Tensor | None, *, deterministic: bool
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        mask: Tensor | None,
+        *,
+        is_first: Tensor,
+        deterministic: bool,
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         explore = None
         if not deterministic:
             first = next(iter(observation.values()))
             rows = torch.arange(len(first), device=first.device)
-            explore = Explore(_LATE, _LATE, rows, len(first), torch.zeros_like(rows, dtype=torch.bool), self._generator)
+            explore = Explore(_LATE, _LATE, rows, len(first), is_first, self._generator)
         action, state = self._algorithm.act_with_state(observation, state, None, mask, explore)
         return action.discrete, action.continuous, state
 

@@ -35,7 +35,8 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         action: The action spec, real numbers in [-1, 1].
         config: Batching, device and precision ("auto" resolved by now).
         seed: Keys this worker's exploration.
-        total_steps: Of the run on this rank, for schedules.
+        total_steps: Of the run, for schedules.
+        world_size: Ranks of the run, which step alike.
         first_row: Index of this rank's first row among all of the run's.
         num_rows: Rows of the run.
     """
@@ -54,12 +55,14 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         config: InferenceConfig,
         seed: int,
         total_steps: int,
+        world_size: int,
         first_row: int,
         num_rows: int,
     ) -> None:
         """As a policy worker's."""
         super().__init__(context, store, weights, index, algorithm, action=action, config=config, seed=seed)
         self._total_steps = total_steps
+        self._world_size = world_size
         self._num_rows = num_rows
         rows = first_row + np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
         self._row_of_place = torch.from_numpy(rows).to(self._device)
@@ -79,7 +82,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         observation = self._shown(groups, slots, steps)
         reset = torch.from_numpy(store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
         explore = Explore(
-            agent_steps=store.limiter.inserted,
+            agent_steps=store.limiter.inserted * self._world_size,
             total_steps=self._total_steps,
             rows=self._row_of_place[torch.from_numpy(groups)].reshape(-1),
             num_rows=self._num_rows,

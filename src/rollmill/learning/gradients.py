@@ -81,7 +81,7 @@ class GradientLearner:
         self._gradients = FlatGradients(self._updater, exchange.values[index])
         self._draws = np.array([seed, 0], np.uint64)
         self._batches = 0
-        self._latest: dict[str, Tensor] = {}
+        self._names: list[str] = []
 
     def run(self) -> None:
         """Learns until the stop flag is set."""
@@ -142,17 +142,20 @@ class GradientLearner:
         self._exchange.submit(self._index, version, objectives)
         self._updater.take_statistics()
         late = 0
-        if td_error is not None and self._replay.is_prioritised:
-            late = sampler.update(drawn, errors_of(td_error, self._batches))
+        if self._replay.is_prioritised:
+            if td_error is not None:
+                late = sampler.update(drawn, errors_of(td_error, self._batches))
+            self._updater.require_td_errors()
         age = version - float(drawn.at_step["policy_version"].mean())
         self._exchange.figures[self._index] += (1.0, age, late)
         self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
         self._ledger.add(1, 1)
 
     def _leave_statistics(self, statistics: Mapping[str, Tensor]) -> None:
-        """Every name's latest value, in the order of the names, so that all learners' columns mean the same."""
-        self._latest |= statistics
-        names = sorted(self._latest)
-        self._exchange.name_statistics(names)
-        values = torch.stack([self._latest[name].float() for name in names]).cpu().numpy()
-        self._exchange.statistics[self._index, : len(names)] = values
+        names = list(statistics)
+        if names != self._names:
+            self._exchange.name_statistics(self._index, names)
+            self._names = names
+        if names:
+            values = torch.stack([value.float() for value in statistics.values()]).cpu().numpy()
+            self._exchange.statistics[self._index, : len(names)] = values

@@ -84,6 +84,8 @@ class OffPolicyUpdater:
         self._guard = NonFiniteGuard(self._device)
         self._sums: dict[str, Tensor] = {}
         self._counts: dict[str, int] = {}
+        self._differentiated: set[int] = set()
+        self._has_td_errors = False
         self.sgd_steps = 0
 
     def step(self, batch: TransitionBatch | SequenceBatch) -> Tensor | None:
@@ -125,15 +127,33 @@ class OffPolicyUpdater:
         # What is not this objective's gets no gradient, and none is computed for it.
         loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]  # torch leaves it so
         self._note(loss.statistics)
+        self._differentiated.add(index)
+        self._has_td_errors |= loss.td_error is not None
         return loss
 
-    def apply(self, indices: Sequence[int], statistics: Mapping[str, Tensor]) -> None:
-        """An SGD step with the gradients that these objectives' parameters have, computed elsewhere."""
+    def require_td_errors(self) -> None:
+        """For who makes priorities of them.
+
+        Raises:
+            ValueError: Every objective has had its turn, and none has given temporal differences.
+        """
+        if not self._has_td_errors and len(self._differentiated) == len(self._objectives):
+            raise ValueError(
+                f"replay.priorities is 'proportional', but no loss of {type(self._algorithm).__name__} gives td_error, "
+                "which priorities are made of: let one give it, or choose replay.priorities=uniform"
+            )
+
+    def apply(self, indices: Sequence[int], statistics: Mapping[str, Tensor]) -> bool:
+        """An SGD step with the gradients that these objectives' parameters have, computed elsewhere.
+
+        Returns:
+            Whether the targets may have changed.
+        """
         self.sgd_steps += 1
         for index in indices:
             self._descend(index)
         self._note(statistics)
-        self._algorithm.update_targets(self.sgd_steps)
+        return self._algorithm.update_targets(self.sgd_steps) is not False
 
     def _average_over_ranks(self, index: int) -> None:
         """Losses are means over a rank's part; the parts are equal, so the whole batch's gradient is their mean."""
@@ -141,7 +161,7 @@ class OffPolicyUpdater:
         if ranks == 1:
             return
         parameters = list(self._objectives[index].parameters)
-        self._collective.sum_gradients(parameters, torch.zeros(1))
+        self._collective.sum_gradients(parameters, torch.zeros(1, device=self._device))
         torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(ranks))
 
     def _descend(self, index: int) -> None:

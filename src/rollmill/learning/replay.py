@@ -26,6 +26,7 @@ from rollmill.learning.schedules import coefficient_schedule
 from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.seeds import int_seed
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
@@ -79,7 +80,7 @@ class ReplayLearnerBase(LearnerBase):
         self._ledger.enter(MEASURING)
         self._device = take_device(config.device)
         self._algorithm = algorithm.to(self._device)
-        self._generator = torch.Generator(self._device).manual_seed(plan.seed)
+        self._generator = torch.Generator(self._device).manual_seed(self._noise_seed())
         self._updater = make_updater(
             self._algorithm, spec, config, generator=self._generator, collective=self._collective
         )
@@ -96,6 +97,10 @@ class ReplayLearnerBase(LearnerBase):
             self._restore()
         self._sgd_steps_before = store.limiter.learn_from(self.sgd_steps)
         self._mirror(self._algorithm.acting)
+
+    def _noise_seed(self) -> int:
+        """Of the noise in losses, from here on: each rank's own, as its part of the batch is."""
+        return int_seed(self._plan.seed, f"noise of rank {self._collective.rank}", self.sgd_steps, bits=63)
 
     @property
     def _networks(self) -> OffPolicyAlgorithm:
@@ -203,15 +208,23 @@ class ReplayLearnerBase(LearnerBase):
             {
                 "model": self._algorithm.state_dict(),
                 "updater": self._updater.state_dict(),
-                "random": {"generator": self._generator.get_state(), "draws": int(self._draws[1])},
+                "random": {
+                    "device": self._device.type,
+                    "generator": self._generator.get_state(),
+                    "draws": int(self._draws[1]),
+                },
             }
         )
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
         super()._take_over(state)
         self._updater.load_state_dict(state["updater"])
-        self._generator.set_state(state["random"]["generator"])
-        self._draws[1] = state["random"]["draws"]
+        saved = state["random"]
+        if saved["device"] == self._device.type and not self._collective.rank:
+            self._generator.set_state(saved["generator"])
+        else:  # Another kind of device's generator has another kind of state, another rank's noise is its own.
+            self._generator.manual_seed(self._noise_seed())
+        self._draws[1] = saved["draws"]
 
 
 class ReplayLearner(ReplayLearnerBase):
@@ -274,6 +287,8 @@ class ReplayLearner(ReplayLearnerBase):
         self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))
+        if self._replay.is_prioritised:
+            self._updater.require_td_errors()
         if td_error is not None and self._replay.is_prioritised:
             self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps + 1))
         elif self._device.type == "cuda":

@@ -94,11 +94,10 @@ class ParameterServer(ReplayLearnerBase):
         for index in objectives:
             self._gradients[learner].take(index)
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
-        names = self._exchange.statistic_names()
-        values = torch.from_numpy(self._exchange.statistics[learner, : len(names)].copy())
-        self._updater.apply(objectives, dict(zip(names, values, strict=True)))
+        names = self._exchange.statistic_names(learner)
+        values = torch.from_numpy(self._exchange.statistics[learner, : len(names)].copy()).to(self._device)
+        updated = self._updater.apply(objectives, dict(zip(names, values, strict=True)))
         self._after_step()
-        updated = self._updater.sgd_steps % self._algorithm.target_update_every == 0
         self._ring.publish(self.version, targets=updated)
         self._exchange.give_back(learner)
         self._ledger.add(0, self._samples)

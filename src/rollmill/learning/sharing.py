@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.off_policy_update import OffPolicyUpdater
-from rollmill.models.flat_state import FlatState, flat_nbytes
+from rollmill.models.flat_state import FlatState, flat_nbytes, in_wire_format
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 __all__ = ["FlatGradients", "NetworkRing", "SharedSizes", "shared_sizes"]
@@ -132,8 +132,7 @@ class FlatGradients:
             views = []
             for parameter in parameters:
                 size = parameter.numel()
-                # In the parameter's own memory format, so that optimisers walk both side by side.
-                views.append(flat[offset : offset + size].as_strided(parameter.shape, parameter.stride()))
+                views.append(in_wire_format(flat[offset : offset + size], parameter.shape))
                 offset += size
             self._views.append(views)
 
@@ -147,6 +146,8 @@ class FlatGradients:
         torch._foreach_copy_([view for view, _ in present], [grad for _, grad in present])
 
     def take(self, index: int) -> None:
-        """Makes them the gradients of its parameters: on a CPU these very numbers, without a copy."""
+        """Makes them the gradients of its parameters: on a CPU these very numbers, mostly without a copy."""
         for parameter, view in zip(self._parameters[index], self._views[index], strict=True):
-            parameter.grad = view if parameter.device.type == "cpu" else view.to(parameter.device, non_blocking=True)
+            # In the parameter's own memory format, since fused optimisers walk both side by side.
+            is_alike = parameter.device.type == "cpu" and view.stride() == parameter.stride()
+            parameter.grad = view if is_alike else torch.empty_like(parameter).copy_(view, non_blocking=True)

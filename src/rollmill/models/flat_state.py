@@ -31,6 +31,18 @@ def _padded(nbytes: int) -> int:
     return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
 
+def in_wire_format(flat: Tensor, shape: torch.Size) -> Tensor:
+    """A tensor of this shape in a run of as many numbers, laid out as both ends of a copy take it to be.
+
+    That is channels_last with four axes, whatever the memory format of either end: an aliased convolution then needs no
+    reordering at every forward pass.
+    """
+    if len(shape) != 4:
+        return flat.view(shape)
+    count, channels, height, width = shape
+    return flat.view(count, height, width, channels).permute(0, 3, 1, 2)
+
+
 class FlatState:
     """One byte buffer that mirrors a module.
 
@@ -52,14 +64,7 @@ class FlatState:
         for tensor in _tensors(module):
             nbytes = tensor.numel() * tensor.element_size()
             view = self._near[offset : offset + nbytes].view(tensor.dtype)
-            if tensor.dim() == 4:
-                # Always channels_last, whatever the module's own format: both ends must mean the same bytes, and an
-                # aliased convolution then needs no reordering at every forward pass.
-                count, channels, height, width = tensor.shape
-                view = view.view(count, height, width, channels).permute(0, 3, 1, 2)
-            else:
-                view = view.view(tensor.shape)
-            self._pairs.append((view, tensor))
+            self._pairs.append((in_wire_format(view, tensor.shape), tensor))
             offset += _padded(nbytes)
         self.pack()
         if alias:

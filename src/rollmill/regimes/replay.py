@@ -253,7 +253,8 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         action=spec.action.in_unit_box,
         config=replace(config.inference, device=str(device), precision=precision),
         seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
-        total_steps=_limits_of(setup).total_steps,
+        total_steps=config.total_steps,
+        world_size=setup.ranks.world_size,
         first_row=setup.first_group * setup.topology.group_rows,
         num_rows=setup.topology.num_groups * setup.topology.group_rows * setup.ranks.world_size,
     ).run()

@@ -50,7 +50,7 @@ def add_to_layout(layout: ArenaLayout, *, num_learners: int, size: int) -> None:
     layout.add("gradients/values", (num_learners, size), "float32", page_aligned=True)
     layout.add("gradients/statistics", (num_learners, MOST_STATISTICS), "float32")
     layout.add("gradients/figures", (num_learners, len(FIGURES)), "float64", poisoned=False)
-    layout.add("gradients/names", (_NAMES_BYTES,), "uint8", poisoned=False)
+    layout.add("gradients/names", (num_learners, _NAMES_BYTES), "uint8", poisoned=False)
     layout.add("gradients/started", (num_learners,), "int64")
     layout.add("gradients/version", (num_learners,), "int64")
     layout.add("ring/gradients", (LaneRing.nbytes(num_learners, 2),), "uint8")
@@ -106,15 +106,16 @@ class GradientExchange:
         delivered = self._ready.put(learner, objectives << 32 | learner)
         assert delivered, "a learner has one gradient at a time"
 
-    def name_statistics(self, names: list[str]) -> None:
-        """What the statistics' columns are called; every learner says the same."""
+    def name_statistics(self, learner: int, names: list[str]) -> None:
+        """What the learner's statistics are called, before it submits."""
         encoded = "\n".join(names).encode()
         if len(names) > MOST_STATISTICS or len(encoded) >= _NAMES_BYTES:
             raise ValueError(
                 f"the losses have {len(names)} statistics, {', '.join(names)}: parallel learners pass on "
                 f"{MOST_STATISTICS} at most, with {_NAMES_BYTES} bytes of names; leave some out"
             )
-        self._names[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+        self._names[learner, : len(encoded)] = np.frombuffer(encoded, np.uint8)
+        self._names[learner, len(encoded) :] = 0
 
     # --- The server.
 
@@ -138,7 +139,7 @@ class GradientExchange:
         delivered = self._turns[learner].put(0, _GO)
         assert delivered, "a learner has one turn at a time"
 
-    def statistic_names(self) -> list[str]:
-        """What the statistics' columns are called; empty before anybody has said so."""
-        text = self._names.tobytes().rstrip(b"\0").decode()
+    def statistic_names(self, learner: int) -> list[str]:
+        """What the statistics of the learner whose gradient has come are called."""
+        text = self._names[learner].tobytes().rstrip(b"\0").decode()
         return text.split("\n") if text else []

@@ -11,12 +11,12 @@ import numpy as np
 
 from rollmill.config import Config
 from rollmill.presets.off_policy import OFF_POLICY_ALGORITHMS
-from rollmill.tuning.curves import Balance, Curve, CurveError, Curves, balance
+from rollmill.tuning.curves import LARGEST, Balance, Curve, CurveError, Curves, balance
 from rollmill.tuning.model import Allocation, Floats
 from rollmill.tuning.profile import workload_of
 from rollmill.tuning.report import Change
 from rollmill.tuning.result import Tuning
-from rollmill.tuning.search import Space, nearest
+from rollmill.tuning.search import WORTH_IT, Space, counts, nearest
 from rollmill.tuning.settings import settings_of, space_of, under
 
 __all__ = ["tune_by_curves"]
@@ -33,8 +33,8 @@ _LIMITS = {
 def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], curves: Curves, begun: float) -> Tuning:
     """Chooses settings by the curves, and says what the curves say of these settings.
 
-    How the actors' cores are divided is not in the curves: policy workers stay the preset's, and of allocations that
-    are equally fast by them one is taken in which every rollout worker has two groups at least (double buffering).
+    Where the curves do not say how the actors' cores were divided, policy workers stay the preset's, and of allocations
+    that are equally fast one is taken in which every rollout worker has two groups at least (double buffering).
 
     Args:
         config: Resolved, with the overrides.
@@ -55,13 +55,18 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     interval = workload.update_interval
     # Whether another algorithm's objectives can be shared out among learners is not known without making it.
     is_own = config.in_replay and config.off_policy.algorithm not in OFF_POLICY_ALGORITHMS
-    learner_counts = range(1, 2 if is_own else curves.cores + 1)
-    space = space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts)
+    learner_counts = (1,) if is_own else counts(curves.cores, 16)
+    space = _divided(space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts), curves)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
     notes: tuple[str, ...] = ()
+    if curves.policy_workers is None and len(space.policy_workers) > 1:
+        notes += (
+            "the curves do not say how many of the actors' cores had policy workers, so it is the preset's number; the "
+            "speed is reached with the division that they were measured with (actors.policy_workers)",
+        )
     if is_own and chosen.learner_cores == config.learner.threads:
-        notes = (f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
+        notes += (f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
     faster = {
         "collecting": replace(curves, actors=_faster(curves.actors)),
         "learning": replace(curves, learners=_faster(curves.learners)),
@@ -89,10 +94,34 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     )
 
 
+def _divided(space: Space, curves: Curves) -> Space:
+    """Environments and groups that the curves were measured with, where these are free: others have other curves."""
+    if curves.envs_per_group in space.envs_per_group:
+        space = replace(space, envs_per_group=(curves.envs_per_group,))
+    size = space.envs_per_group[0]
+    if curves.num_envs is not None and not space.num_envs and len(space.envs_per_group) == 1:
+        space = replace(space, num_envs=(max(size, min(curves.num_envs, space.most_envs) // size * size),))
+    return space
+
+
+def _policy_workers(curves: Curves, space: Space, workers: Any) -> Any:
+    """For so many rollout workers, as at the points of the curve."""
+    if curves.policy_workers is None or len(space.policy_workers) == 1:
+        return np.full_like(workers, space.preset.policy_workers)
+    serving = np.array(curves.policy_workers)
+    stepping = np.maximum(1, np.array(curves.actors.cores) - serving)
+    order = np.argsort(stepping, kind="stable")
+    return np.maximum(1, np.rint(np.interp(workers, stepping[order], serving[order]))).astype(np.int64)
+
+
 def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     """Of those that are as good as the fastest the nearest to the preset."""
     preset = space.preset
-    table = replace(space, policy_workers=(preset.policy_workers,), learner_cores=(preset.learner_cores,)).allocations()
+    table = replace(space, policy_workers=(1,), learner_cores=(preset.learner_cores,)).allocations()
+    table = table._replace(policy_workers=_policy_workers(curves, space, table.rollout_workers))
+    serves = table.policy_workers <= table.num_groups // space.in_whole_batches
+    if serves.any():
+        table = Allocation(*(values[serves] for values in table))
     # All of these with all numbers of learner's cores.
     table = Allocation(*(np.repeat(values, len(space.learner_cores)) for values in table))
     table = table._replace(learner_cores=np.resize(space.learner_cores, len(table.num_envs)))
@@ -102,7 +131,7 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     if fits.any():
         table = Allocation(*(values[fits] for values in table))
     rates = _rates(curves, interval, table)
-    doubly = (table.num_groups >= 2 * table.rollout_workers) & (rates >= _LESS * rates.max())
+    doubly = (table.num_groups >= 2 * table.rollout_workers) & (rates * WORTH_IT >= rates.max())
     if doubly.any():
         table, rates = Allocation(*(values[doubly] for values in table)), rates[doubly]
     return nearest(table, rates, preset)
@@ -148,4 +177,4 @@ def _solution(curves: Curves, interval: float, chosen: Allocation) -> Balance:
 
 
 def _faster(curve: Curve) -> Curve:
-    return Curve(curve.cores, tuple(1.25 * rate for rate in curve.rates))
+    return Curve(curve.cores, tuple(min(1.25 * rate, LARGEST) for rate in curve.rates))

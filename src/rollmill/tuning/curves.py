@@ -20,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["Balance", "Curve", "CurveError", "Curves", "balance", "whole_cores"]
+__all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores", "whole_cores"]
 
 # Of rates and cores: what lies beyond is no machine, and its products would not be numbers.
-_SMALLEST, _LARGEST = 1e-6, 1e12
+_SMALLEST, LARGEST = 1e-6, 1e12
 _MOST_CORES = 65_536
 _ACTORS, _LEARNERS = "agent_steps_per_second", "sgd_steps_per_second"
+_DIVISION = ("policy_workers", "num_envs", "envs_per_group")
 
 
 class CurveError(ValueError):
@@ -59,10 +60,10 @@ class Curve:
             for value in values:
                 if isinstance(value, bool) or not isinstance(value, int | float):
                     raise CurveError(f"{name} of a curve hold {value!r}: give numbers.")
-                if not _SMALLEST <= value <= _LARGEST:
-                    is_long = isinstance(value, int) and abs(value) > _LARGEST
+                if not _SMALLEST <= value <= LARGEST:
+                    is_long = isinstance(value, int) and abs(value) > LARGEST
                     shown = f"an integer of {len(str(value))} digits" if is_long else repr(value)
-                    raise CurveError(f"{name} of a curve hold {shown}: give numbers from {_SMALLEST} to {_LARGEST:g}.")
+                    raise CurveError(f"{name} of a curve hold {shown}: give numbers from {_SMALLEST} to {LARGEST:g}.")
         for before, after in itertools.pairwise(self.cores):
             if after <= before:
                 raise CurveError(f"cores of a curve are {before:g}, then {after:g}: give each once, ascending.")
@@ -196,6 +197,12 @@ def _check_numbers(update_interval: float, cores: float) -> None:
         raise CurveError(f"cores={cores}: give a finite number above 0.")
 
 
+def check_cores(cores: object) -> None:
+    """Raises CurveError unless a machine may have so many."""
+    if not isinstance(cores, int) or isinstance(cores, bool) or not 1 <= cores <= _MOST_CORES:
+        raise CurveError(f"cores={cores!r}: give the machine's cores, a whole number from 1 to {_MOST_CORES}.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Curves:
     """Both sides of a machine, as a file has them.
@@ -204,26 +211,48 @@ class Curves:
         cores: M.
         actors: f_a: agent steps a second, policy workers included.
         learners: f_l: SGD steps a second.
+        policy_workers: How many of the actors' cores had them at each point of ``actors``; None if that is not known.
+        num_envs: Environments with which ``actors`` were measured; likewise.
+        envs_per_group: Likewise.
     """
 
     cores: int
     actors: Curve
     learners: Curve
+    policy_workers: tuple[int, ...] | None = None
+    num_envs: int | None = None
+    envs_per_group: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a machine without cores.
+        """Refuses a machine without cores, and actors that are divided as none can be.
 
         Raises:
-            CurveError: ``cores`` is no whole number above 0.
+            CurveError: Naming the number.
         """
-        if not isinstance(self.cores, int) or isinstance(self.cores, bool) or not 1 <= self.cores <= _MOST_CORES:
-            raise CurveError(f"cores={self.cores!r}: give the machine's cores, a whole number from 1 to {_MOST_CORES}.")
+        check_cores(self.cores)
+        for name in _DIVISION:
+            values = getattr(self, name)
+            for value in values if isinstance(values, tuple) else () if values is None else (values,):
+                if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MOST_CORES:
+                    raise CurveError(f"actors.{name} has {value!r}: give whole numbers from 1 to {_MOST_CORES}.")
+        if self.policy_workers is not None and len(self.policy_workers) != len(self.actors.cores):
+            raise CurveError(
+                f"actors.policy_workers has {len(self.policy_workers)} numbers, and there are "
+                f"{len(self.actors.cores)} points: give one for each."
+            )
+        if None not in (self.num_envs, self.envs_per_group) and self.num_envs % self.envs_per_group:  # type: ignore[operator]
+            raise CurveError(
+                f"actors.num_envs={self.num_envs} is no multiple of actors.envs_per_group={self.envs_per_group}."
+            )
 
     def to_json(self) -> dict[str, Any]:
         """As JSON data; :meth:`from_json` gives an equal one back."""
+        division = {name: value for name in _DIVISION if (value := getattr(self, name)) is not None}
+        if self.policy_workers is not None:
+            division["policy_workers"] = list(self.policy_workers)
         return {
             "cores": self.cores,
-            "actors": {"cores": list(self.actors.cores), _ACTORS: list(self.actors.rates)},
+            "actors": {"cores": list(self.actors.cores), _ACTORS: list(self.actors.rates), **division},
             "learners": {"cores": list(self.learners.cores), _LEARNERS: list(self.learners.rates)},
         }
 
@@ -233,7 +262,8 @@ class Curves:
 
         Args:
             data: ``{"cores": M, "actors": {"cores": [...], "agent_steps_per_second": [...]}, "learners": {"cores":
-                [...], "sgd_steps_per_second": [...]}}``. Rates may fall: see :meth:`Curve.through`.
+                [...], "sgd_steps_per_second": [...]}}``. Rates may fall: see :meth:`Curve.through`. Actors may also
+                have ``"policy_workers": [...]``, ``"num_envs": N`` and ``"envs_per_group": B``.
             cores: M, instead of the data's.
 
         Raises:
@@ -246,7 +276,19 @@ class Curves:
         given = data.get("cores") if cores is None else cores
         if given is None:
             raise CurveError("curves without cores: give the machine's number of cores in the file, or --cores.")
-        return cls(cores=given, actors=_side(data, "actors", _ACTORS), learners=_side(data, "learners", _LEARNERS))
+        actors = data.get("actors")
+        division: dict[str, Any] = {}
+        if isinstance(actors, Mapping):
+            division = {name: actors[name] for name in _DIVISION if name in actors}
+            actors = {name: value for name, value in actors.items() if name not in _DIVISION}
+        if "policy_workers" in division:
+            division["policy_workers"] = tuple(_list_of("actors.policy_workers", division["policy_workers"]))
+        return cls(
+            cores=given,
+            actors=_side("actors", actors, _ACTORS),
+            learners=_side("learners", data.get("learners"), _LEARNERS),
+            **division,
+        )
 
     @classmethod
     def read(cls, path: Path | str, *, cores: int | None = None) -> Curves:
@@ -259,7 +301,7 @@ class Curves:
             data = json.loads(Path(path).read_text())
         except OSError as error:
             raise CurveError(f"{path} cannot be read ({error.strerror}): give a file of curves.") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CurveError(f"{path} is not valid JSON ({error}); see docs/tuning.md.") from error
         try:
             return cls.from_json(data, cores=cores)
@@ -267,13 +309,17 @@ class Curves:
             raise CurveError(f"{path}: {error}") from error
 
 
-def _side(data: Mapping[str, Any], side: str, rates: str) -> Curve:
-    content = data.get(side)
+def _list_of(name: str, values: object) -> Sequence[Any]:
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise CurveError(f"{name} must be a list of numbers, not {values!r}.")
+    return values
+
+
+def _side(side: str, content: object, rates: str) -> Curve:
     if not isinstance(content, Mapping) or set(content) != {"cores", rates}:
         raise CurveError(f"{side} must be an object with the lists cores and {rates}; given {content!r}.")
     for name, values in content.items():
-        if not isinstance(values, Sequence) or isinstance(values, str):
-            raise CurveError(f"{side}.{name} must be a list of numbers, not {values!r}.")
+        _list_of(f"{side}.{name}", values)
     xs, ys = content["cores"], content[rates]
     try:
         Curve(tuple(xs), tuple(range(1, len(ys) + 1)))  # Cores must ascend; rates may fall, and are averaged then.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from rollmill.tuning.curves import Balance, Curve, Curves, balance
+from rollmill.tuning.curves import Balance, Curve, Curves
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.search import Space
 
@@ -93,22 +93,33 @@ def curves_of(costs: StageCosts, workload: Workload, allocation: Allocation, cor
     alone = replace(workload, regime="async")
     collecting = replace(costs, sgd_step_s=0.0)
     actors: list[tuple[float, float]] = []
+    serving: list[int] = []
     for x in sorted({*range(1, min(cores, 16) + 1), *(cores * i // 16 for i in range(1, 17))} - {0}):
-        best = 0.0
-        for policy_workers in {1, min(allocation.policy_workers, x), max(1, x // 4), max(1, x // 2)}:
+        found: list[tuple[float, int]] = []
+        for policy_workers in {1, min(allocation.policy_workers, x), *(max(1, x * i // 8) for i in range(1, 8))}:
             workers = max(1, x - policy_workers) if x > 2 else x
             share = allocation._replace(
                 rollout_workers=min(workers, allocation.num_groups),
                 policy_workers=min(policy_workers, allocation.num_groups),
             )
-            best = max(best, float(predict(collecting, alone, share, x).steps_per_second[0]))
-        actors.append((float(x), best))
+            rate = float(predict(collecting, alone, share, x).steps_per_second[0])
+            found.append((rate, int(share.policy_workers)))
+        best = max(found, key=lambda each: (each[0], -each[1]))
+        actors.append((float(x), best[0]))
+        serving.append(best[1])
     speedup = costs.learner_speedup
     learners = [
         (float(x), float(costs.speedup(x)) / costs.sgd_step_s)
         for x in sorted({*(int(c) for c in speedup.cores if c <= cores), 1})
     ]
-    return Curves(cores=cores, actors=Curve.through(actors), learners=Curve.through(learners))
+    return Curves(
+        cores=cores,
+        actors=Curve.through(actors),
+        learners=Curve.through(learners),
+        policy_workers=tuple(serving),
+        num_envs=int(allocation.num_envs),
+        envs_per_group=int(allocation.envs_per_group),
+    )
 
 
 def draw(
@@ -117,7 +128,7 @@ def draw(
     path: Path,
     *,
     title: str,
-    solution: Balance | None = None,
+    solution: Balance | None,
     measured: Sequence[tuple[float, float, float]] = (),
 ) -> Path:
     """Draws f_a(x) and u f_l(M - x) over the actors' cores, and where they cross.
@@ -127,14 +138,13 @@ def draw(
         update_interval: u.
         path: The picture.
         title: Its title.
-        solution: Where they cross; found if it is not given.
+        solution: Where they cross; None where both sides take turns.
         measured: (actors' cores, learner's cores, agent steps a second) of joint runs.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     cores = curves.cores
-    solution = solution or balance(curves.actors, curves.learners, update_interval=update_interval, cores=cores)
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
@@ -142,7 +152,8 @@ def draw(
     axes.plot(xs, [curves.actors(x) for x in xs], color="#0072B2", label="$f_a(x)$: collected")
     learned = [update_interval * curves.learners(cores - x) for x in xs]
     axes.plot(xs, learned, color="#D55E00", label="$u\\,f_l(M - x)$: learned from")
-    axes.plot([solution.actor_cores], [solution.steps_per_second], "o", color="#009E73", ms=9, label="allocation")
+    if solution is not None:
+        axes.plot([solution.actor_cores], [solution.steps_per_second], "o", color="#009E73", ms=9, label="crossing")
     if measured:
         axes.plot([m[0] for m in measured], [m[2] for m in measured], "x", color="#8C8C8C", label="joint runs")
     axes.set(xlabel=f"cores for actors, x of M = {cores}", ylabel="agent steps / s", title=title, xlim=(0, cores))

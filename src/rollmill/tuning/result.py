@@ -30,7 +30,7 @@ class Tuning:
         limit: What limits the machine, a sentence.
         changes: What single changes would bring.
         curves: Both sides' throughput.
-        solution: Of PAL's equation 5 on them.
+        solution: Of PAL's equation 5 on them; None where collecting and learning take turns (lockstep, lag 0).
         update_interval: Agent steps for each SGD step.
         costs: The stages', as fitted; None where curves were given.
         tried: Allocations that were run, with their agent steps a second over the preset's.
@@ -48,7 +48,7 @@ class Tuning:
     limit: str
     changes: tuple[Change, ...]
     curves: Curves
-    solution: Balance
+    solution: Balance | None
     update_interval: float
     costs: StageCosts | None
     tried: tuple[Candidate, ...]
@@ -65,10 +65,7 @@ class Tuning:
             + ("" if self.gain is None else f", {self.gain:.2f} times the preset's own allocation")
             + f" (tuned in {self.seconds:.0f} s)",
             self.limit,
-            f"actors {self.solution.actor_cores:.2f} cores, learner {self.solution.learner_cores:.2f} cores: "
-            f"f_a(x_a) = {self.curves.actors(self.solution.actor_cores):,.0f}, u f_l(x_l) = "
-            f"{self.update_interval * self.curves.learners(self.solution.learner_cores):,.0f} agent steps/s, "
-            f"u = {self.update_interval:g}",
+            self._describe_solution(),
             *self.notes,
         ]
         if self.changes:
@@ -79,6 +76,16 @@ class Tuning:
             lines += [f"  {c.steps_per_second:.2f}  {describe_allocation(c.allocation)}" for c in self.tried]
         changed = ", ".join(f"{key}={value}" for key, value in self.settings.items())
         return "\n".join([*lines, f"settings: {changed}"])
+
+    def _describe_solution(self) -> str:
+        if self.solution is None:
+            return "collecting and learning take turns on all cores, so there is nothing to balance between them"
+        x_a, x_l = self.solution.actor_cores, self.solution.learner_cores
+        collected, learned = self.curves.actors(x_a), self.update_interval * self.curves.learners(x_l)
+        return (
+            f"by the curves actors {x_a:.2f} cores, learner {x_l:.2f} cores: f_a(x_a) = {collected:,.0f}, u f_l(x_l) = "
+            f"{learned:,.0f} agent steps/s, u = {self.update_interval:g}"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -91,7 +98,7 @@ class Tuning:
             "notes": list(self.notes),
             "changes": {change.what: change.gain for change in self.changes},
             "curves": self.curves.to_json(),
-            "solution": self.solution._asdict(),
+            "solution": None if self.solution is None else self.solution._asdict(),
             "tried": [{"over_preset": c.steps_per_second, **c.allocation._asdict()} for c in self.tried],
             "seconds": self.seconds,
         }

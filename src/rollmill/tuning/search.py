@@ -24,13 +24,25 @@ from numpy.typing import NDArray
 from rollmill.tuning.model import Allocation, Floats, StageCosts, Workload, predict, upper_bound
 from rollmill.tuning.simulate import simulate
 
-__all__ = ["Candidate", "Space", "choose", "distance", "exhaustive", "nearest", "rank", "search", "simulated"]
+__all__ = [
+    "WORTH_IT",
+    "Candidate",
+    "Space",
+    "choose",
+    "counts",
+    "distance",
+    "exhaustive",
+    "nearest",
+    "rank",
+    "search",
+    "simulated",
+]
 
 # Groups of a rollout worker, and environments of a group, that are looked at where they are free.
 _GROUPS_PER_WORKER = (1, 2, 3, 4, 6, 8)
 _ENVS_PER_GROUP = (1, 2, 4, 8, 16, 32, 64)
 # How much faster an allocation must be than one that is nearer to the preset.
-_WORTH_IT = 1.02
+WORTH_IT = 1.02
 _DEARER = 1.2
 _SIMULATED = 12
 _CLIMBS = 4
@@ -97,8 +109,10 @@ class Space:
             sizes = [n for n in range(1, preset.num_envs + 1) if preset.num_envs % n == 0]
         return cls(
             cores=cores,
-            rollout_workers=(preset.rollout_workers,) if "rollout_workers" in fixed else _counts(cores, 16),
-            policy_workers=((preset.policy_workers,) if "policy_workers" in fixed else _counts(max(2, cores // 2), 8)),
+            rollout_workers=(preset.rollout_workers,) if "rollout_workers" in fixed else counts(cores, 16),
+            policy_workers=(
+                (preset.policy_workers,) if "policy_workers" in fixed else counts(max(2, 3 * cores // 4), 8)
+            ),
             learner_cores=(
                 (preset.learner_cores,)
                 if is_lockstep or "learner_cores" in fixed
@@ -229,13 +243,13 @@ def _dearer(costs: StageCosts, stage: str) -> StageCosts:
 def choose(candidates: Sequence[Candidate], preset: Allocation) -> Candidate:
     """The nearest to the preset of those that are as good as the fastest."""
     fastest = max(candidate.steps_per_second for candidate in candidates)
-    good = [c for c in candidates if c.steps_per_second * _WORTH_IT >= fastest]
+    good = [c for c in candidates if c.steps_per_second * WORTH_IT >= fastest]
     return min(good, key=lambda c: (distance(c.allocation, preset), -c.steps_per_second))
 
 
 def nearest(table: Allocation, speeds: Floats, preset: Allocation) -> Allocation:
     """As :func:`choose`, of a table ``[K]`` with speeds float64 ``[K]``."""
-    good = np.flatnonzero(speeds * _WORTH_IT >= speeds.max())
+    good = np.flatnonzero(speeds * WORTH_IT >= speeds.max())
     distances = _distances(_those(table, good), preset)
     return table.at(int(good[np.lexsort((-speeds[good], distances))[0]]))
 
@@ -311,9 +325,13 @@ def _next_to(value: int, options: Sequence[int]) -> list[int]:
     return [*smaller[-1:], *larger[:1]]
 
 
-def _counts(most: int, fineness: int) -> tuple[int, ...]:
-    """1 to ``most``: all up to ``fineness``, and above it in steps of one part in so many."""
-    return tuple(n for n in range(1, most + 1) if n % max(1, n // fineness) == 0 or n == most)
+def counts(most: int, fineness: int) -> tuple[int, ...]:
+    """1 to ``most``: all up to ``fineness``, and above it in steps of about one part in so many."""
+    few = min(most, fineness**2)
+    numbers = [n for n in range(1, few + 1) if n % max(1, n // fineness) == 0]
+    while numbers[-1] < most:
+        numbers.append(numbers[-1] + max(1, numbers[-1] // fineness))
+    return (*(n for n in numbers if n < most), most)
 
 
 def distance(allocation: Allocation, preset: Allocation) -> float:

@@ -87,6 +87,12 @@ def space_of(
             max(4 * config.num_envs, 16 * cores),
             config.replay.min_size // config.replay.least_min_size(workload.rows_per_env),
         )
+    elif config.learner.max_policy_lag is not None:
+        # While every row fills a slot the learner takes this many SGD steps, and older samples it leaves out; others
+        # wait in the queue. So they are half of what may be.
+        row_steps = config.rollout_length * workload.rows_per_env
+        fresh = int(config.learner.max_policy_lag * workload.update_interval / (2 * row_steps))
+        most_envs = max(config.num_envs, min(max(4 * config.num_envs, 16 * cores), fresh))
     return Space.of(
         workload,
         allocation_of(config),

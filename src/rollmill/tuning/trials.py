@@ -116,7 +116,7 @@ class Trial(SteppingProcesses):
         was_disabled = log.disabled
         try:
             # That somebody killed them would be worth saying, but that was us.
-            log.disabled = was_disabled or error is None
+            log.disabled = True
             end(self._groups())
             super().__exit__(kind, error, trace)
         finally:

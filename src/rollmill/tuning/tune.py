@@ -11,6 +11,7 @@ With curves, of a machine or an accelerator that is not here, nothing is measure
 from __future__ import annotations
 
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,13 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.api import make_config
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.envs.registry import register_factory
 from rollmill.options import full_keys
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
 from rollmill.tuning.by_curves import tune_by_curves
-from rollmill.tuning.curves import CurveError, Curves
+from rollmill.tuning.curves import Curves, check_cores
 from rollmill.tuning.result import TUNED_FILE, Tuning
 from rollmill.tuning.settings import SettingsFileError
 from rollmill.tuning.tuner import Tuner
@@ -67,12 +68,12 @@ def tune(
     """
     begun = time.monotonic()
     if output is not None:
-        _check_can_be_written(overrides)
+        _check_can_be_written(overrides, Path(output))
     if not isinstance(preset, str):
         preset = register_factory(preset)
     config = _with_room(make_config(preset, overrides, algo=algo, protocol=protocol), overrides).resolved()
-    if cores is not None and (not isinstance(cores, int) or isinstance(cores, bool) or cores < 1):
-        raise CurveError(f"cores={cores!r}: give a whole number of at least 1.")
+    if cores is not None:
+        check_cores(cores)
     if curves is not None:
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
         if cores is not None:
@@ -88,17 +89,30 @@ def tune(
 
 
 def _with_room(config: Config, overrides: dict[str, object]) -> Config:
-    """Where environments are free, at least as many as the workers that the user has set are to begin with."""
-    if not config.in_replay or not {"num_envs", "envs_per_group"}.isdisjoint(full_keys(config, overrides)):
+    """Where environments and groups are free, as many as the workers that the user has set need to begin with."""
+    given = full_keys(config, overrides)
+    if config.in_lockstep or not {"num_envs", "envs_per_group"}.isdisjoint(given):
         return config
-    num_envs = max(config.num_envs, config.inference.num_workers)
-    if (workers := config.rollout.num_workers) != "auto":
-        each = workers if num_envs <= workers else workers * config.rollout.groups_per_worker
-        num_envs += -num_envs % each
-    return replace(config, num_envs=num_envs)
+    try:
+        config.resolved()
+    except ConfigError:
+        workers = 1 if config.rollout.num_workers == "auto" else config.rollout.num_workers
+        is_given = "rollout.groups_per_worker" in given
+        groups = workers * (
+            config.rollout.groups_per_worker if is_given else -(-config.inference.num_workers // workers)
+        )
+        size = max(1, config.num_envs // groups)
+        return replace(config, num_envs=groups * size, envs_per_group=size)
+    return config
 
 
-def _check_can_be_written(overrides: dict[str, object]) -> None:
+def _check_can_be_written(overrides: dict[str, object], directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise SettingsFileError(f"nothing can be written to {directory} ({error.strerror}); name another.") from error
     try:
         json.dumps(overrides)
     except (TypeError, ValueError) as error:

@@ -6,15 +6,18 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from statistics import median, stdev
+from math import exp, log
+from statistics import mean, median, stdev
 
 from rollmill.api import make_config
+from rollmill.benchmarking.stepping import TooShortError
 from rollmill.config import Config, ConfigError
 from rollmill.models.device import resolve_device
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.arena import NotEnoughMemory
+from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import balance
 from rollmill.tuning.model import Allocation, StageCosts, Workload
@@ -26,7 +29,7 @@ from rollmill.tuning.search import Candidate, Space, choose, distance, rank, sea
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
 from rollmill.tuning.trials import Slice, Trial
 
-__all__ = ["Tuner", "clearly_fastest"]
+__all__ = ["Tuner", "is_clearly_faster"]
 
 _PROFILE_S = 2.0
 _TURN_S = 1.0
@@ -34,12 +37,16 @@ _FINALISTS = 16
 # Of the time for trials, what may go into starting them.
 _STARTING_SHARE = 0.6
 _MOST_TRIALS = 6
+_MOST_FAILURES = 2
 # Trials that hardly differ say nothing that is worth a start.
 _DIFFERENT = 0.45
-# A measured speed must be above the preset's by so much to replace it, and by more than its own standard error.
+# A measured speed must be above the preset's by so much to replace it.
 _CLEARLY = 1.02
 _FEWEST_ROUNDS = 4
-_UNCLEAR = 0.05
+# Rounds after which it is looked whether it is so -> Student's t, 95 %, one-sided.
+_LOOKS = {4: 2.353, 8: 1.895, 12: 1.796}
+# What a candidate may fail with; whoever trains with the preset need not care.
+_FAILURES = (ConfigError, NotEnoughMemory, ProcessFailed, TooShortError)
 
 
 @dataclass
@@ -49,14 +56,18 @@ class _Tried:
     Attributes:
         allocation: Its.
         trial: Held still.
+        end: Ends it.
         turns: What it has shown.
         ratios: Its speed over the preset's, round by round.
+        has_failed: While others went on.
     """
 
     allocation: Allocation
     trial: Trial
+    end: Callable[[], None]
     turns: list[Slice] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    has_failed: bool = False
 
     @property
     def score(self) -> float:
@@ -64,22 +75,15 @@ class _Tried:
         return median(self.ratios) if self.ratios else 0.0
 
 
-def clearly_fastest(ratios: Sequence[Sequence[float]]) -> int | None:
-    """Which of several is faster than the preset's own even with bad luck; None if none is.
-
-    Turns on a shared machine differ by a tenth and more, so that the largest of some medians is often not the fastest.
+def is_clearly_faster(ratios: Sequence[float]) -> bool:
+    """Whether it is faster than the preset's own, as far as turns can say that on a shared machine differ by a tenth.
 
     Args:
-        ratios: Of each, its speed over the preset's, round by round.
+        ratios: Its speed over the preset's, round by round; of as many rounds as it is looked after.
     """
-    least = [median(each) - _standard_error(each) if each else 0.0 for each in ratios]
-    clear = [i for i, each in enumerate(ratios) if each and median(each) >= _CLEARLY and least[i] > 1.0]
-    return max(clear, key=lambda i: least[i], default=None)
-
-
-def _standard_error(ratios: Sequence[float]) -> float:
-    """Of their median, roughly."""
-    return stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else float("inf")
+    logs = [log(ratio) for ratio in ratios]
+    error = stdev(logs) / len(logs) ** 0.5
+    return mean(logs) >= log(_CLEARLY) and mean(logs) > _LOOKS[len(logs)] * error
 
 
 class Tuner:
@@ -126,7 +130,6 @@ class Tuner:
             reference = self._start(stack, space.preset, probed)
             start_s = time.monotonic() - begun
             deadline = time.monotonic() + seconds
-            reference.turns.append(reference.trial.turn(_PROFILE_S))
             tried = [reference]
             costs = self._costs(tried, workload, times)
             self._say(limit_sentence(costs, workload, space.preset, self._cores))
@@ -135,33 +138,31 @@ class Tuner:
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
                 if several:
                     two = space.preset._replace(learner_cores=times.learners[1] * self._config.learner.threads)
-                    tried.append(self._start(stack, two, probed))
-                    tried[-1].turns.append(tried[-1].trial.turn(_PROFILE_S))
-                    costs = self._costs(tried, workload, times)
+                    if (candidate := self._try(stack, two, probed)) is not None:
+                        tried.append(candidate)
+                        costs = self._costs(tried, workload, times)
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
-            while len(tried) < _MOST_TRIALS:
+            avoided: list[Allocation] = []
+            while len(tried) < _MOST_TRIALS and len(avoided) < _MOST_FAILURES:
                 left = deadline - time.monotonic()
                 is_late = start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds
                 if is_late and len(tried) > 1:
                     break
-                following = self._following(costs, workload, space, tried)
+                following = self._following(costs, workload, space, tried, avoided)
                 if following is None:
                     break
                 started_at = time.monotonic()
-                try:
-                    tried.append(self._start(stack, following, probed))
-                except (ConfigError, NotEnoughMemory) as error:
-                    self._say(f"not tried: {error}")
-                    break
-                tried[-1].turns.append(tried[-1].trial.turn(_PROFILE_S))
+                if (candidate := self._try(stack, following, probed)) is None:
+                    avoided.append(following)
+                    continue
+                tried.append(candidate)
                 start_s = time.monotonic() - started_at
                 costs = self._costs(tried, workload, times)
-            self._take_turns(tried, deadline, at_most=deadline + 0.5 * seconds)
-            fastest = clearly_fastest([each.ratios for each in tried[1:]])
-            best = reference if fastest is None else tried[1 + fastest]
+            self._take_turns(tried, deadline)
+            best, gain = self._confirmed(tried)
             costs = self._costs(tried, workload, times)
             speed = self._demand(best, workload).steps_per_second
-        return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), best.score)
+        return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), gain)
 
     def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
         wanted = sorted({1, *space.learner_cores})
@@ -183,8 +184,28 @@ class Tuner:
         return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
 
     def _start(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried:
+        """Starts and profiles it."""
         self._say(f"trying {describe_allocation(allocation)}")
-        return _Tried(allocation, stack.enter_context(Trial(self._config_of(allocation), probed)))
+        own = stack.enter_context(ExitStack())
+        tried = _Tried(allocation, own.enter_context(Trial(self._config_of(allocation), probed)), own.close)
+        tried.turns.append(tried.trial.turn(_PROFILE_S))
+        return tried
+
+    def _try(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried | None:
+        """Likewise; None where it cannot run, which says nothing against the preset."""
+        with ExitStack() as own:
+            try:
+                tried = self._start(own, allocation, probed)
+            except _FAILURES as error:
+                self._note_failure(allocation, error)
+                return None
+            stack.enter_context(own.pop_all())
+        return tried
+
+    def _note_failure(self, allocation: Allocation, error: BaseException) -> None:
+        reason = str(error).strip().splitlines() or [type(error).__name__]
+        self._notes.append(f"left out, because it failed: {describe_allocation(allocation)}: {reason[0]}")
+        self._say(self._notes[-1])
 
     def _costs(self, tried: list[_Tried], workload: Workload, times: NetworkTimes) -> StageCosts:
         return fit_costs([self._demand(each, workload) for each in tried], times)
@@ -192,7 +213,9 @@ class Tuner:
     def _demand(self, tried: _Tried, workload: Workload) -> Demand:
         return demand_of(tried.allocation, workload, tried.turns, usable_cores())
 
-    def _following(self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried]) -> Allocation | None:
+    def _following(
+        self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried], avoided: list[Allocation]
+    ) -> Allocation | None:
         """The most promising allocation that has not been tried, nor one like it; None if none is promising."""
         candidates = simulated(costs, workload, rank(costs, workload, space, count=_FINALISTS), self._cores)
         expected = {c.allocation: c.steps_per_second for c in candidates}
@@ -201,38 +224,66 @@ class Tuner:
                 (one,) = simulated(costs, workload, [Candidate(each.allocation, 0.0)], self._cores)
                 expected[each.allocation] = one.steps_per_second
         best_tried = max(expected[each.allocation] for each in tried)
-        fresh = [c for c in candidates if all(distance(c.allocation, each.allocation) >= _DIFFERENT for each in tried)]
+        known = [*(each.allocation for each in tried), *avoided]
+        fresh = [c for c in candidates if all(distance(c.allocation, one) >= _DIFFERENT for one in known)]
         if not fresh:
             return None
         promising = choose(fresh, space.preset)
         return promising.allocation if promising.steps_per_second > 0.97 * best_tried else None
 
-    def _take_turns(self, tried: list[_Tried], deadline: float, *, at_most: float) -> None:
-        """Rounds of turns, the preset's own in each; the slower half leaves after every second one.
-
-        Where turns differ much, because others use the cores, there are some more than the deadline allows.
-        """
-
-        def goes_on() -> bool:
-            end = time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3)
-            is_unclear = max(_standard_error(each.ratios) for each in others) > _UNCLEAR
-            return rounds < _FEWEST_ROUNDS or end < (at_most if is_unclear else deadline)
-
+    def _take_turns(self, tried: list[_Tried], deadline: float) -> None:
+        """Rounds of turns, the preset's own in each; the slower half leaves after every second one."""
         reference, others = tried[0], tried[1:]
         rounds = 0
-        reference.ratios.append(1.0)
-        while others and goes_on():
-            order = [reference, *others] if rounds % 2 == 0 else [*reversed(others), reference]
-            speeds: dict[int, float] = {}
-            for each in order:
-                turn = each.trial.turn(_TURN_S)
-                each.turns.append(turn)
-                speeds[id(each)] = turn.steps_per_second
-            for each in others:
-                each.ratios.append(speeds[id(each)] / speeds[id(reference)])
+        while others:
+            if rounds >= _FEWEST_ROUNDS and time.monotonic() + (len(others) + 1) * (_TURN_S + 0.3) > deadline:
+                break
+            self._round(reference, others, is_reversed=rounds % 2 == 1)
             rounds += 1
+            others = [each for each in others if not each.has_failed]
             if rounds % 2 == 0 and len(others) > 1:
                 others = sorted(others, key=lambda each: -each.score)[: -(-len(others) // 2)]
+
+    def _confirmed(self, tried: list[_Tried]) -> tuple[_Tried, float]:
+        """The fastest one and its gain, by rounds of its own: the largest of some medians owes a part of it to luck."""
+        reference, others = tried[0], [each for each in tried[1:] if not each.has_failed]
+        lasting = max((len(each.ratios) for each in others), default=0)
+        best = max((each for each in others if len(each.ratios) == lasting), key=lambda each: each.score, default=None)
+        reference.ratios.append(1.0)
+        if best is None or best.score < _CLEARLY:
+            return reference, 1.0
+        before = len(best.ratios)
+        for rounds in range(1, max(_LOOKS) + 1):
+            self._round(reference, [best], is_reversed=rounds % 2 == 1)
+            fresh = best.ratios[before:]
+            if best.has_failed:
+                break
+            if rounds in _LOOKS:
+                if is_clearly_faster(fresh):
+                    return best, exp(mean(map(log, fresh)))
+                if median(fresh) < _CLEARLY:
+                    break
+        return reference, 1.0
+
+    def _round(self, reference: _Tried, others: list[_Tried], *, is_reversed: bool) -> None:
+        """A turn of each; one that fails is left out from then on."""
+        speeds: dict[int, float] = {}
+        order = [*reversed(others), reference] if is_reversed else [reference, *others]
+        for each in order:
+            try:
+                turn = each.trial.turn(_TURN_S)
+            except _FAILURES as error:
+                if each is reference:
+                    raise
+                self._note_failure(each.allocation, error)
+                each.has_failed = True
+                each.end()
+                continue
+            each.turns.append(turn)
+            speeds[id(each)] = turn.steps_per_second
+        for each in others:
+            if not each.has_failed:
+                each.ratios.append(speeds[id(each)] / speeds[id(reference)])
 
     def _result(
         self,
@@ -255,9 +306,9 @@ class Tuner:
             limit=limit_sentence(costs, workload, best.allocation, self._cores),
             changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
             curves=curves,
-            solution=balance(
-                curves.actors, curves.learners, update_interval=workload.update_interval, cores=self._cores
-            ),
+            solution=None
+            if self._config.in_lockstep and self._config.lag == 0
+            else balance(curves.actors, curves.learners, update_interval=workload.update_interval, cores=self._cores),
             update_interval=workload.update_interval,
             costs=costs,
             tried=tuple(Candidate(each.allocation, each.score) for each in tried if each.ratios),
