@@ -85,7 +85,8 @@ def test_the_model_agrees_with_the_simulation_and_no_simulation_exceeds_the_boun
     random = np.random.default_rng(0)
     ratios = []
     for _ in range(60):
-        costs = replace(COSTS[str(random.choice(list(COSTS)))], contention=contention)
+        waits = float(random.choice([0.0, 0.0, 2e-3]))
+        costs = replace(COSTS[str(random.choice(list(COSTS)))], contention=contention, env_wait_row_s=waits)
         cores = int(random.choice([2, 8, 56]))
         workers, groups = int(random.integers(1, cores + 1)), int(random.integers(1, 5))
         size = int(random.choice([1, 4, 16]))
@@ -122,6 +123,11 @@ def test_simple_pipelines_are_simulated_exactly() -> None:
     assert simulate(costs, workload, Allocation(1, 1, 1, 2, 1), 8) == pytest.approx(1000, rel=0.03)
     # On one core they share.
     assert simulate(costs, workload, Allocation(1, 1, 1, 2, 1), 1) == pytest.approx(500, rel=0.03)
+    # Those who sleep leave it to others.
+    sleeping = replace(costs, env_group_s=1e-4, env_wait_row_s=9e-4, inference_batch_s=1e-5)
+    for workers in (1, 4):
+        allocation = Allocation(workers, 1, 1, 2 * workers, 1)
+        assert simulate(sleeping, workload, allocation, 2) == pytest.approx(1000 * workers, rel=0.1)
     slow = replace(costs, sgd_step_s=0.1)
     for regime in ("async", "replay"):
         bound = replace(workload, regime=regime)

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 
@@ -22,6 +23,7 @@ from rollmill.api import make_config
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.cli import main
 from rollmill.config import Config
+from rollmill.envs.registry import register_factory
 from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
@@ -56,6 +58,7 @@ def _demand(allocation: Allocation, batch_groups: float) -> Demand:
         rows=rows,
         batch_groups=batch_groups,
         group_s=1e-4 + 3e-4 * rows,
+        group_wait_s=2e-4 * rows,
         group_overhead_s=1e-4,
         batch_s=2e-4 + batch_groups * (3e-5 + 5e-5 * rows),
         sgd_step_s=0.02 * allocation.learner_cores / {1: 1.0, 2: 1.6}[allocation.learner_cores],
@@ -78,6 +81,7 @@ def test_costs_are_found_again_from_joint_runs() -> None:
         costs = fit_costs(known, times)
         for run in runs if len(known) > 1 else known:
             assert costs.env_s(run.rows) == pytest.approx(run.group_s, rel=0.1)
+            assert costs.wait_s(run.rows) == pytest.approx(run.group_wait_s)
             assert costs.inference_s(run.batch_groups, run.rows) == pytest.approx(run.batch_s, rel=0.1)
         assert costs.sgd_step_s == pytest.approx(0.02)
 
@@ -121,6 +125,72 @@ def test_learners_gain_what_the_server_lets_through() -> None:
     assert times.speedup(0.5)(4) == pytest.approx(2.0)
 
 
+class _Waiting(gymnasium.Env[Any, Any]):
+    """A simulator that is elsewhere, or a process of its own that computes."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, kind: str) -> None:
+        self._helper: subprocess.Popen[bytes] | None = None
+        if kind == "helper":
+            # Computes for 4 ms of its CPU time whenever it is asked.
+            code = (
+                "import sys, time\n"
+                "while sys.stdin.buffer.read(1):\n"
+                "    end = time.process_time() + 0.004\n"
+                "    while time.process_time() < end: pass\n"
+                "    sys.stdout.buffer.write(b'.'); sys.stdout.buffer.flush()\n"
+            )
+            pipe = subprocess.PIPE
+            self._helper = subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, bufsize=0)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self._helper is None:
+            time.sleep(0.004)
+        else:
+            assert self._helper.stdin is not None
+            assert self._helper.stdout is not None
+            self._helper.stdin.write(b".")
+            self._helper.stdout.read(1)
+        return np.zeros(4, np.float32), 1.0, False, False, {}
+
+    def close(self) -> None:
+        if self._helper is not None:
+            self._helper.kill()
+            self._helper.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sleep", "helper"])
+def test_time_that_a_simulator_takes_elsewhere_is_found(kind: str) -> None:
+    name = register_factory(_Waiting)
+    given = {
+        "env.kwargs": {"kind": kind},
+        "num_envs": 4,
+        "envs_per_group": 1,
+        "rollout.num_workers": 2,
+        "rollout_length": 8,
+        "learner.batch_size": 64,
+    }
+    config = make_config(name, given).resolved()
+    with Supervisor() as supervisor:
+        probed = probe(supervisor, config)
+    with Trial(config, probed) as trial:
+        turn = trial.turn(3.0)
+    demand = demand_of(allocation_of(config), workload_of(config, probed), [turn], usable_cores())
+    if kind == "sleep":
+        assert 0.003 < demand.group_wait_s < 0.006
+        assert demand.group_s < 0.002
+    else:
+        assert demand.group_wait_s < 0.002
+        assert 0.003 < demand.group_s < 0.008
+
+
 def test_threads_that_cannot_be_timed_follow_amdahls_law() -> None:
     nine_tenths = Curve((1.0, 2.0), (1.0, 1 / (0.1 + 0.9 / 2)))
     extended = by_amdahl(nine_tenths, (1, 2, 4, 32))
@@ -154,7 +224,7 @@ class _Machine:
         random = np.random.default_rng(seed)
 
         def turn(speed: float) -> Slice:
-            return Slice(1.0, round(1e6 * speed * math.exp(noise * random.normal())), {})
+            return Slice(1.0, round(1e6 * speed * math.exp(noise * random.normal())), {}, {})
 
         self.ended: list[int] = []
         self.tried = [

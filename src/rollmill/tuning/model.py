@@ -5,16 +5,17 @@ below them ``M`` cores that all of them share. With ``e(B)`` the core-seconds of
 forward pass of ``b`` groups, ``s`` those of an SGD step, ``u`` the agent steps for each SGD step, ``N`` groups and
 ``S(x_l)`` how many times as fast ``x_l`` cores learn as one does, agent steps a second are at most::
 
-    simulation        W B / e(B)
+    simulation        W B / (e(B) + w(B))
     inference         P b B / i(b)
     learning          u S(x_l) / s
-    waiting           N B / (e(B) + R),   R the time from a request to its actions
+    waiting           N B / (e(B) + w(B) + R),   R the time from a request to its actions
     cores             M / (e(B) / B + i(b) / (b B) + s x_l / (u S(x_l)))
 
+``w(B)`` is what a group's step takes besides without a core: a simulator that sleeps, or waits for a device.
 *Waiting* is Sample Factory's condition for double buffering, ``k / 2 > t_inference / t_env``: with ``N = 2 W`` groups
-of ``k / 2`` environments it is above *simulation* exactly if ``e(B) > R``. Batches grow with the load (policy workers
-take what is ready), so ``b`` and the speed are found together, by iteration. Near a tie no station is always busy; a
-smooth minimum accounts for that.
+of ``k / 2`` environments it is above *simulation* exactly if ``e(B) + w(B) > R``. Batches grow with the load (policy
+workers take what is ready), so ``b`` and the speed are found together, by iteration. Near a tie no station is always
+busy; a smooth minimum accounts for that.
 
 Pure functions on arrays: an :class:`Allocation` may hold one configuration or, as arrays ``[K]``, many.
 """
@@ -48,6 +49,7 @@ class StageCosts:
     Attributes:
         env_group_s: Of a group's step, whatever its size: bookkeeping, messages, the call of a vector environment.
         env_row_s: Of a group's step, for each row.
+        env_wait_row_s: Likewise, but of no core: seconds in which the rollout worker waits for something else.
         inference_batch_s: Of a forward pass, whatever its size.
         inference_group_s: Of a forward pass, for each group: gathering, scattering, messages.
         inference_row_s: Of a forward pass, for each row.
@@ -65,11 +67,11 @@ class StageCosts:
     sgd_step_s: float
     learner_speedup: Curve = field(default_factory=lambda: Curve((1.0,), (1.0,)))
     contention: float = 1.0
+    env_wait_row_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuses what nothing could cost."""
-        names = ("env_group_s", "env_row_s", "inference_batch_s", "inference_group_s", "inference_row_s", "sgd_step_s")
-        for name in names:
+        for name in (name for name in vars(self) if name.endswith("_s")):
             if not 0 <= getattr(self, name) < np.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: give 0 or more seconds.")
         if not 1 <= self.contention < np.inf:
@@ -78,6 +80,10 @@ class StageCosts:
     def env_s(self, rows: Any) -> Any:
         """e(B): one step of a group of so many rows."""
         return self.env_group_s + self.env_row_s * rows
+
+    def wait_s(self, rows: Any) -> Any:
+        """w(B): what a group's step takes besides."""
+        return self.env_wait_row_s * rows
 
     def inference_s(self, groups: Any, rows: Any) -> Any:
         """i(b): one forward pass of so many groups of so many rows each."""
@@ -205,7 +211,7 @@ def upper_bound(costs: StageCosts, workload: Workload, allocation: Allocation, c
         most = np.full_like(rows, workload.groups_per_batch)
     best = _bounds(costs, workload, given, cores, most, ones)
     best["inference"] = given.policy_workers * most * rows / costs.inference_s(most, rows)
-    best["waiting"] = groups * rows / (costs.env_s(rows) + costs.inference_s(1.0, rows))
+    best["waiting"] = groups * rows / (costs.env_s(rows) + costs.wait_s(rows) + costs.inference_s(1.0, rows))
     # The busier the cores the slower, but never so that less work would get more done.
     best["cores"] = best["cores"] / costs.contention
     if workload.regime == "lockstep" and workload.lag == 0:
@@ -234,7 +240,7 @@ def _bounds(
 ) -> dict[str, Floats]:
     rows = given.envs_per_group * workload.rows_per_env
     groups = given.num_groups
-    env_s = costs.env_s(rows) * slow
+    step_s = costs.env_s(rows) * slow + costs.wait_s(rows)
     inference_s = costs.inference_s(batch, rows) * slow
     workers = np.minimum(given.rollout_workers, groups)
     if workload.regime == "lockstep":
@@ -243,10 +249,10 @@ def _bounds(
     # A request comes in the middle of another forward pass, as often as there is one under way.
     response_s = inference_s * 1.5
     return {
-        "simulation": workers * rows / env_s,
+        "simulation": workers * rows / step_s,
         "inference": given.policy_workers * batch * rows / inference_s,
         "learning": workload.update_interval * costs.speedup(given.learner_cores) / (costs.sgd_step_s * slow + 1e-300),
-        "waiting": groups * rows / (env_s + response_s),
+        "waiting": groups * rows / (step_s + response_s),
         "cores": cores / (_core_seconds(costs, workload, given, batch) * slow),
     }
 

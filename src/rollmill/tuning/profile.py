@@ -1,9 +1,10 @@
 """What the stages of a run cost on this machine: read off the ledgers of short real runs, in seconds.
 
 The joint runs of :mod:`rollmill.tuning.trials` say what an agent step costs each stage while all others are at work, in
-core-seconds: CPU time where processes share cores, so that waiting for one is not counted, and busy time where the work
-is done elsewhere (an accelerator, a simulator's own process). What the network costs alone (:mod:`.network`) fills in
-what they cannot say.
+core-seconds: CPU time where processes share cores, so that waiting for one is not counted, with that of a simulator's
+own processes; busy time of policy workers and learners where an accelerator works for them. A rollout worker that is
+busy and neither computes, nor waits for a core, nor has others compute for it, sleeps: that takes time, but no core.
+What the network costs alone (:mod:`.network`) fills in what the runs cannot say.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ __all__ = ["Demand", "demand_of", "fit_costs", "workload_of"]
 
 # Below this share of its busy time a process does not compute: somebody else does, for it.
 _COMPUTES = 0.5
+# From this share of its busy time on it sleeps.
+_SLEEPS = 0.3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +43,7 @@ class Demand:
         rows: Of a group.
         batch_groups: Mean number of groups of a forward pass.
         group_s: Core-seconds of a group's step.
+        group_wait_s: Seconds of a group's step in which no core worked for it.
         group_overhead_s: The part of it that does not depend on the group's size.
         batch_s: Core-seconds of a forward pass.
         sgd_step_s: Core-seconds of an SGD step, on all of the learner's cores.
@@ -54,6 +58,7 @@ class Demand:
     rows: int
     batch_groups: float
     group_s: float
+    group_wait_s: float
     group_overhead_s: float
     batch_s: float
     sgd_step_s: float
@@ -115,18 +120,21 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     sgd_steps = max(1e-9, _count(learning, "SGD steps"))
     simulating = sum(account.phases["simulating"] for account in stepping)
     bookkeeping = sum(account.phases["bookkeeping"] for account in stepping)
-    group_s = work[rollout_phases.ROLE.name] / group_steps
+    helpers_s, waited_s = _outside(turns)
+    stepping_s = sum(account.cpu_seconds for account in stepping) + helpers_s
+    group_s = stepping_s / group_steps
     overhead = bookkeeping / max(1e-9, bookkeeping + simulating)
     return Demand(
         allocation=allocation,
         rows=rows,
         batch_groups=max(1.0, _count(inferring, "agent steps") / rows / batches),
         group_s=group_s,
+        group_wait_s=waited_s / group_steps,
         group_overhead_s=group_s * min(0.9, overhead),
         batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches,
         sgd_step_s=learner_work / sgd_steps,
         steps_per_second=steps / seconds,
-        actor_cores=(work[rollout_phases.ROLE.name] + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
+        actor_cores=(stepping_s + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
         learner_cores=learner_work / seconds,
         sgd_steps_per_second=sgd_steps / seconds,
         busy={
@@ -156,6 +164,7 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
     return StageCosts(
         env_group_s=env_group,
         env_row_s=env_row,
+        env_wait_row_s=float(np.mean([d.group_wait_s / d.rows for d in demands])),
         inference_batch_s=batch,
         inference_group_s=group,
         inference_row_s=inferred_row,
@@ -190,6 +199,22 @@ def _fit(rows: list[list[float]], values: list[float], prior: list[float]) -> li
             rest = b - a @ x + a[:, i] * x[i]
             x[i] = max(0.0, float(a[:, i] @ rest) / float(a[:, i] @ a[:, i]))
     return [float(value) for value in x * scale]
+
+
+def _outside(turns: Sequence[Slice]) -> tuple[float, float]:
+    """Of all rollout workers: CPU seconds of their simulators' processes, and seconds in which nobody computed."""
+    helpers_s = waited_s = 0.0
+    for turn in turns:
+        for name, account in turn.accounts.items():
+            if account.role != rollout_phases.ROLE.name or name not in turn.outside:
+                continue
+            outside = turn.outside[name]
+            helpers_s += outside.helpers_s
+            idle_s = _busy_s(account) - account.cpu_seconds - outside.delay_s - outside.helpers_s
+            # CPU time comes in ticks, messages and locks take moments, and a hypervisor its share.
+            if idle_s > _SLEEPS * _busy_s(account):
+                waited_s += idle_s
+    return helpers_s, waited_s
 
 
 def _work_s(account: ProcessAccount, *, is_crowded: bool) -> float:

@@ -88,6 +88,7 @@ class Space:
         learner_cores: Sequence[int] = (1,),
         fixed: frozenset[str] = frozenset(),
         most_envs: int | None = None,
+        most_workers: int | None = None,
         groups_per_worker: int | None = None,
     ) -> Space:
         """All that the regime leaves free.
@@ -99,6 +100,7 @@ class Space:
             learner_cores: Cores that a learner of this regime can use.
             fixed: Fields of :class:`Allocation` that keep the preset's value.
             most_envs: Where environments are free; by default four times the preset's, or 16 a core.
+            most_workers: Rollout workers; by default as many as cores.
             groups_per_worker: What the user has set.
         """
         is_lockstep = workload.regime == "lockstep"
@@ -109,7 +111,9 @@ class Space:
             sizes = [n for n in range(1, preset.num_envs + 1) if preset.num_envs % n == 0]
         return cls(
             cores=cores,
-            rollout_workers=(preset.rollout_workers,) if "rollout_workers" in fixed else counts(cores, 16),
+            rollout_workers=(preset.rollout_workers,)
+            if "rollout_workers" in fixed
+            else counts(most_workers or cores, 16),
             policy_workers=(
                 (preset.policy_workers,) if "policy_workers" in fixed else counts(max(2, 3 * cores // 4), 8)
             ),

@@ -64,6 +64,7 @@ def space_of(
     cores: int,
     *,
     learner_counts: Sequence[int] = LEARNER_COUNTS,
+    most_workers: int | None = None,
 ) -> Space:
     """What may be chosen: what neither the user has set nor the regime holds fixed.
 
@@ -73,6 +74,7 @@ def space_of(
         overrides: What the user has set.
         cores: M.
         learner_counts: Numbers of the learner's threads, or of learners, ascending from 1; of these what there may be.
+        most_workers: Rollout workers; by default as many as cores.
     """
     given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
     # Threads of a step where there is one learner, else learners with the threads that each has.
@@ -100,6 +102,7 @@ def space_of(
         learner_cores=[n * each for n in learner_counts if n == 1 or (n * each <= cores and n <= most)],
         fixed=frozenset(field for key, field in fields.items() if key in given),
         most_envs=most_envs,
+        most_workers=most_workers,
         groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,
     )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 __all__ = ["NICE", "URGENT", "SharedCores"]
 
-URGENT, NICE = 0, 1
+URGENT, NICE, _WAITING = 0, 1, 2
 # Of a core, for each rollout worker, when the others could use all: Linux's weight of niceness 10 against that of 0.
 _NICE_WEIGHT = 110 / 1024
 
@@ -28,10 +28,10 @@ class SharedCores:
         self.now = 0.0
         self._cores = cores
         self._contention = contention
-        self._heaps: tuple[list[tuple[float, int, float, Callable[[], None]]], ...] = ([], [])
-        self._clocks = [0.0, 0.0]
-        self._weights = [0.0, 0.0]
-        self._speeds = [1.0, 1.0]
+        self._heaps: tuple[list[tuple[float, int, float, Callable[[], None]]], ...] = ([], [], [])
+        self._clocks = [0.0, 0.0, 0.0]
+        self._weights = [0.0, 0.0, 0.0]
+        self._speeds = [1.0, 1.0, 1.0]
         self._number = 0
 
     def run(self, priority: int, seconds: float, then: Callable[[], None], *, width: float = 1.0) -> None:
@@ -40,6 +40,10 @@ class SharedCores:
         heapq.heappush(self._heaps[priority], (self._clocks[priority] + seconds, self._number, width, then))
         self._weights[priority] += width
         self._share()
+
+    def wait(self, seconds: float, then: Callable[[], None]) -> None:
+        """Lets so many seconds pass, without a core."""
+        self.run(_WAITING, seconds, then, width=0.0)
 
     def advance(self) -> bool:
         """Goes on to the next job that ends; False if there is none."""
@@ -53,7 +57,7 @@ class SharedCores:
         wait = max(0.0, wait)
         first = waits.index(min(waits))
         self.now += wait
-        for priority in (URGENT, NICE):
+        for priority in (URGENT, NICE, _WAITING):
             self._clocks[priority] += wait * self._speeds[priority]
         _, _, width, then = heapq.heappop(self._heaps[first])
         self._weights[first] -= width
@@ -62,7 +66,7 @@ class SharedCores:
         return True
 
     def _share(self) -> None:
-        urgent, nice = self._weights
+        urgent, nice, _ = self._weights
         left_for_nice = (
             max(self._cores - urgent, self._cores * nice * _NICE_WEIGHT / (nice * _NICE_WEIGHT + urgent))
             if nice

@@ -48,7 +48,7 @@ class _Run(ABC):
         self.learned_steps = 0.0
         self.learned_at: list[tuple[float, float]] = []
         self._costs = costs
-        self._env_s = costs.env_s(self.rows)
+        self._env_s, self._wait_s = costs.env_s(self.rows), costs.wait_s(self.rows)
         self._width = float(allocation.learner_cores)
         self._sgd_s = costs.sgd_step_s / float(costs.speedup(self._width))
         num_workers, num_policy = min(int(allocation.rollout_workers), num_groups), int(allocation.policy_workers)
@@ -143,7 +143,10 @@ class _Run(ABC):
                 for policy in {g.policy_worker for waiting in self._requests for g in waiting if g.worker == worker}:
                     self._infer(policy)
 
-        self.cores.run(NICE, self._env_s, done)
+        if self._wait_s:
+            self.cores.run(NICE, self._env_s, lambda: self.cores.wait(self._wait_s, done))
+        else:
+            self.cores.run(NICE, self._env_s, done)
 
     def retry(self) -> None:
         """Asks all workers again whether they may step."""

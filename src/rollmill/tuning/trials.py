@@ -24,6 +24,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.tuning.outside import Outside, outside_of
 
 __all__ = ["Slice", "Trial", "for_trial"]
 
@@ -39,11 +40,13 @@ class Slice(NamedTuple):
         seconds: It took.
         steps: Valid agent steps meanwhile.
         accounts: Process name -> its account of this turn.
+        outside: Process name -> what it says that no account has.
     """
 
     seconds: float
     steps: int
     accounts: dict[str, ProcessAccount]
+    outside: dict[str, Outside]
 
     @property
     def steps_per_second(self) -> float:
@@ -134,7 +137,7 @@ class Trial(SteppingProcesses):
         resume(self._groups())
         try:
             self._run_for(_SETTLE_S)
-            before, started = self._supervisor.snapshot(), time.monotonic()
+            before, outside, started = self._supervisor.snapshot(), self._outside(), time.monotonic()
             steps = 0
             # On a machine that others use, a process may not get a core for longer than that.
             while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
@@ -142,6 +145,7 @@ class Trial(SteppingProcesses):
                 accounts = between(before, self._supervisor.snapshot())
                 steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLE.name)
             elapsed = time.monotonic() - started
+            outside = {name: now.since(outside[name]) for name, now in self._outside().items() if name in outside}
         finally:
             pause(self._groups())
         if not steps:
@@ -149,7 +153,12 @@ class Trial(SteppingProcesses):
                 f"no group of environments was stepped within {elapsed:.0f} s: the environments are too slow to tune "
                 "with, or others use the cores."
             )
-        return Slice(elapsed, steps, accounts)
+        return Slice(elapsed, steps, accounts, outside)
+
+    def _outside(self) -> dict[str, Outside]:
+        pids = {name: account.pid for name, account in self._supervisor.snapshot().items()}
+        found = outside_of(pids.values())
+        return {name: found[pid] for name, pid in pids.items()}
 
     def _sgd_steps(self) -> float:
         role = learning_phases.ROLE

@@ -38,6 +38,8 @@ _FINALISTS = 16
 _STARTING_SHARE = 0.6
 _MOST_TRIALS = 6
 _MOST_FAILURES = 2
+# Rollout workers a core where simulators mostly sleep.
+_SLEEPING_WORKERS = 4
 # Trials that hardly differ say nothing that is worth a start.
 _DIFFERENT = 0.45
 # A measured speed must be above the preset's by so much to replace it.
@@ -132,6 +134,20 @@ class Tuner:
             deadline = time.monotonic() + seconds
             tried = [reference]
             costs = self._costs(tried, workload, times)
+            if costs.env_wait_row_s > costs.env_row_s:
+                # Workers that sleep leave their cores to others.
+                self._notes.append(
+                    "simulators sleep for most of their steps, so more rollout workers than cores were looked at; the "
+                    "curves have one for each core"
+                )
+                space = space_of(
+                    self._config,
+                    workload,
+                    self._overrides,
+                    self._cores,
+                    learner_counts=counts,
+                    most_workers=_SLEEPING_WORKERS * self._cores,
+                )
             self._say(limit_sentence(costs, workload, space.preset, self._cores))
             if self._cores != usable_cores():
                 # Of a machine that is not here nothing can be tried; but what several learners cost can be measured.
