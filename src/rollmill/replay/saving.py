@@ -150,11 +150,10 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
         )
     capacity = settings.capacity
     priorities = np.empty(capacity, np.float32)
-    given_before, given, maximum = ring.priorities(priorities)
-    rows = _records(arena, ring, capacity)[: min(given, capacity)]
     with _written_aside(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        given_before, given, maximum = ring.priorities(priorities)
         _write(archive, "settings", np.frombuffer(settings.to_json().encode(), np.uint8))
-        _write(archive, "records", rows)
+        _write(archive, "records", _records(arena, ring, capacity)[: min(given, capacity)])
         gone = min(ring.given - given_before, capacity)
         priorities[np.arange(given_before, given_before + gone) % capacity] = 0
         _write(archive, "priorities", priorities)
@@ -215,25 +214,31 @@ def load(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
         ValueError: It is no copy, or of a replay that differs in what the data depend on. The replay is as it was, or
             empty if it is the rows that are damaged.
     """
-    is_empty = False
     with path.open("rb") as file:
-        try:
+        with _refused_if_damaged(path):
             archive = zipfile.ZipFile(file)
             found = Settings.from_json(_read(archive, "settings").tobytes().decode())
-            if not (difference := settings.describe_difference(found)):
-                given, priorities, maximum = _counts(archive, settings)
-                rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
-                with _opened(archive, "records", rows.shape, rows.dtype) as records:
-                    # Nothing is drawn of what is half read, should reading fail.
-                    ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)
-                    is_empty = True
-                    _read_into(rows, records)
-                ring.restore(given, priorities, maximum)
-        except _DAMAGES as error:
-            what = f"{path} is no saved replay ({str(error) or 'it ends too early'})"
-            raise ValueError(f"{what}; the replay is empty now" if is_empty else what) from error
-    if difference:
-        raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
+        if difference := settings.describe_difference(found):
+            raise ValueError(f"{path} is of a replay with other {difference}; make one like it")
+        with _refused_if_damaged(path):
+            given, priorities, maximum = _counts(archive, settings)
+            rows = _records(arena, ring, settings.capacity)[: min(given, settings.capacity)]
+            records = archive.open("records.npy")
+            if _header(records) != (rows.shape, rows.dtype):
+                raise ValueError(f"its records are not {rows.dtype} {rows.shape}")
+        # Nothing is drawn of what is half read, should reading fail.
+        ring.restore(0, np.zeros(settings.capacity, np.float32), 1.0)
+        with _refused_if_damaged(path, "; the replay is empty now"), records:
+            _read_into(rows, records)
+        ring.restore(given, priorities, maximum)
+
+
+@contextmanager
+def _refused_if_damaged(path: Path, consequence: str = "") -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGES as error:
+        raise ValueError(f"{path} is no saved replay ({str(error) or 'it ends too early'}){consequence}") from error
 
 
 def _counts(archive: zipfile.ZipFile, settings: Settings) -> tuple[int, NDArray[np.float32], float]:
@@ -248,15 +253,6 @@ def _counts(archive: zipfile.ZipFile, settings: Settings) -> tuple[int, NDArray[
         # As likely as each other, whatever they were where they were saved.
         return int(given), (priorities > 0).astype(np.float32), 1.0
     return int(given), priorities, float(maximum)
-
-
-@contextmanager
-def _opened(archive: zipfile.ZipFile, name: str, *expected: object) -> Iterator[IO[bytes]]:
-    """What follows an array's header; the header says the expected shape and dtype."""
-    with archive.open(f"{name}.npy") as file:
-        if (found := _header(file)) != expected:
-            raise ValueError(f"{name} is {found[1]} {found[0]} and must be {expected[1]} {expected[0]}")
-        yield file
 
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any]]:

@@ -120,12 +120,7 @@ class Tuner:
         with Supervisor() as supervisor:
             probed = probe(supervisor, self._config)
             workload = workload_of(self._config, probed)
-            # More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
-            is_one = resolve_device(self._config.learner.device).type != "cpu" or (
-                self._config.in_replay and probed.shared is None
-            )
-            counts = (1,) if is_one else LEARNER_COUNTS
-            space = space_of(self._config, workload, self._overrides, self._cores, learner_counts=counts)
+            space = self._space(workload, probed)
             self._say("timing the network")
             times = self._time_network(supervisor, probed, space)
         with ExitStack() as stack:
@@ -135,43 +130,34 @@ class Tuner:
             tried = [reference]
             costs = self._costs(tried, workload, times)
             if costs.env_wait_row_s > costs.env_row_s:
-                # Workers that sleep leave their cores to others.
                 self._notes.append(
                     "simulators sleep for most of their steps, so more rollout workers than cores were looked at; the "
                     "curves have one for each core"
                 )
-                space = space_of(
-                    self._config,
-                    workload,
-                    self._overrides,
-                    self._cores,
-                    learner_counts=counts,
-                    most_workers=_SLEEPING_WORKERS * self._cores,
-                )
+                # Workers that sleep leave their cores to others.
+                space = self._space(workload, probed, most_workers=_SLEEPING_WORKERS * self._cores)
             self._say(limit_sentence(costs, workload, space.preset, self._cores))
             if self._cores != usable_cores():
                 # Of a machine that is not here nothing can be tried; but what several learners cost can be measured.
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
                 if several:
                     two = space.preset._replace(learner_cores=times.learners[1] * self._config.learner.threads)
-                    if (candidate := self._try(stack, two, probed)) is not None:
-                        tried.append(candidate)
-                        costs = self._costs(tried, workload, times)
+                    tried += self._try(stack, two, probed)
+                    costs = self._costs(tried, workload, times)
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
-            avoided: list[Allocation] = []
-            while len(tried) < _MOST_TRIALS and len(avoided) < _MOST_FAILURES:
+            failed: list[Allocation] = []
+            while len(tried) < _MOST_TRIALS and len(failed) < _MOST_FAILURES:
                 left = deadline - time.monotonic()
                 is_late = start_s + 4 * _TURN_S * (len(tried) + 1) > left or left < (1 - _STARTING_SHARE) * seconds
                 if is_late and len(tried) > 1:
                     break
-                following = self._following(costs, workload, space, tried, avoided)
+                following = self._following(costs, workload, space, tried, failed)
                 if following is None:
                     break
                 started_at = time.monotonic()
-                if (candidate := self._try(stack, following, probed)) is None:
-                    avoided.append(following)
-                    continue
-                tried.append(candidate)
+                candidates = self._try(stack, following, probed)
+                tried += candidates
+                failed += [] if candidates else [following]
                 start_s = time.monotonic() - started_at
                 costs = self._costs(tried, workload, times)
             self._take_turns(tried, deadline)
@@ -179,6 +165,16 @@ class Tuner:
             costs = self._costs(tried, workload, times)
             speed = self._demand(best, workload).steps_per_second
         return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), gain)
+
+    def _space(self, workload: Workload, probed: Probed, *, most_workers: int | None = None) -> Space:
+        # More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
+        is_one = resolve_device(self._config.learner.device).type != "cpu" or (
+            self._config.in_replay and probed.shared is None
+        )
+        counts = (1,) if is_one else LEARNER_COUNTS
+        return space_of(
+            self._config, workload, self._overrides, self._cores, learner_counts=counts, most_workers=most_workers
+        )
 
     def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
         wanted = sorted({1, *space.learner_cores})
@@ -207,16 +203,16 @@ class Tuner:
         tried.turns.append(tried.trial.turn(_PROFILE_S))
         return tried
 
-    def _try(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried | None:
-        """Likewise; None where it cannot run, which says nothing against the preset."""
+    def _try(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> list[_Tried]:
+        """Likewise; none where it cannot run, which says nothing against the preset."""
         with ExitStack() as own:
             try:
                 tried = self._start(own, allocation, probed)
             except _FAILURES as error:
                 self._note_failure(allocation, error)
-                return None
+                return []
             stack.enter_context(own.pop_all())
-        return tried
+        return [tried]
 
     def _note_failure(self, allocation: Allocation, error: BaseException) -> None:
         reason = str(error).strip().splitlines() or [type(error).__name__]
@@ -230,7 +226,7 @@ class Tuner:
         return demand_of(tried.allocation, workload, tried.turns, usable_cores())
 
     def _following(
-        self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried], avoided: list[Allocation]
+        self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried], failed: list[Allocation]
     ) -> Allocation | None:
         """The most promising allocation that has not been tried, nor one like it; None if none is promising."""
         candidates = simulated(costs, workload, rank(costs, workload, space, count=_FINALISTS), self._cores)
@@ -240,7 +236,7 @@ class Tuner:
                 (one,) = simulated(costs, workload, [Candidate(each.allocation, 0.0)], self._cores)
                 expected[each.allocation] = one.steps_per_second
         best_tried = max(expected[each.allocation] for each in tried)
-        known = [*(each.allocation for each in tried), *avoided]
+        known = [*(each.allocation for each in tried), *failed]
         fresh = [c for c in candidates if all(distance(c.allocation, one) >= _DIFFERENT for one in known)]
         if not fresh:
             return None
