@@ -220,7 +220,8 @@ class ReplayLearnerBase(LearnerBase):
         super()._take_over(state)
         self._updater.load_state_dict(state["updater"])
         saved = state["random"]
-        if saved["device"] == self._device.type and not self._collective.rank:
+        # Earlier checkpoints do not say.
+        if saved.get("device", self._device.type) == self._device.type and not self._collective.rank:
             self._generator.set_state(saved["generator"])
         else:  # Another kind of device's generator has another kind of state, another rank's noise is its own.
             self._generator.manual_seed(self._noise_seed())
