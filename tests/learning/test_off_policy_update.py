@@ -16,6 +16,7 @@ from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.models.config import ModelConfig
+from rollmill.models.pixel_levels import centred_layers
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 torch.set_num_threads(1)
@@ -258,3 +259,36 @@ def test_priorities_need_temporal_differences_of_some_objective() -> None:
     plain.step(batch)
     with pytest.raises(ValueError, match=r"no loss of TD3 gives td_error, .* choose replay.priorities=uniform"):
         plain.require_td_errors()
+
+
+@pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("sac", DISCRETE), ("sac", BOX), ("td3", BOX)])
+def test_pictures_are_centred_by_the_first_batch_alone(name: str, action: ActionSpec) -> None:
+    picture = {"obs": ArraySpec(shape=(2, 40, 40), dtype="uint8")}
+    model = ModelConfig(encoder="nature", dense_size=16, mlp_sizes=(16,), centre_pixels=True)
+    algorithm = make_algorithm(picture, action, model, OffPolicyConfig(algorithm=name, target_update_every=1000))
+    updater = OffPolicyUpdater(algorithm, LearnerConfig(batch_size=4))
+
+    def batch(level: int) -> TransitionBatch:
+        x = {"obs": torch.tensor([level, 2 * level], dtype=torch.uint8).view(1, 2, 1, 1).expand(4, 2, 40, 40)}
+        real = torch.zeros(4, 1) if action is BOX else None
+        choice = None if action is BOX else torch.zeros(4, 1, dtype=torch.int32)
+        mask = None
+        return TransitionBatch(x, choice, real, torch.zeros(4), torch.ones(4), x, mask, mask, torch.ones(4))
+
+    def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
+        return {tuple(layer.moments.shift.tolist()) for layer in centred_layers(of) if layer.moments is not None}
+
+    assert levels(algorithm) == {(0.0, 0.0)}
+    updater.step(batch(50))
+    # Of acting networks, critics and targets alike.
+    assert levels(algorithm) == {(50.0, 100.0)}
+    updater.step(batch(90))
+    assert levels(algorithm) == {(50.0, 100.0)}
+    assert all(not layer._forward_pre_hooks for layer in centred_layers(algorithm))
+
+    again = make_algorithm(picture, action, model, OffPolicyConfig(algorithm=name, target_update_every=1000))
+    resumed = OffPolicyUpdater(again, LearnerConfig(batch_size=4))
+    again.load_state_dict(algorithm.state_dict())
+    resumed.load_state_dict(updater.state_dict())
+    resumed.step(batch(90))
+    assert levels(again) == {(50.0, 100.0)}

@@ -102,7 +102,6 @@ def test_an_unroll_is_step_after_step_with_resets(core: CoreKind, dueling: bool,
         ({"core": "gru"}, "model.core is 'gru', but this algorithm learns from single transitions"),
         ({"normalise_observations": True}, "model.normalise_observations is True, but off-policy algorithms have no"),
         ({"normalise_returns": True}, "model.normalise_returns is True"),
-        ({"centre_pixels": True}, "model.centre_pixels is True"),
         ({"model": "own"}, "model.model is 'own', but a model given to register_model is for on-policy algorithms"),
     ],
 )

@@ -189,6 +189,45 @@ def test_masks_dicts_and_several_choices(changes: dict[str, Any], tmp_path: Path
     assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
 
 
+class Bright(gymnasium.Env[np.ndarray, int]):
+    """Pictures with a background of 120."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (40, 40, 1), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def _observe(self) -> np.ndarray:
+        picture = np.full((40, 40, 1), 120, np.uint8)
+        picture[self.np_random.integers(40)] = 255
+        return picture
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return self._observe(), float(action), self.np_random.random() < 0.1, False, {}
+
+
+def levels(run_dir: Path) -> set[tuple[str, float]]:
+    """By which brightness the networks of the newest checkpoint centre pictures."""
+    model = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).load_latest().state["model"]
+    return {(name.split(".")[0], tensor.item()) for name, tensor in model.items() if name.endswith("moments.shift")}
+
+
+@slow
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"learner.num_learners": 2}, {"learner.num_learners": 2, **RECURRENT}],
+    ids=["one", "several", "sequences"],
+)
+def test_pictures_are_centred_in_all_networks_once(changes: dict[str, Any], tmp_path: Path) -> None:
+    changes = {"model.centre_pixels": True, "model.encoder": "nature", "model.dense_size": 16, **changes}
+    train(Bright, tmp_path / "run", algo="dqn", **{**changes, "off_policy.target_update_every": 100_000})
+    assert levels(tmp_path / "run") == {("acting", 120.0), ("target_network", 120.0)}
+    rollmill.train(Bright, run_dir=tmp_path / "run", resume=True, quiet=True, total_steps=700)
+    assert levels(tmp_path / "run") == {("acting", 120.0), ("target_network", 120.0)}
+
+
 def begin(run_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
     settings = [f"--{name}={value}" for name, value in TINY.items() if name != "total_steps"]
     command = [sys.executable, "-m", "rollmill", "train", "gym/CartPole-v1", "--algo=dqn", *settings, *arguments]

@@ -254,18 +254,27 @@ class OffPolicyAlgorithm(nn.Module, ABC):
         """
         if sgd_step % self.target_update_every:
             return False
-        if self._targets is None:
-            self._targets = _Targets.of(self.target_pairs())
-        online, targets, online_buffers, target_buffers = self._targets
-        if not targets:
+        pairs = self._pairs_of_tensors()
+        if not pairs.targets:
             return False
         if self.tau == 1.0:
-            torch._foreach_copy_(targets, online)
+            torch._foreach_copy_(pairs.targets, pairs.online)
         else:
-            torch._foreach_lerp_(targets, online, self.tau)
-        if online_buffers:
-            torch._foreach_copy_(target_buffers, online_buffers)
+            torch._foreach_lerp_(pairs.targets, pairs.online, self.tau)
+        self.copy_buffers_to_targets()
         return True
+
+    @torch.no_grad()
+    def copy_buffers_to_targets(self) -> None:
+        """Give the target networks the online ones' buffers, such as what pictures are centred by."""
+        pairs = self._pairs_of_tensors()
+        if pairs.online_buffers:
+            torch._foreach_copy_(pairs.target_buffers, pairs.online_buffers)
+
+    def _pairs_of_tensors(self) -> _Targets:
+        if self._targets is None:
+            self._targets = _Targets.of(self.target_pairs())
+        return self._targets
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> OffPolicyAlgorithm:
         # On another device the tensors may be other ones.

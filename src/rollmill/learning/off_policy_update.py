@@ -22,6 +22,7 @@ from rollmill.learning.optimisers import (
     set_learning_rate,
 )
 from rollmill.models.memory_format import set_channels_last
+from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 
@@ -86,6 +87,7 @@ class OffPolicyUpdater:
         self._counts: dict[str, int] = {}
         self._differentiated: set[int] = set()
         self._has_td_errors = False
+        self._has_centred = False
         self.sgd_steps = 0
 
     def step(self, batch: TransitionBatch | SequenceBatch) -> Tensor | None:
@@ -97,6 +99,7 @@ class OffPolicyUpdater:
         Returns:
             float32 ``[N]``: absolute temporal differences, or None if no objective has them.
         """
+        self.centre_pictures(batch)
         self.sgd_steps += 1
         td_error = None
         for index in self.due(self.sgd_steps):
@@ -130,6 +133,32 @@ class OffPolicyUpdater:
         self._differentiated.add(index)
         self._has_td_errors |= loss.td_error is not None
         return loss
+
+    def centre_pictures(self, batch: TransitionBatch | SequenceBatch) -> bool:
+        """Before the first SGD step: centres pictures by the brightness of those of a batch, for good.
+
+        Online and target networks are to see the same, and a replay's temporal differences are not to change without an
+        SGD step, so that nothing is merged into it later.
+
+        Returns:
+            Whether anything has changed: there are pictures to be centred, and nobody had done it.
+        """
+        if self._has_centred:
+            return False
+        self._has_centred = True
+        layers = centred_layers(self._algorithm)
+        # A run that goes on knows it already.
+        if not layers or any(layer.moments is not None and layer.moments.count > 0 for layer in layers):
+            return False
+        with (
+            torch.no_grad(),
+            self._autocast(),
+            observing_pixel_levels(self._algorithm, sum_over_ranks=self._collective.sum),
+        ):
+            for objective in self._objectives:
+                objective.loss(batch, self._generator)
+        self._algorithm.copy_buffers_to_targets()
+        return True
 
     def require_td_errors(self) -> None:
         """For who makes priorities of them.

@@ -15,11 +15,14 @@ import numpy as np
 import torch
 
 from rollmill.learning.phases import LEARNING
-from rollmill.learning.replay import ReplayLearnerBase
+from rollmill.learning.replay import ReplayLearnerBase, return_rule
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
+from rollmill.learning.tensors import to_tensors
+from rollmill.models.pixel_levels import centred_layers
 from rollmill.storage.episodes import unpack_episode
 from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted
+from rollmill.storage.sequence_sampler import make_sampler
 
 __all__ = ["ParameterServer"]
 
@@ -85,6 +88,7 @@ class ParameterServer(ReplayLearnerBase):
         """One SGD step with a learner's gradient."""
         self._ledger.enter(LEARNING)
         learner = submitted.learner
+        has_centred = self._centre_pictures()
         staleness = self.version - self._exchange.version_of(learner)
         assert staleness <= self._max_staleness, "a gradient is older than it may be"
         self._staleness_sum += staleness
@@ -98,9 +102,19 @@ class ParameterServer(ReplayLearnerBase):
         values = torch.from_numpy(self._exchange.statistics[learner, : len(names)].copy()).to(self._device)
         updated = self._updater.apply(objectives, dict(zip(names, values, strict=True)))
         self._after_step()
-        self._ring.publish(self.version, targets=updated)
+        self._ring.publish(self.version, targets=updated or has_centred)
         self._exchange.give_back(learner)
         self._ledger.add(0, self._samples)
+
+    def _centre_pictures(self) -> bool:
+        """Before the first SGD step, which the learners' batches are not for; where there is one, there is another."""
+        if self.sgd_steps > self._sgd_steps_before or not centred_layers(self._algorithm):
+            return False
+        sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._draws)
+        batch = sampler.make_batch(self._config.batch_size)
+        if not sampler.draw(batch, 0.0):
+            return False
+        return self._updater.centre_pictures(to_tensors(batch, self._device))
 
     def _hear(self) -> None:
         count = self._store.completed[0].get_many(self._messages, 0.0)

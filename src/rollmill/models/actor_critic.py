@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.cores import RecurrentCore, make_core, state_for, zero_state
 from rollmill.models.distributions import ActionDistribution
-from rollmill.models.encoders import ImageInput
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
 from rollmill.models.memory_format import set_channels_last
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
+from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
 from rollmill.models.precision import wide
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ActionSpec, ArraySpec
@@ -161,24 +161,13 @@ class ActorCritic(nn.Module):
         Args:
             observation: Name -> ``[N, ...]``, of every entry.
         """
-        # Whatever stands between an observation and a first layer, a user's own encoder included, is run through.
-        hooks = [layer.register_forward_pre_hook(_update_pixel_level) for layer in self._centred_layers()]
-        try:
-            with torch.no_grad():
-                self._encode(observation)
-        finally:
-            for hook in hooks:
-                hook.remove()
+        with torch.no_grad(), observing_pixel_levels(self):
+            self._encode(observation)
 
     @property
     def centres_pixels(self) -> bool:
         """Whether :meth:`update_pixel_levels` does anything."""
-        return any(True for _ in self._centred_layers())
-
-    def _centred_layers(self) -> Iterator[ImageInput]:
-        for module in self.modules():
-            if isinstance(module, ImageInput) and module.moments is not None:
-                yield module
+        return bool(centred_layers(self))
 
     @property
     def normalised_entries(self) -> tuple[str, ...]:
@@ -242,11 +231,6 @@ class ActorCritic(nn.Module):
             critic = self.critic_trunk(wide(critic))
         params, value = self.heads(actor, critic)
         return params, value
-
-
-def _update_pixel_level(layer: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-    assert isinstance(layer, ImageInput)
-    layer.update_pixel_level(arguments[0])
 
 
 class _Heads(nn.Module):

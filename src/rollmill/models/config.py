@@ -46,10 +46,10 @@ class ModelConfig:
             are Gaussian and clipped by the environment's side.
         normalise_observations: Whether running statistics normalise the non-image entries.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
-        centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians) is
-            subtracted from pictures of bytes, inside of the first convolution. It keeps filters alive where learning
-            rates are high (docs/journal.md). Without effect where ``normalise_images`` does more, in MLPs, and in
-            users' encoders that have no ``ImageInput``.
+        centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
+            off-policy algorithms that of the first batch) is subtracted from pictures of bytes, inside of the first
+            convolution. It keeps filters alive (docs/journal.md). Without effect where ``normalise_images`` does more,
+            in MLPs, and in users' encoders that have no ``ImageInput``.
         normalise_grids: Whether a layer norm ends the encoder of a small grid of categories (MiniGrid's), whose first
             layer then starts as if its inputs had variance 1. It keeps single cells visible to a core that has to
             remember them, but hinders exploration where rewards are rare (docs/journal.md).

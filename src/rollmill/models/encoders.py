@@ -25,7 +25,7 @@ from torch.nn import functional
 from rollmill.models.config import Activation, ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_conv, initialise_dense
 from rollmill.models.linear import Dense
-from rollmill.models.running_moments import RunningMeanStd
+from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.native import gather_images
 from rollmill.specs import PICTURE_SIDE, ArraySpec
 
@@ -160,12 +160,15 @@ class ImageInput(nn.Conv2d):
         x = self._cast(x, dtype)
         return functional.conv2d(x, weight, bias, self.stride, self.padding)
 
-    def update_pixel_level(self, x: Tensor) -> None:
-        """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``; without them, do nothing."""
+    def update_pixel_level(self, x: Tensor, **ranks: Sum) -> None:
+        """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``; without them, do nothing.
+
+        ``ranks`` are those of :meth:`rollmill.models.running_moments.RunningMeanStd.update`.
+        """
         if self.moments is not None and not x.is_floating_point():
             channels = x.flatten(2) if self.channels_first else x.flatten(1, 2).transpose(1, 2)
             # Contiguous: torch 2.13's median of bytes is wrong where a stride is 0.
-            self.moments.update(channels.contiguous().median(-1).values)
+            self.moments.update(channels.contiguous().median(-1).values, None, **ranks)
 
     def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, C, H, W]`` of ``dtype``."""

@@ -37,7 +37,7 @@ def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> 
             "recurrent state: set model.core='none', or use algorithm='dqn', which learns from sequences too, or an "
             "on-policy algorithm"
         )
-    for name in ("normalise_observations", "normalise_images", "normalise_returns", "centre_pixels"):
+    for name in ("normalise_observations", "normalise_images", "normalise_returns"):
         if getattr(config, name):
             raise ValueError(
                 f"model.{name} is True, but off-policy algorithms have no running statistics yet: set it to False, or "

@@ -29,7 +29,6 @@ _ALL: Overrides = {
     "learner.max_grad_norm": None,
     "learner.publish_every": 1,
     "model.core": "none",
-    "model.centre_pixels": False,
     "model.normalise_observations": False,
     "model.normalise_images": False,
     "model.normalise_returns": False,

@@ -136,15 +136,9 @@ def run(
             on_report=reported,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
         ) as monitor:
-            monitor.note(describe(run_setup))
             caveats = _caveats(config, probed)
-            for line in (*run_setup.memory.notes, *caveats):
+            for line in (describe(run_setup), *run_setup.memory.notes, *caveats, *_steps_done_again(run_dir, already)):
                 monitor.note(line)
-            if already is not None and (newest := saved_steps(run_dir, to_resume=False) or 0) > already:
-                monitor.note(
-                    f"the run goes on from {already:,} agent steps, the newest checkpoint that it can go on from "
-                    f"exactly; the {newest - already:,} after it are done again"
-                )
             start_processes(supervisor, run_setup)
 
             def wanted_end() -> EndedBy | None:
@@ -205,6 +199,16 @@ def _play_what_is_left(
                 if isinstance(event, Exited):
                     return
         supervisor.stop(grace_s=1.0)
+
+
+def _steps_done_again(run_dir: Path, resumed_at: int | None) -> list[str]:
+    """What a run that goes on has done before and will do again, in lines for people."""
+    if resumed_at is None or (newest := saved_steps(run_dir, to_resume=False) or 0) <= resumed_at:
+        return []
+    return [
+        f"the run goes on from {resumed_at:,} agent steps, the newest checkpoint that it can go on from "
+        f"exactly; the {newest - resumed_at:,} after it are done again"
+    ]
 
 
 def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
