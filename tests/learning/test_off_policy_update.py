@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +16,7 @@ from torch import Tensor
 from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
+from rollmill.learning.collective import Alone
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_update import OffPolicyUpdater
 from rollmill.learning.optimisers import NonFiniteGradientError
@@ -261,34 +266,81 @@ def test_priorities_need_temporal_differences_of_some_objective() -> None:
         plain.require_td_errors()
 
 
+PICTURE = {"obs": ArraySpec(shape=(2, 40, 40), dtype="uint8")}
+CENTRED = ModelConfig(encoder="nature", dense_size=16, mlp_sizes=(16,), centre_pixels=True)
+
+
+def pictures(level: int, action: ActionSpec) -> TransitionBatch:
+    """Four of this brightness, and of twice as much."""
+    x = {"obs": torch.tensor([level, 2 * level], dtype=torch.uint8).view(1, 2, 1, 1).expand(4, 2, 40, 40)}
+    real = torch.zeros(4, 1) if action is BOX else None
+    choice = None if action is BOX else torch.zeros(4, 1, dtype=torch.int32)
+    return TransitionBatch(x, choice, real, torch.zeros(4), torch.ones(4), x, None, None, torch.ones(4))
+
+
+def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
+    return {tuple(layer.moments.shift.tolist()) for layer in centred_layers(of) if layer.moments is not None}
+
+
 @pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("sac", DISCRETE), ("sac", BOX), ("td3", BOX)])
 def test_pictures_are_centred_by_the_first_batch_alone(name: str, action: ActionSpec) -> None:
-    picture = {"obs": ArraySpec(shape=(2, 40, 40), dtype="uint8")}
-    model = ModelConfig(encoder="nature", dense_size=16, mlp_sizes=(16,), centre_pixels=True)
-    algorithm = make_algorithm(picture, action, model, OffPolicyConfig(algorithm=name, target_update_every=1000))
+    config = OffPolicyConfig(algorithm=name, target_update_every=1000)
+    algorithm = make_algorithm(PICTURE, action, CENTRED, config)
     updater = OffPolicyUpdater(algorithm, LearnerConfig(batch_size=4))
-
-    def batch(level: int) -> TransitionBatch:
-        x = {"obs": torch.tensor([level, 2 * level], dtype=torch.uint8).view(1, 2, 1, 1).expand(4, 2, 40, 40)}
-        real = torch.zeros(4, 1) if action is BOX else None
-        choice = None if action is BOX else torch.zeros(4, 1, dtype=torch.int32)
-        mask = None
-        return TransitionBatch(x, choice, real, torch.zeros(4), torch.ones(4), x, mask, mask, torch.ones(4))
-
-    def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
-        return {tuple(layer.moments.shift.tolist()) for layer in centred_layers(of) if layer.moments is not None}
-
     assert levels(algorithm) == {(0.0, 0.0)}
-    updater.step(batch(50))
+    updater.step(pictures(50, action))
     # Of acting networks, critics and targets alike.
     assert levels(algorithm) == {(50.0, 100.0)}
-    updater.step(batch(90))
+    updater.step(pictures(90, action))
     assert levels(algorithm) == {(50.0, 100.0)}
     assert all(not layer._forward_pre_hooks for layer in centred_layers(algorithm))
 
-    again = make_algorithm(picture, action, model, OffPolicyConfig(algorithm=name, target_update_every=1000))
+    again = make_algorithm(PICTURE, action, CENTRED, config)
     resumed = OffPolicyUpdater(again, LearnerConfig(batch_size=4))
     again.load_state_dict(algorithm.state_dict())
     resumed.load_state_dict(updater.state_dict())
-    resumed.step(batch(90))
+    resumed.step(pictures(90, action))
     assert levels(again) == {(50.0, 100.0)}
+
+
+class Together(Alone):
+    """Ranks that are threads."""
+
+    def __init__(self, barrier: threading.Barrier, parts: dict[int, Tensor], rank: int) -> None:
+        self.rank, self.world_size = rank, barrier.parties
+        self._barrier, self._parts = barrier, parts
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        self._parts[self.rank] = tensor.clone()
+        self._barrier.wait(60)
+        total = torch.stack([self._parts[rank] for rank in range(self.world_size)]).sum(0)
+        self._barrier.wait(60)
+        return total
+
+    def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
+        for parameter in parameters:
+            parameter.grad = self.sum(parameter.grad if parameter.grad is not None else torch.zeros_like(parameter))
+        return statistics
+
+
+@pytest.mark.parametrize("name", ["dqn", "sac"])
+def test_ranks_centre_pictures_by_what_all_of_them_show(name: str) -> None:
+    algorithm = make_algorithm(PICTURE, DISCRETE, CENTRED, OffPolicyConfig(algorithm=name))
+    copies = [copy.deepcopy(algorithm) for _ in range(2)]
+    barrier, parts = threading.Barrier(2), dict[int, Tensor]()
+
+    def learn(rank: int) -> None:
+        updater = OffPolicyUpdater(
+            copies[rank],
+            LearnerConfig(batch_size=4),
+            generator=torch.Generator().manual_seed(rank),
+            collective=Together(barrier, parts, rank),
+        )
+        updater.step(pictures((50, 90)[rank], DISCRETE))
+
+    with ThreadPoolExecutor(2) as pool:
+        for done in [pool.submit(learn, rank) for rank in range(2)]:
+            done.result()
+    assert levels(copies[0]) == levels(copies[1]) == {(70.0, 140.0)}
+    for one, other in zip(copies[0].parameters(), copies[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
