@@ -39,7 +39,7 @@ _PRESETS = {
     "pong-dqn": (
         *("atari/pong", "--regime", "replay", "--off-policy.algorithm", "dqn", "--replay.min-size", "1000"),
         *("--off-policy.epsilon-start", "0.01", "--off-policy.epsilon-end", "0.01", "--off-policy.double", "false"),
-        *("--replay.update-interval", "4", "--replay.n-step", "1"),
+        *("--replay.update-interval", "4", "--replay.n-step", "1", *_LEARNERS),
     ),
     "cartpole-dqn": (
         *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
