@@ -113,17 +113,23 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
     batch = batch_of(PICTURE, CHOICE) if kind == "dqn" else torch.randn(4, 2, 8, 8)
     server, learner = copy.deepcopy(one), copy.deepcopy(one)
     config = LearnerConfig(max_grad_norm=0.5)
+    publishing, reading = attached(server, learner)
     alone, serving, learning = (
         OffPolicyUpdater(algorithm, config, channels_last=channels_last) for algorithm in (one, server, learner)
     )
-    publishing, reading = attached(server, learner)
     values = np.full(shared_sizes(server).gradient, np.nan, np.float32)
     sent, received = FlatGradients(learning, values), FlatGradients(serving, values)
     for version in range(3):
         publishing.publish(version, targets=True)
         reading.read()
+        for parameter, published in zip(learner.parameters(), server.parameters(), strict=True):
+            assert torch.equal(parameter, published)
         alone.step(batch)
         learning.differentiate(0, batch)
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        convolutions = [module for module in learner.modules() if isinstance(module, nn.Conv2d)]
+        assert convolutions
+        assert all(module.weight.is_contiguous(memory_format=layout) for module in convolutions)
         sent.put(0)
         received.take(0)
         expected = [p.grad.clone() for p in learning.objectives[0].parameters]

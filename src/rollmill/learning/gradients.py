@@ -12,8 +12,8 @@ from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import make_updater
-from rollmill.learning.phases import LEARNING, PUBLISHING, WAITING
+from rollmill.learning.off_policy_measure import make_updater
+from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, WAITING
 from rollmill.learning.replay import return_rule
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.sharing import FlatGradients, NetworkRing
@@ -76,8 +76,18 @@ class GradientLearner:
         self._total_steps = total_steps
         self._device = take_device(config.device)
         algorithm = algorithm.to(self._device)
-        self._updater = make_updater(algorithm, spec, config, generator=torch.Generator(self._device).manual_seed(seed))
+        # Before the updater, which may want convolutions in another memory format than that of the weights' bytes: such
+        # parameters are no views of what is read any more, but get copies of it.
         self._networks = NetworkRing(arrays, algorithm, is_server=False)
+        self._ledger.enter(MEASURING)
+        self._updater = make_updater(
+            algorithm,
+            spec,
+            config,
+            replay,
+            generator=torch.Generator(self._device).manual_seed(seed),
+            is_stop_wanted=context.stop.is_set,
+        )
         self._gradients = FlatGradients(self._updater, exchange.values[index])
         self._draws = np.array([seed, 0], np.uint64)
         self._batches = 0

@@ -23,10 +23,8 @@ from rollmill.learning.optimisers import (
 )
 from rollmill.models.memory_format import set_channels_last
 from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
-from rollmill.models.precision import settled_precision
-from rollmill.specs import EnvSpec
 
-__all__ = ["OffPolicyUpdater", "make_updater"]
+__all__ = ["OffPolicyUpdater", "Precision"]
 
 Precision = Literal["fp32", "bf16", "fp64"]
 
@@ -49,6 +47,7 @@ class OffPolicyUpdater:
     Attributes:
         sgd_steps: SGD steps done.
         precision: As given.
+        channels_last: As given.
         learning_rates: Objective -> its learning rate, as configured; a schedule scales them.
     """
 
@@ -69,6 +68,7 @@ class OffPolicyUpdater:
         self._algorithm = algorithm
         self._generator = generator
         self.precision: Precision = precision
+        self.channels_last = channels_last
         self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
         self._objectives = list(algorithm.objectives())
@@ -265,34 +265,3 @@ class OffPolicyUpdater:
     def _what_was_not_finite(self) -> str:
         names = [name for name, value in self._sums.items() if not value.isfinite()]
         return f"SGD step {self.sgd_steps} or one before; not finite since: {', '.join(names) or 'nothing else'}"
-
-
-def make_updater(
-    algorithm: OffPolicyAlgorithm,
-    spec: EnvSpec,
-    config: LearnerConfig,
-    *,
-    generator: torch.Generator,
-    collective: Collective | None = None,
-) -> OffPolicyUpdater:
-    """The updater that a learner's settings ask for.
-
-    Args:
-        algorithm: On its device.
-        spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
-            otherwise.
-        config: Optimiser, precision, memory format.
-        generator: See :class:`OffPolicyUpdater`.
-        collective: See :class:`OffPolicyUpdater`.
-    """
-    precision = config.precision
-    if precision == "auto":
-        precision = settled_precision(generator.device, has_images=spec.has_images)
-    return OffPolicyUpdater(
-        algorithm,
-        config,
-        generator=generator,
-        precision=precision,
-        channels_last=config.channels_last is not False,
-        collective=collective,
-    )

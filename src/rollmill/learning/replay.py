@@ -17,7 +17,7 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import make_updater
+from rollmill.learning.off_policy_measure import make_updater
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
@@ -82,8 +82,17 @@ class ReplayLearnerBase(LearnerBase):
         self._algorithm = algorithm.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(self._noise_seed())
         self._updater = make_updater(
-            self._algorithm, spec, config, generator=self._generator, collective=self._collective
+            self._algorithm,
+            spec,
+            config,
+            replay,
+            generator=self._generator,
+            collective=self._collective,
+            is_stop_wanted=context.stop.is_set,
         )
+        self._way = f"{self._samples} transitions a batch, {self._updater.precision}"
+        if spec.has_images and config.num_learners == 1:
+            self._way += ", channels_last" if self._updater.channels_last else ", channels_first"
         self._is_stopped_by_others = False
         self._steps_of_all = 0
         self._schedule = coefficient_schedule(
@@ -186,7 +195,7 @@ class ReplayLearnerBase(LearnerBase):
             versions_per_trajectory=0.0,
             losses=self._updater.take_statistics(),
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
-            fast_path=f"{self._samples} transitions a batch, {self._updater.precision}",
+            fast_path=self._way,
             figures={
                 "replay/age": self._ages.take(),
                 "replay/size": float(self._store.size),

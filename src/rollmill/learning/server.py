@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rollmill.learning.config import LearnerConfig
 from rollmill.learning.phases import LEARNING
 from rollmill.learning.replay import ReplayLearnerBase, return_rule
 from rollmill.learning.report import LearnerReport
@@ -42,9 +43,18 @@ class ParameterServer(ReplayLearnerBase):
         **kwargs: See :class:`rollmill.learning.replay.ReplayLearnerBase`.
     """
 
-    def __init__(self, *args: Any, exchange: GradientExchange, arrays: Any, max_staleness: int, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        config: LearnerConfig,
+        exchange: GradientExchange,
+        arrays: Any,
+        max_staleness: int,
+        **kwargs: Any,
+    ) -> None:
         """As a learner's; then publishes all networks for the learners."""
-        super().__init__(*args, **kwargs)
+        # Gradients and weights travel in channels_last, whatever the learners compute in, and it only adds them up.
+        super().__init__(*args, config=replace(config, channels_last=True), **kwargs)
         self._exchange = exchange
         self._max_staleness = max_staleness
         self._gradients = [FlatGradients(self._updater, values) for values in exchange.values]

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from rollmill.config import Config
-from rollmill.envs.views import own_views
 from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
 from rollmill.regimes.setup import Probed, UserCode, make_network, make_off_policy
@@ -27,7 +27,7 @@ from rollmill.tuning.curves import Curve
 if TYPE_CHECKING:
     import torch
 
-    from rollmill.algorithms.base import OffPolicyAlgorithm, SequenceBatch, TransitionBatch
+    from rollmill.algorithms.base import OffPolicyAlgorithm
     from rollmill.learning.off_policy_update import OffPolicyUpdater
     from rollmill.learning.sharing import SharedSizes
 
@@ -178,11 +178,12 @@ def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[
     import torch
 
     from rollmill.algorithms.base import Explore
+    from rollmill.learning.blank_batches import blank_observation
     from rollmill.models.precision import settled_precision
 
     spec = probed.spec
     bf16 = settled_precision(device, has_images=spec.has_images) == "bf16"
-    observations = {rows: _observation(probed, rows, device) for rows in (*_BATCHES, _minibatch(config))}
+    observations = {rows: blank_observation(spec, rows, device) for rows in (*_BATCHES, _minibatch(config))}
 
     def finish(*results: torch.Tensor) -> torch.Tensor:
         total = torch.stack([result.float().sum() for result in results]).sum()
@@ -223,15 +224,19 @@ def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Cal
     """What a learner does over and over, on the CPU, or what takes it longest; and a parameter server's part of it."""
     import torch
 
-    from rollmill.learning.off_policy_update import make_updater
+    from rollmill.learning.blank_batches import blank_batch
+    from rollmill.learning.off_policy_measure import make_updater
 
     spec, device = probed.spec, torch.device("cpu")
     if not config.in_replay:
         forward, rows = _forward(config, probed, device), _minibatch(config)
         return (lambda: forward(rows).backward()), lambda: None  # type: ignore[no-untyped-call]  # torch leaves it so
     algorithm = make_off_policy(config, spec)
-    updater = make_updater(algorithm, spec, config.learner, generator=torch.Generator(device).manual_seed(0))
-    batch = _sequences(config, probed, algorithm.state_size) if algorithm.state_size else _transitions(config, probed)
+    generator = torch.Generator(device).manual_seed(0)
+    # Only ratios count, so no memory format is looked for.
+    settings = replace(config.learner, channels_last=config.learner.channels_last is not False)
+    updater = make_updater(algorithm, spec, settings, config.replay, generator=generator)
+    batch = blank_batch(spec, config.replay, _minibatch(config), algorithm.state_size, device)
     step = partial(updater.step, batch)
     return step, (lambda: None) if probed.shared is None else _serving(updater, algorithm, probed.shared)
 
@@ -255,78 +260,8 @@ def _serving(updater: OffPolicyUpdater, algorithm: OffPolicyAlgorithm, sizes: Sh
     return serve
 
 
-def _transitions(config: Config, probed: Probed) -> TransitionBatch:
-    """As a learner draws them, but zeros."""
-    import torch
-
-    from rollmill.algorithms.base import TransitionBatch
-
-    rows, device = _minibatch(config), torch.device("cpu")
-    observation, mask = _observation(probed, rows, device), _mask(probed, rows, device)
-    return TransitionBatch(
-        observation,
-        *_actions(probed, rows),
-        torch.zeros(rows),
-        torch.full((rows,), 0.99),
-        observation,
-        mask,
-        mask,
-        torch.ones(rows),
-    )
-
-
-def _sequences(config: Config, probed: Probed, state_size: int) -> SequenceBatch:
-    """Likewise, with an end in none of them."""
-    import torch
-
-    from rollmill.algorithms.base import SequenceBatch
-
-    replay, rows, device = config.replay, _minibatch(config), torch.device("cpu")
-    window, length = replay.window, replay.sequence_length
-
-    def in_time(array: torch.Tensor) -> torch.Tensor:
-        return array.reshape(-1, rows, *array.shape[1:])
-
-    discrete, continuous = _actions(probed, window * rows)
-    mask = _mask(probed, (window + 1) * rows, device)
-    steps = torch.arange(replay.burn_in, replay.burn_in + length)
-    return SequenceBatch(
-        burn_in=replay.burn_in,
-        observation={k: in_time(v) for k, v in _observation(probed, (window + 1) * rows, device).items()},
-        discrete=None if discrete is None else in_time(discrete),
-        continuous=None if continuous is None else in_time(continuous),
-        reward=torch.zeros(length, rows),
-        discount=torch.full((length, rows), 0.99),
-        then=(steps + replay.n_step)[:, None].expand(length, rows),
-        valid=torch.ones(length, rows, dtype=torch.bool),
-        reset=torch.zeros(window + 1, rows, dtype=torch.bool),
-        reset_steps=(),
-        rnn_state=torch.zeros(rows, state_size),
-        action_mask=None if mask is None else in_time(mask),
-        weight=torch.ones(rows),
-    )
-
-
-def _actions(probed: Probed, rows: int) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Discrete and continuous ones."""
-    import torch
-
-    action = probed.spec.action.in_unit_box
-    return (
-        torch.zeros((rows, action.num_discrete), dtype=torch.int32) if action.num_discrete else None,
-        torch.zeros((rows, action.num_continuous)) if action.num_continuous else None,
-    )
-
-
 def _minibatch(config: Config) -> int:
     return min(_MINIBATCH, config.learner.minibatch_size)
-
-
-def _observation(probed: Probed, rows: int, device: torch.device) -> dict[str, torch.Tensor]:
-    import torch
-
-    view, _ = own_views(probed.spec, rows)
-    return {name: torch.from_numpy(array).to(device) for name, array in view.observation.items()}
 
 
 def _mask(probed: Probed, rows: int, device: torch.device) -> torch.Tensor | None:

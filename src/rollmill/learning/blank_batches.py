@@ -1,0 +1,93 @@
+"""Batches as an off-policy learner draws them, but of zeros: to time what learns before there is anything to draw."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+from rollmill.specs import EnvSpec
+from rollmill.storage.replay_config import ReplayConfig
+
+__all__ = ["blank_batch", "blank_observation"]
+
+_DISCOUNT = 0.99
+
+
+def blank_batch(
+    spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, device: torch.device
+) -> TransitionBatch | SequenceBatch:
+    """What one SGD step is made of.
+
+    Args:
+        spec: The environment.
+        replay: Whether transitions are drawn or sequences, and how long those are.
+        rows: Transitions, or sequences.
+        state_size: Width of the algorithm's recurrent state; 0 without one.
+        device: The learner's.
+    """
+    if replay.has_sequences:
+        return _sequences(spec, replay, rows, state_size, device)
+    observation, mask = blank_observation(spec, rows, device), _mask(spec, rows, device)
+    return TransitionBatch(
+        observation,
+        *_actions(spec, rows, device),
+        torch.zeros(rows, device=device),
+        torch.full((rows,), _DISCOUNT, device=device),
+        observation,
+        mask,
+        mask,
+        torch.ones(rows, device=device),
+    )
+
+
+def blank_observation(spec: EnvSpec, rows: int, device: torch.device) -> dict[str, Tensor]:
+    """Name -> ``[rows, ...]``."""
+    return {
+        name: torch.from_numpy(np.zeros((rows, *item.shape), item.dtype)).to(device)
+        for name, item in spec.observation.items()
+    }
+
+
+def _sequences(spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, device: torch.device) -> SequenceBatch:
+    """With an end in none of them."""
+    window, length = replay.window, replay.sequence_length
+
+    def in_time(array: Tensor | None) -> Tensor | None:
+        return None if array is None else array.reshape(-1, rows, *array.shape[1:])
+
+    discrete, continuous = _actions(spec, window * rows, device)
+    observation = blank_observation(spec, (window + 1) * rows, device)
+    steps = torch.arange(replay.burn_in, replay.burn_in + length, device=device)
+    return SequenceBatch(
+        burn_in=replay.burn_in,
+        observation={name: array.reshape(-1, rows, *array.shape[1:]) for name, array in observation.items()},
+        discrete=in_time(discrete),
+        continuous=in_time(continuous),
+        reward=torch.zeros(length, rows, device=device),
+        discount=torch.full((length, rows), _DISCOUNT, device=device),
+        then=(steps + replay.n_step)[:, None].expand(length, rows),
+        valid=torch.ones(length, rows, dtype=torch.bool, device=device),
+        reset=torch.zeros(window + 1, rows, dtype=torch.bool, device=device),
+        reset_steps=(),
+        rnn_state=torch.zeros(rows, state_size, device=device),
+        action_mask=in_time(_mask(spec, (window + 1) * rows, device)),
+        weight=torch.ones(rows, device=device),
+    )
+
+
+def _actions(spec: EnvSpec, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
+    """Discrete and continuous ones."""
+    action = spec.action
+    return (
+        torch.zeros((rows, action.num_discrete), dtype=torch.int32, device=device) if action.num_discrete else None,
+        torch.zeros((rows, action.num_continuous), device=device) if action.num_continuous else None,
+    )
+
+
+def _mask(spec: EnvSpec, rows: int, device: torch.device) -> Tensor | None:
+    """Everything is allowed."""
+    if not spec.has_action_mask:
+        return None
+    return torch.ones((rows, spec.action.mask_size), dtype=torch.bool, device=device)

@@ -1,0 +1,93 @@
+"""The updater of an off-policy learner: what its settings leave open follows from a rule or from a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.blank_batches import blank_batch
+from rollmill.learning.collective import Alone, Collective
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import Candidate, FastPathError, choose
+from rollmill.learning.off_policy_update import OffPolicyUpdater, Precision
+from rollmill.models.precision import settled_precision
+from rollmill.specs import EnvSpec
+from rollmill.storage.replay_config import ReplayConfig
+
+__all__ = ["make_updater"]
+
+_BUDGET_S = 2.5
+
+
+def make_updater(
+    algorithm: OffPolicyAlgorithm,
+    spec: EnvSpec,
+    config: LearnerConfig,
+    replay: ReplayConfig,
+    *,
+    generator: torch.Generator,
+    collective: Collective | None = None,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+) -> OffPolicyUpdater:
+    """The updater that a learner's settings ask for.
+
+    Args:
+        algorithm: On its device.
+        spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
+            otherwise.
+        config: Optimiser, precision, memory format. Which format of convolutions is faster on a CPU depends on the CPU
+            and is measured, if it is left open; on a GPU it is channels_last.
+        replay: What batches look like.
+        generator: See :class:`OffPolicyUpdater`.
+        collective: See :class:`OffPolicyUpdater`.
+        is_stop_wanted: True ends the measuring.
+    """
+    precision = config.precision
+    if precision == "auto":
+        precision = settled_precision(generator.device, has_images=spec.has_images)
+    channels_last = config.channels_last is not False
+    if config.channels_last == "auto" and spec.has_images and generator.device.type == "cpu":
+        rows = max(1, config.batch_size // (collective or Alone()).world_size)
+        channels_last = _is_faster_in_channels_last(algorithm, spec, config, replay, precision, rows, is_stop_wanted)
+    return OffPolicyUpdater(
+        algorithm, config, generator=generator, precision=precision, channels_last=channels_last, collective=collective
+    )
+
+
+def _is_faster_in_channels_last(
+    algorithm: OffPolicyAlgorithm,
+    spec: EnvSpec,
+    config: LearnerConfig,
+    replay: ReplayConfig,
+    precision: Precision,
+    rows: int,
+    is_stop_wanted: Callable[[], bool],
+) -> bool:
+    """Times gradients of all objectives in both formats; what only optimisers do is the same in either."""
+    batch = blank_batch(spec, replay, rows, algorithm.state_size, torch.device("cpu"))
+
+    def make_step(candidate: Candidate) -> Callable[[], None]:
+        updater = OffPolicyUpdater(
+            algorithm,
+            config,
+            generator=torch.Generator(),
+            precision=precision,
+            channels_last=candidate.channels_last,
+        )
+
+        def step() -> None:
+            for index in range(len(updater.objectives)):
+                updater.differentiate(index, batch)
+
+        return step
+
+    formats = (True, False)  # The usual one first, which is kept unless the other one is clearly faster.
+    candidates = [Candidate(precision=precision, micro_batch=rows, channels_last=each) for each in formats]
+    try:
+        return choose(
+            make_step, candidates, _BUDGET_S, modules=[algorithm], is_stop_wanted=is_stop_wanted
+        ).channels_last
+    except FastPathError:
+        return True  # A loss of the user's own that fails on a batch of zeros; if it always does, the first step tells.
