@@ -164,7 +164,8 @@ def train(
         seed: Keys every random stream.
         resume: Go on with the run in ``run_dir``: its configuration, with what is given here over it.
         quiet: Show no progress.
-        algo: "ppo" or "impala", see :func:`make_config`; of a run that is resumed, what it began with stays.
+        algo: "ppo", "impala", "dqn", "ddpg", "td3", "sac" or a registered name, see :func:`make_config`; of a run that
+            is resumed, what it began with stays.
         protocol: "machado", likewise.
         **overrides: Any other setting; dots are written as in ``**{"learner.epochs": 2}``.
 

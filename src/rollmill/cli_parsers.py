@@ -133,7 +133,7 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
     verify.parser.add_argument("preset", metavar="PRESET", help="what to train (`rollmill envs` lists all presets)")
     verify.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
     verify.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
-    verify.option("--algo", "ppo, impala, dqn, ddpg, td3 or sac, instead of the preset's APPO", metavar="NAME")
+    verify.option("--algo", "ppo or impala, instead of the preset's APPO", metavar="NAME")
     verify.flag("--json", "print the result as one line of JSON, the last of the output")
     _add_import(verify)
 
@@ -180,7 +180,7 @@ def _add_run_dir(command: Command) -> None:
 def _add_import(command: Command) -> None:
     command.option(
         "--import",
-        "import a module, or a .py file, that registers environments or models; may be given several times",
+        "import a module, or a .py file, that registers environments, models or algorithms; may be given several times",
         metavar="MODULE",
         repeatable=True,
         dest="modules",

@@ -68,7 +68,7 @@ class Config:
             4 groups and at most 16.
         rollout_length: T, agent steps of a slot.
         num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
-        total_steps: Agent steps (valid samples consumed by the learner) after which the run ends.
+        total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
         max_seconds: Wall-clock seconds of training (starting up not counted) after which the run ends, if that comes
             first.
         target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at

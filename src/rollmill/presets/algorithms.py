@@ -92,7 +92,10 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
     known = (*ALGORITHMS, *OFF_POLICY_ALGORITHMS)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
-    raise UnknownChoiceError(f"algo={name!r}: choose one of {', '.join(known)}{hint}")
+    raise UnknownChoiceError(
+        f"algo={name!r}: choose one of {', '.join(known)}{hint}; one of your own "
+        "has to be registered by a module that --import names, or before this call"
+    )
 
 
 def _is_registered(name: str) -> bool:

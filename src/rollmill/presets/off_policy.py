@@ -56,7 +56,6 @@ _DQN_ATARI: Overrides = {
     "num_envs": 8,
     "rollout_length": 64,
     "total_steps": 10_000_000,
-    "replay.capacity": 100_000,
     "replay.min_size": 50_000,
     "off_policy.target_update_every": 250,
     "off_policy.epsilon_end": 0.01,
@@ -174,7 +173,12 @@ def off_policy_overrides(algorithm: str, preset: str) -> Overrides:
         preset: The preset's name.
     """
     base = _BASES.get(algorithm, {**_DQN, "off_policy.algorithm": algorithm})
-    return {**_ALL, **base, **_of_task(algorithm, preset)}
+    return {**_ALL, **base, **_of_family(preset), **_of_task(algorithm, preset)}
+
+
+def _of_family(preset: str) -> Overrides:
+    # A million pictures take tens of gigabytes.
+    return {"replay.capacity": 100_000} if preset.startswith(("atari/", "vizdoom/")) else {}
 
 
 def _of_task(algorithm: str, preset: str) -> Overrides:

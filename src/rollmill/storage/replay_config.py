@@ -50,8 +50,8 @@ class ReplayConfig:
         stratified: Draw one transition out of each of ``batch_size`` equal parts of the priorities' sum (the paper's
             appendix B.2.1), instead of each out of the whole.
         fanout: K of the sum tree.
-        remover: Which completed slot of a rollout worker is written over when none is free: the oldest, any, or the one
-            with the smallest sum of priorities.
+        remover: Which completed slot of a rollout worker is written over when none is free: the oldest, any, or, of
+            sixteen drawn at random, the one with the smallest sum of priorities.
         storage: "memory", or "file": the replay is a file in the run's directory, and a run that is resumed has it.
     """
 

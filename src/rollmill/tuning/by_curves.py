@@ -118,6 +118,12 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     """Of those that are as good as the fastest the nearest to the preset."""
     preset = space.preset
     table = replace(space, policy_workers=(1,), learner_cores=(preset.learner_cores,)).allocations()
+    # The preset's own row is always among them, and may have other environments than the curves.
+    as_measured = np.isin(table.envs_per_group, space.envs_per_group)
+    if space.num_envs:
+        as_measured &= np.isin(table.num_envs, space.num_envs)
+    if as_measured.any():
+        table = Allocation(*(values[as_measured] for values in table))
     table = table._replace(policy_workers=_policy_workers(curves, space, table.rollout_workers))
     serves = table.policy_workers <= table.num_groups // space.in_whole_batches
     if serves.any():
@@ -172,7 +178,8 @@ def _solution(curves: Curves, interval: float, chosen: Allocation) -> Balance:
             curves.learners.least_cores(rate * _LESS / interval),
         )
     collected, learned = (float(side) for side in _sides(curves, interval, chosen))
-    limited = "actors" if collected <= rate < learned else "learners" if learned <= rate < collected else "both"
+    most = rate / _LESS
+    limited = "actors" if collected <= most < learned else "learners" if learned <= most < collected else "both"
     return Balance(actors, learners, rate, limited)
 
 
