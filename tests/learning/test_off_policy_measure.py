@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from typing import Any
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
 from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.registry import make_algorithm
+from rollmill.learning import off_policy_measure
 from rollmill.learning.blank_batches import blank_batch
+from rollmill.learning.collective import Alone
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_measure import make_updater
 from rollmill.learning.off_policy_update import OffPolicyUpdater
@@ -79,63 +85,125 @@ def test_measuring_leaves_everything_as_it_was(name: str, action: ActionSpec, co
     updater.check()
 
 
-class Watched(nn.Module):
-    """A loss that takes its time in one memory format, and counts."""
+class Timed(DQN):
+    """Takes its time in one memory format."""
 
-    def __init__(self, algorithm: OffPolicyAlgorithm, slow_in: torch.memory_format | None, failure: str = "") -> None:
-        super().__init__()
-        self.calls, self._failure, self._slow_in = 0, failure, slow_in
-        (objective,) = algorithm.objectives()
-        convolution = next(module for module in algorithm.modules() if isinstance(module, nn.Conv2d))
+    slow_in: torch.memory_format | None = None
+    calls: ClassVar[list[int]] = []
+    failure = ""
 
-        def loss(batch: Any, generator: torch.Generator | None) -> Any:
-            self.calls += 1
-            if self._failure:
-                raise RuntimeError(self._failure)
-            begun = time.thread_time()
-            is_slow = slow_in is not None and convolution.weight.is_contiguous(memory_format=slow_in)
-            while is_slow and time.thread_time() - begun < 0.05:
-                pass
-            return objective.loss(batch, generator)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.batches = 0
+        self.asked = 0
 
-        algorithm.objectives = lambda: [objective._replace(loss=loss)]  # type: ignore[method-assign]
+    def objectives(self) -> Sequence[Objective]:
+        self.asked += 1
+        (objective,) = super().objectives()
+        return [objective._replace(loss=partial(self._timed, objective.loss))]
+
+    def _timed(self, loss: Any, batch: Any, generator: torch.Generator | None) -> Loss:
+        self.batches += 1
+        self.calls.append(len(batch.weight))
+        if self.failure:
+            raise RuntimeError(self.failure)
+        begun = time.thread_time()
+        convolution = next((module for module in self.modules() if isinstance(module, nn.Conv2d)), None)
+        is_slow = (
+            self.slow_in is not None
+            and convolution is not None
+            and convolution.weight.is_contiguous(memory_format=self.slow_in)
+        )
+        while is_slow and time.thread_time() - begun < 0.05:
+            pass
+        found: Loss = loss(batch, generator)
+        return found
+
+
+@pytest.fixture
+def timed() -> type[Timed]:
+    class Fresh(Timed):
+        calls: ClassVar[list[int]] = []
+
+    return Fresh
+
+
+def made(kind: type[Timed], observation: dict[str, ArraySpec] | None = None, **model: Any) -> Timed:
+    torch.manual_seed(0)
+    config = ModelConfig(**{"mlp_sizes": (16,), **model})
+    return kind(observation or OBSERVATION, CHOICES, config, OffPolicyConfig(algorithm="dqn"))
 
 
 @pytest.mark.parametrize("slow_in", [torch.channels_last, torch.contiguous_format])
-def test_the_faster_format_is_taken(slow_in: torch.memory_format) -> None:
-    algorithm = make("dqn", CHOICES)
-    Watched(algorithm, slow_in)
-    assert updater_for(algorithm).channels_last == (slow_in is torch.contiguous_format)
+def test_the_faster_format_is_taken(timed: type[Timed], slow_in: torch.memory_format) -> None:
+    timed.slow_in = slow_in
+    assert updater_for(made(timed)).channels_last == (slow_in is torch.contiguous_format)
+    assert timed.calls
+
+
+def test_what_an_algorithm_counts_is_not_disturbed(timed: type[Timed]) -> None:
+    algorithm = made(timed)
+    updater = updater_for(algorithm)
+    assert timed.calls
+    assert (algorithm.batches, algorithm.asked) == (0, 1)
+    updater.step(blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu")))
+    assert (algorithm.batches, algorithm.asked) == (1, 1)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_what_is_configured_is_not_measured(channels_last: bool) -> None:
-    algorithm = make("dqn", CHOICES)
-    watched = Watched(algorithm, None)
-    assert updater_for(algorithm, channels_last=channels_last).channels_last == channels_last
-    assert not watched.calls
+def test_what_is_configured_is_not_measured(timed: type[Timed], channels_last: bool) -> None:
+    assert updater_for(made(timed), channels_last=channels_last).channels_last == channels_last
+    assert not timed.calls
 
 
-def test_without_pictures_there_is_nothing_to_measure() -> None:
+def test_without_convolutions_there_is_nothing_to_measure(timed: type[Timed]) -> None:
+    assert updater_for(made(timed, encoder="mlp")).channels_last
     vector = {"vector": OBSERVATION["vector"]}
-    algorithm = make_algorithm(vector, CHOICES, ModelConfig(mlp_sizes=(16,)), OffPolicyConfig(algorithm="dqn"))
-    (objective,) = algorithm.objectives()
-
-    def loss(*_: Tensor) -> None:
-        raise AssertionError("was called")
-
-    algorithm.objectives = lambda: [objective._replace(loss=loss)]  # type: ignore[method-assign,arg-type,return-value]
-    spec = EnvSpec(name="numbers", observation=vector, action=CHOICES)
-    assert updater_for(algorithm, spec=spec).channels_last
+    assert updater_for(made(timed, vector), spec=EnvSpec(name="", observation=vector, action=CHOICES)).channels_last
+    assert not timed.calls
 
 
-def test_a_loss_that_fails_is_left_to_fail_where_it_learns() -> None:
-    algorithm = make("dqn", CHOICES)
-    Watched(algorithm, None, failure="not with zeros")
+def test_ranks_have_the_same_format_unmeasured(timed: type[Timed]) -> None:
+    class Two(Alone):
+        world_size = 2
+
+    algorithm = made(timed)
+    updater = make_updater(
+        algorithm, spec_of(CHOICES), CONFIG, TRANSITIONS, generator=torch.Generator(), collective=Two()
+    )
+    assert updater.channels_last
+    assert not timed.calls
+
+
+def test_long_sequences_are_measured_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows: list[int] = []
+
+    def recording(*given: Any) -> Any:
+        rows.append(given[2])
+        return blank_batch(*given)
+
+    monkeypatch.setattr(off_policy_measure, "blank_batch", recording)
+    replay = ReplayConfig(sequence_length=80, burn_in=40, n_step=5)
+    updater_for(make("dqn", CHOICES, "lstm"), replay, batch_size=64)
+    updater_for(make("dqn", CHOICES), batch_size=64)
+    assert rows == [2, 64]
+
+
+@pytest.mark.parametrize("failure", ["loss", "copy"])
+def test_what_cannot_be_measured_is_left_to_fail_where_it_learns(timed: type[Timed], failure: str) -> None:
+    algorithm = made(timed)
+    if failure == "loss":
+        timed.failure = "not with zeros"
+    else:
+        algorithm.lock = threading.Lock()  # type: ignore[assignment]  # which cannot be copied
     updater = updater_for(algorithm)
     assert updater.channels_last
-    with pytest.raises(RuntimeError, match="not with zeros"):
-        updater.step(blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu")))
+    batch = blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu"))
+    if failure == "loss":
+        with pytest.raises(RuntimeError, match="not with zeros"):
+            updater.step(batch)
+    else:
+        updater.step(batch)
 
 
 @pytest.mark.parametrize("replay", [TRANSITIONS, SEQUENCES])

@@ -344,3 +344,21 @@ def test_ranks_centre_pictures_by_what_all_of_them_show(name: str) -> None:
     assert levels(copies[0]) == levels(copies[1]) == {(70.0, 140.0)}
     for one, other in zip(copies[0].parameters(), copies[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda each: [], "are none: give one at least"),
+        (lambda each: [each, each], "are called critic, critic: give each a name of its own"),
+        (lambda each: [each._replace(parameters=[])], "have one, 'critic', without parameters"),
+        (lambda each: [each._replace(every=0)], "have one, 'critic', with every=0: it takes whole numbers from 1"),
+    ],
+)
+def test_objectives_that_cannot_be_are_refused(change, message):
+    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqn"))
+    (objective,) = algorithm.objectives()
+    objectives = change(objective._replace(name="critic"))
+    algorithm.objectives = lambda: objectives
+    with pytest.raises(ValueError, match=message):
+        OffPolicyUpdater(algorithm, LearnerConfig())

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from rollmill.learning.process_group import interface_towards
+from rollmill.regimes.running import saved_steps
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.ranks import Ranks, RanksError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
@@ -127,6 +128,22 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
     assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
     assert (again["updates"] - last["updates"] >= 130) == (storage == "file")
+
+
+@slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_ranks_whose_groups_overshoot_have_all_steps_when_they_end(tmp_path: Path) -> None:
+    # Rows end their episodes at different times, so the ranks' last steps are not as many, and nor are their batches.
+    words = [
+        *("gym/CartPole-v1", "--algo", "dqn", "--num-envs", "14", "--envs-per-group", "7", "--rollout-length", "8"),
+        *("--learner.batch-size", "16", "--replay.min-size", "100", "--replay.update-interval", "0.5"),
+    ]
+    for seed in ("1", "2"):
+        run_dir = tmp_path / seed
+        output = finish(torchrun(2, run_dir, *words, "--total-steps", "503", "--seed", seed))
+        saved = saved_steps(run_dir, to_resume=False)
+        assert saved is not None, output
+        assert saved >= 503, output
 
 
 @pytest.mark.usefixtures("leaves_nothing")

@@ -54,17 +54,18 @@ def _sequences(spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, 
     """With an end in none of them."""
     window, length = replay.window, replay.sequence_length
 
-    def in_time(array: Tensor | None) -> Tensor | None:
-        return None if array is None else array.reshape(-1, rows, *array.shape[1:])
+    def in_time(array: Tensor, steps: int) -> Tensor:
+        return array.reshape(steps, rows, *array.shape[1:])
 
     discrete, continuous = _actions(spec, window * rows, device)
     observation = blank_observation(spec, (window + 1) * rows, device)
+    mask = _mask(spec, (window + 1) * rows, device)
     steps = torch.arange(replay.burn_in, replay.burn_in + length, device=device)
     return SequenceBatch(
         burn_in=replay.burn_in,
-        observation={name: array.reshape(-1, rows, *array.shape[1:]) for name, array in observation.items()},
-        discrete=in_time(discrete),
-        continuous=in_time(continuous),
+        observation={name: in_time(array, window + 1) for name, array in observation.items()},
+        discrete=None if discrete is None else in_time(discrete, window),
+        continuous=None if continuous is None else in_time(continuous, window),
         reward=torch.zeros(length, rows, device=device),
         discount=torch.full((length, rows), _DISCOUNT, device=device),
         then=(steps + replay.n_step)[:, None].expand(length, rows),
@@ -72,7 +73,7 @@ def _sequences(spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, 
         reset=torch.zeros(window + 1, rows, dtype=torch.bool, device=device),
         reset_steps=(),
         rnn_state=torch.zeros(rows, state_size, device=device),
-        action_mask=in_time(_mask(spec, (window + 1) * rows, device)),
+        action_mask=None if mask is None else in_time(mask, window + 1),
         weight=torch.ones(rows, device=device),
     )
 

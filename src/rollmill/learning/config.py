@@ -104,8 +104,8 @@ class LearnerConfig:
             has not been measured.
         cuda_graphs: Whether an update is captured as a CUDA graph. Not built yet: ``"auto"`` does without, true is
             refused.
-        channels_last: Memory format of convolutions. ``"auto"`` measures; in lockstep, and in replay on a GPU, it is
-            channels_last.
+        channels_last: Memory format of convolutions. ``"auto"`` measures; in lockstep, and in replay on a GPU or
+            with several ranks, it is channels_last.
         step_timeout_s: An SGD step that takes longer is taken for hung and ends the run.
         slow_down_s: Sleep for so many seconds in each update: for studies of what a slow learner changes.
     """

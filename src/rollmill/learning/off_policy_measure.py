@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.collective import Alone, Collective
+from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.fast_path import Candidate, FastPathError, choose
+from rollmill.learning.fast_path import Candidate, choose
 from rollmill.learning.off_policy_update import OffPolicyUpdater, Precision
+from rollmill.models.memory_format import has_convolutions
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay_config import ReplayConfig
@@ -19,6 +21,8 @@ from rollmill.storage.replay_config import ReplayConfig
 __all__ = ["make_updater"]
 
 _BUDGET_S = 2.5
+# Of the measured batches: so many take some tenths of a second, where a batch of sequences may have thousands.
+_MOST_OBSERVATIONS = 256
 
 
 def make_updater(
@@ -38,7 +42,8 @@ def make_updater(
         spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
             otherwise.
         config: Optimiser, precision, memory format. Which format of convolutions is faster on a CPU depends on the CPU
-            and is measured, if it is left open; on a GPU it is channels_last.
+            and is measured, if it is left open, on a copy of the algorithm and batches of zeros; on a GPU, and with
+            several ranks, it is channels_last.
         replay: What batches look like.
         generator: See :class:`OffPolicyUpdater`.
         collective: See :class:`OffPolicyUpdater`.
@@ -48,9 +53,10 @@ def make_updater(
     if precision == "auto":
         precision = settled_precision(generator.device, has_images=spec.has_images)
     channels_last = config.channels_last is not False
-    if config.channels_last == "auto" and spec.has_images and generator.device.type == "cpu":
-        rows = max(1, config.batch_size // (collective or Alone()).world_size)
-        channels_last = _is_faster_in_channels_last(algorithm, spec, config, replay, precision, rows, is_stop_wanted)
+    is_alone = collective is None or collective.world_size == 1
+    # Ranks add up gradients in the same order, or their parameters would drift apart: they have the same format.
+    if config.channels_last == "auto" and generator.device.type == "cpu" and is_alone and has_convolutions(algorithm):
+        channels_last = _is_faster_in_channels_last(algorithm, spec, config, replay, precision, is_stop_wanted)
     return OffPolicyUpdater(
         algorithm, config, generator=generator, precision=precision, channels_last=channels_last, collective=collective
     )
@@ -62,17 +68,16 @@ def _is_faster_in_channels_last(
     config: LearnerConfig,
     replay: ReplayConfig,
     precision: Precision,
-    rows: int,
     is_stop_wanted: Callable[[], bool],
 ) -> bool:
     """Times gradients of all objectives in both formats; what only optimisers do is the same in either."""
-    batch = blank_batch(spec, replay, rows, algorithm.state_size, torch.device("cpu"))
+    rows = max(1, min(config.batch_size, _MOST_OBSERVATIONS // (replay.window + 1)))
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
         updater = OffPolicyUpdater(
-            algorithm,
+            measured,
             config,
-            generator=torch.Generator(),
+            generator=torch.Generator().manual_seed(0),
             precision=precision,
             channels_last=candidate.channels_last,
         )
@@ -86,8 +91,8 @@ def _is_faster_in_channels_last(
     formats = (True, False)  # The usual one first, which is kept unless the other one is clearly faster.
     candidates = [Candidate(precision=precision, micro_batch=rows, channels_last=each) for each in formats]
     try:
-        return choose(
-            make_step, candidates, _BUDGET_S, modules=[algorithm], is_stop_wanted=is_stop_wanted
-        ).channels_last
-    except FastPathError:
-        return True  # A loss of the user's own that fails on a batch of zeros; if it always does, the first step tells.
+        batch = blank_batch(spec, replay, rows, algorithm.state_size, torch.device("cpu"))
+        measured = copy.deepcopy(algorithm)  # which may count its batches
+        return choose(make_step, candidates, _BUDGET_S, is_stop_wanted=is_stop_wanted).channels_last
+    except Exception:  # of the user's own: it cannot be copied, or learns nothing from zeros
+        return True

@@ -72,6 +72,7 @@ class OffPolicyUpdater:
         self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
         self._objectives = list(algorithm.objectives())
+        _check_objectives(algorithm, self._objectives)
         self._device = self._objectives[0].parameters[0].device
         self._optimisers = [
             make_optimiser(
@@ -265,3 +266,21 @@ class OffPolicyUpdater:
     def _what_was_not_finite(self) -> str:
         names = [name for name, value in self._sums.items() if not value.isfinite()]
         return f"SGD step {self.sgd_steps} or one before; not finite since: {', '.join(names) or 'nothing else'}"
+
+
+def _check_objectives(algorithm: OffPolicyAlgorithm, objectives: Sequence[Objective]) -> None:
+    """What a user's own algorithm may have got wrong."""
+    names = [objective.name for objective in objectives]
+    wrong = ""
+    if not objectives:
+        wrong = "are none: give one at least"
+    elif len(set(names)) < len(names):
+        wrong = f"are called {', '.join(names)}: give each a name of its own, by which checkpoints know its optimiser"
+    else:
+        for objective in objectives:
+            if not objective.parameters:
+                wrong = f"have one, {objective.name!r}, without parameters: name what it is to change"
+            elif objective.every < 1:
+                wrong = f"have one, {objective.name!r}, with every={objective.every}: it takes whole numbers from 1"
+    if wrong:
+        raise ValueError(f"the objectives() of {type(algorithm).__name__} {wrong}")

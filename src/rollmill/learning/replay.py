@@ -25,6 +25,7 @@ from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import coefficient_schedule
 from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
+from rollmill.models.memory_format import has_convolutions
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import EnvSpec
@@ -91,9 +92,11 @@ class ReplayLearnerBase(LearnerBase):
             is_stop_wanted=context.stop.is_set,
         )
         self._way = f"{self._samples} transitions a batch, {self._updater.precision}"
-        if spec.has_images and config.num_learners == 1:
+        if has_convolutions(algorithm) and config.num_learners == 1:
             self._way += ", channels_last" if self._updater.channels_last else ", channels_first"
         self._is_stopped_by_others = False
+        # Whether the ranks have ended together, some perhaps with batches that have no counterpart.
+        self._have_ended = False
         self._steps_of_all = 0
         self._schedule = coefficient_schedule(
             "linear" if config.schedule == "linear" else "constant", 1.0, plan.total_steps
@@ -210,7 +213,7 @@ class ReplayLearnerBase(LearnerBase):
     def _save(self) -> Path | None:
         """Writes a checkpoint."""
         self.agent_steps = self._inserted
-        if self.agent_steps >= self._total_steps and not self._is_done:
+        if self.agent_steps >= self._total_steps and not (self._is_done or self._have_ended):
             # All is collected, but not learned: whoever resumes the run has something left to do.
             self.agent_steps = self._total_steps - 1
         return self._write_state(
@@ -287,8 +290,9 @@ class ReplayLearner(ReplayLearnerBase):
         if any(stops for stops, *_ in answers) and not stop.is_set():
             stop.set()
             self._is_stopped_by_others = True
-        # Where one rank's steps are all learned, the others' last batch, if they have one, has no counterpart.
-        return not (stop.is_set() or any(done for _, done, *_ in answers))
+        # Where one rank's steps are all learned, the others' last batches, if they have any, have no counterpart.
+        self._have_ended = any(done for _, done, *_ in answers)
+        return not (stop.is_set() or self._have_ended)
 
     def _learn(self, drawn: Drawn) -> None:
         """One SGD step, and what it says about priorities."""
@@ -297,14 +301,15 @@ class ReplayLearner(ReplayLearnerBase):
         self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))
+        # It counts, whatever is wrong with its errors: what a checkpoint then says agrees with the optimisers.
+        self._ledger.add(0, self._samples)
+        self._after_step()
         if self._replay.is_prioritised:
             self._updater.require_td_errors()
         if td_error is not None and self._replay.is_prioritised:
-            self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps + 1))
+            self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps))
         elif self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
-        self._ledger.add(0, self._samples)
-        self._after_step()
 
 
 class _Mean:

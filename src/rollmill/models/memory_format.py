@@ -7,7 +7,12 @@ from torch import nn
 
 from rollmill.models.encoders import ImageInput
 
-__all__ = ["set_channels_last"]
+__all__ = ["has_convolutions", "set_channels_last"]
+
+
+def has_convolutions(network: nn.Module) -> bool:
+    """Whether the memory format matters."""
+    return any(isinstance(module, nn.Conv2d) for module in network.modules())
 
 
 def set_channels_last(network: nn.Module, enabled: bool) -> None:
