@@ -36,7 +36,8 @@ def perceptron(
 
     Autocast is respected by all layers but the last, in its own way: what is multiplied is rounded to bfloat16 (TF32 on
     CUDA) inside of the products, while their sums, and all tensors, stay in float32. That is more exact than casting
-    tensors, and on a CPU faster, because nothing is cast in passes of its own.
+    tensors, and on a CPU faster, because nothing is cast in passes of its own. What cannot do so (on x86, CPUs without
+    AMX) multiplies in float32.
 
     Args:
         x: float ``[N, F]``; of several perceptrons, all get the same.
