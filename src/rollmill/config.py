@@ -289,6 +289,11 @@ class Config:
                 f"{self.regime!r} use 1, or several ranks in lockstep (torchrun)."
             )
         if not self.in_lockstep:
+            if self.lag != Config.lag:
+                raise ConfigError(
+                    f"lag={self.lag} with regime={self.regime!r}: lockstep alone has a lag; leave it out, or use "
+                    "regime='lockstep'."
+                )
             if self.learner.precision == "fp64":
                 raise ConfigError("learner.precision='fp64' is for runs in lockstep; use regime='lockstep'.")
             return
@@ -353,6 +358,10 @@ class Config:
             if value not in ("auto", False):
                 raise ConfigError(f"learner.{name}={value!r}: not built for the replay regime; use 'auto'.")
         self._check_sequences()
+        if self.model.squash_actions:
+            raise ConfigError(
+                "model.squash_actions=True: off-policy algorithms act within the bounds by themselves; leave it out."
+            )
         for name in ("normalise_observations", "normalise_returns"):
             if getattr(self.model, name):
                 raise ConfigError(

@@ -124,6 +124,8 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     again = read_metrics(run_dir)[-1]
     assert 900 <= again["agent_steps"] <= 904, output
     assert again["updates"] > last["updates"]
+    steps = [row["agent_steps"] for row in read_metrics(run_dir)]
+    assert steps == sorted(steps), "a run that goes on does not begin again"
     # Each rank's own replay: what is in a file is learned from at once, without it 100 steps come first.
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
     assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2

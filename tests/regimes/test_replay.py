@@ -338,6 +338,8 @@ def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rule
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
         ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
+        ({"lag": 3}, "lag=3 with regime='replay': lockstep alone has a lag"),
+        ({"model.squash_actions": True}, "off-policy algorithms act within the bounds by themselves"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -358,6 +360,16 @@ def test_replay_settings_in_another_regime_are_refused() -> None:
 def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"replay.error_buffer=1.9.*at least 2.0 is needed"):
         train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.error_buffer": 1.9})
+
+
+def test_a_replay_larger_than_any_machine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"replay.capacity=10000000000000: at most .* can be kept"):
+        train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.capacity": 10**13})
+
+
+def test_an_algorithm_that_is_no_name_is_refused() -> None:
+    with pytest.raises(ValueError, match="algo=5: give a name, one of ppo, impala, dqn"):
+        rollmill.make_config("gym/CartPole-v1", {}, algo=5)  # type: ignore[arg-type]
 
 
 def test_a_replay_that_begins_before_a_sequence_is_whole_is_refused(tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ import pytest
 
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.storage import replay_file
-from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, open_replay
+from rollmill.storage.replay_file import (
+    ReplayFolderError,
+    adopt_replay,
+    close_replay,
+    discard_new_replay,
+    open_replay,
+)
 
 RULES = {"n_step": 3, "stacks": {"obs": [4, "zero"]}}
 
@@ -141,3 +147,25 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path):
     with pytest.raises(NotEnoughDisk, match="make room"):
         Arena.create_file(huge, tmp_path / "replay" / "slots")
     assert not (tmp_path / "replay" / "slots").exists()
+
+
+def test_a_file_that_was_copied_with_holes_takes_its_room_before_it_is_written(tmp_path):
+    begin(tmp_path).arena.close()
+    slots = tmp_path / "replay" / "slots"
+    size, content = slots.stat().st_size, slots.read_bytes()
+    slots.unlink()
+    with slots.open("wb") as file:
+        file.write(content[:4000])
+        file.truncate(size)
+    assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
+    assert slots.stat().st_blocks * 512 >= size
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("obstacle", ["replay", "replay/new-slots/folder"])
+def test_where_nothing_can_be_kept_is_said_with_what_to_do(obstacle, resume, tmp_path):
+    path = tmp_path / obstacle
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("")
+    with pytest.raises(ReplayFolderError, match=r"replay.*replay\.storage=memory"):
+        open_replay(tmp_path, layout(), RULES, resume=resume)

@@ -154,7 +154,7 @@ class GradientLearner:
         late = 0
         if self._replay.is_prioritised:
             if td_error is not None:
-                late = sampler.update(drawn, errors_of(td_error, self._batches))
+                late = sampler.update(drawn, errors_of(td_error, self._batches, len(drawn)))
             self._updater.require_td_errors()
         age = version - float(drawn.at_step["policy_version"].mean())
         self._exchange.figures[self._index] += (1.0, age, late)

@@ -107,6 +107,8 @@ class ReplayLearnerBase(LearnerBase):
         self._left_as_they_were = 0
         if plan.resume:
             self._restore()
+            # Until the ranks tell each other what they have inserted.
+            self._steps_of_all = self.agent_steps
         self._sgd_steps_before = store.limiter.learn_from(self.sgd_steps)
         self._mirror(self._algorithm.acting)
 
@@ -307,7 +309,7 @@ class ReplayLearner(ReplayLearnerBase):
         if self._replay.is_prioritised:
             self._updater.require_td_errors()
         if td_error is not None and self._replay.is_prioritised:
-            self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps))
+            self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps, len(drawn)))
         elif self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
 

@@ -37,17 +37,24 @@ def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | Sequence
     )
 
 
-def errors_of(td_error: Tensor, sgd_steps: int) -> NDArray[np.float32]:
+def errors_of(td_error: Tensor, sgd_steps: int, samples: int) -> NDArray[np.float32]:
     """An SGD step's absolute temporal differences, for the replay's priorities; waits for the device.
 
     Args:
-        td_error: ``[N]``.
+        td_error: ``[N]``; the sign does not matter.
         sgd_steps: Which step, for the message.
+        samples: N.
 
     Raises:
         NonFiniteGradientError: One is infinite or not a number.
+        ValueError: It has another shape.
     """
-    errors: NDArray[np.float32] = td_error.float().cpu().numpy()
+    if td_error.shape != (samples,):
+        raise ValueError(
+            f"a loss gave td_error of shape {tuple(td_error.shape)}; replay.priorities='proportional' takes one number "
+            f"for each of the batch's samples, shape ({samples},)"
+        )
+    errors: NDArray[np.float32] = td_error.detach().float().abs().cpu().numpy()
     is_finite = np.isfinite(errors)
     if not is_finite.all():
         raise NonFiniteGradientError(

@@ -85,11 +85,13 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
     Raises:
         UnknownChoiceError: There is none of that name.
     """
+    known = (*ALGORITHMS, *OFF_POLICY_ALGORITHMS)
+    if not isinstance(name, str):
+        raise UnknownChoiceError(f"algo={name!r}: give a name, one of {', '.join(known)}")
     if name in ALGORITHMS:
         return ALGORITHMS[name]
     if name in OFF_POLICY_ALGORITHMS or _is_registered(name):
         return off_policy_overrides(name, preset)
-    known = (*ALGORITHMS, *OFF_POLICY_ALGORITHMS)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise UnknownChoiceError(

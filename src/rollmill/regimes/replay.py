@@ -32,12 +32,15 @@ from rollmill.storage.replay import (
     ReplayStore,
     add_beside_to_layout,
     add_to_layout,
+    damage_of,
     replay_fields,
     stacked_entries,
 )
 from rollmill.storage.replay_file import open_replay
 from rollmill.storage.slots import Topology
 
+# That a sum tree takes.
+_MOST_LEAVES = 1 << 40
 _ADVICE = "use a smaller replay.capacity, or replay.storage=file, which takes it from the disk"
 
 
@@ -76,6 +79,10 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         )
     # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
     wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups
+    if wanted * config.rollout_length * rows > _MOST_LEAVES:
+        raise ConfigError(
+            f"replay.capacity={config.replay.capacity}: at most {_MOST_LEAVES:,} agent steps can be kept on each rank."
+        )
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=rows,
@@ -108,7 +115,12 @@ def allocate(
     is_resumed, is_kept, notes = saved_steps is not None, False, []
     if config.replay.storage == "file":
         replay, is_kept, note = open_replay(
-            run_dir, layout, _rules(config, probed), resume=is_resumed, poison=config.debug_poison
+            run_dir,
+            layout,
+            _rules(config, probed),
+            resume=is_resumed,
+            damage=partial(damage_of, topology=topology, config=config.replay),
+            poison=config.debug_poison,
         )
         if is_kept:
             notes.append(f"goes on with the replay in {run_dir}")
@@ -170,7 +182,7 @@ def _rules(config: Config, probed: Probed) -> dict[str, object]:
 
 def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, world_size: int) -> RateLimits:
     """Those of one rank: an SGD step is all ranks' together, for which each makes its share of the agent steps."""
-    least = topology.num_groups * topology.group_rows * (config.replay.window or config.replay.n_step)
+    least = config.replay.least_min_size(topology.num_groups * topology.group_rows)
     total, min_size = -(-config.total_steps // world_size), -(-config.replay.min_size // world_size)
     return RateLimits(
         update_interval=config.replay.update_interval / world_size,

@@ -6,6 +6,7 @@ share (``allocate``), and what they run (``rollout_worker``, ``policy_worker``, 
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -114,7 +115,7 @@ def run(
         ExitStack() as at_end,
     ):
         if has_replay_file:
-            at_end.callback(discard_new_replay, run_dir)
+            at_end.callback(_discard_new_replay, run_dir)
 
         def is_told_to_end() -> bool:
             return signals.received is not None or launcher.is_gone
@@ -163,7 +164,7 @@ def run(
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
             if has_replay_file:
-                close_replay(run_dir)
+                _close_replay(run_dir, note=monitor.note)
             _leave_ledger(run_dir, summary, note=monitor.note)
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
@@ -234,6 +235,20 @@ def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
         return store.latest_header(to_resume=to_resume).agent_steps
     except CheckpointError:
         return None  # The learner will find the same, and say so.
+
+
+def _discard_new_replay(run_dir: Path) -> None:
+    """Of a run that ends, perhaps by an error, which nothing here may hide."""
+    with contextlib.suppress(OSError):
+        discard_new_replay(run_dir)
+
+
+def _close_replay(run_dir: Path, *, note: Callable[[str], None]) -> None:
+    """Brings the replay of a run that is over to the disk, so nothing here may fail it."""
+    try:
+        close_replay(run_dir)
+    except (OSError, ValueError) as error:
+        note(f"the replay may not have reached the disk, and is begun anew if the machine goes down: {error}")
 
 
 def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:

@@ -177,19 +177,16 @@ class Arena(Mapping[str, NDArray[Any]]):
 
         Raises:
             FileExistsError: There is one.
-            NotEnoughDisk: The disk has no room for all of it. Taken at once: too late would be a SIGBUS.
+            NotEnoughDisk: The disk has no room for all of it, which is taken at once.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, layout.nbytes)
-        except OSError as error:
+            _take_from_disk(descriptor, path, layout.nbytes)
+        except OSError:
             os.close(descriptor)
             path.unlink(missing_ok=True)
-            raise NotEnoughDisk(
-                f"{path} needs {_readable(layout.nbytes)}, and the disk does not give them ({error.strerror}): make "
-                "room, or ask for less"
-            ) from error
+            raise
         arena = cls(descriptor, layout.fields, layout.nbytes, owner=True)
         if poison:
             arena._poison()
@@ -201,11 +198,16 @@ class Arena(Mapping[str, NDArray[Any]]):
 
         Raises:
             OSError: There is no such file, or it has another size.
+            NotEnoughDisk: It was copied without what was zero in it, and the disk has no room for that.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        if (size := os.fstat(descriptor).st_size) != layout.nbytes:
+        try:
+            if (size := os.fstat(descriptor).st_size) != layout.nbytes:
+                raise OSError(f"{path} has {size} bytes, and this layout takes {layout.nbytes}")
+            _take_from_disk(descriptor, path, size)
+        except OSError:
             os.close(descriptor)
-            raise OSError(f"{path} has {size} bytes, and this layout takes {layout.nbytes}")
+            raise
         return cls(descriptor, layout.fields, layout.nbytes, owner=True)
 
     def _poison(self) -> None:
@@ -260,6 +262,17 @@ def poison_value(dtype: DTypeLike) -> Any:
         case "b":
             return dtype.type(True)
     raise ValueError(f"No poison for dtype {dtype}; add the array with poisoned=False.")
+
+
+def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
+    """All that a file will ever take, at once: too late would be a SIGBUS."""
+    try:
+        os.posix_fallocate(descriptor, 0, nbytes)
+    except OSError as error:
+        raise NotEnoughDisk(
+            f"{path} needs {_readable(nbytes)}, and the disk does not give them ({error.strerror}): make room, or ask "
+            "for less"
+        ) from error
 
 
 def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Arena:

@@ -13,6 +13,7 @@ at any i one of the two is allowed if ``2 e >= u + rows``, which is checked (:fu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from rollmill.native import atomic_add, atomic_compare_exchange, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "going_on", "least_error_buffer"]
+__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "damage_of", "going_on", "least_error_buffer"]
 
 _RESERVED, _INSERTED, _DRAWN, _FORGONE, _LEARNERS_WAITING, _FIRST, _DRAWN_BEFORE, _FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
 _WORDS_OF_LINE = 8
@@ -79,6 +80,17 @@ def add_to_layout(layout: ArenaLayout) -> None:
     """Reserves the counters, each on a cache line of its own, and what they were counted by."""
     layout.add("replay/counters", (_FIELDS, _WORDS_OF_LINE), "int64", poisoned=False)
     layout.add("replay/limits", (4,), "float64", poisoned=False)
+
+
+def damage_of(arena: Mapping[str, NDArray[Any]]) -> str:
+    """What cannot stand in counters that an earlier session left; empty for nothing."""
+    interval, asked_size, base, min_size = limits = arena["replay/limits"].tolist()
+    if not (all(map(math.isfinite, limits)) and interval > 0 and min(asked_size, base, min_size) >= 0):
+        return f"it was counted by an update interval of {interval} and a minimum size of {asked_size}"
+    counters = arena["replay/counters"][:, 0].tolist()
+    if min(counters[:_DRAWN_BEFORE]) < 0 or counters[_DRAWN_BEFORE] < _NOBODY_KNOWS:
+        return f"its counters are {counters}"
+    return ""
 
 
 def going_on(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> RateLimits:

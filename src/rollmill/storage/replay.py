@@ -34,7 +34,11 @@ from rollmill.storage.slots import (
     slot_fields,
 )
 
-__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "replay_fields", "stacked_entries"]
+__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "damage_of", "replay_fields", "stacked_entries"]
+
+# As cpp/core/replay_slots.cpp packs them.
+_NO_LINK = -1
+_SLOT_OF_LINK = (1 << 32) - 1
 
 # What only on-policy learners look at.
 _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
@@ -101,8 +105,49 @@ def _tree_nbytes(topology: Topology, config: ReplayConfig) -> int:
     return SumTree.nbytes(_leaves(topology), config.fanout, minimum=_keeps_minimum(config))
 
 
+def _attach_tree(
+    arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, *, create: bool = False
+) -> SumTree:
+    return SumTree(
+        arrays["replay/tree"],
+        _leaves(topology),
+        fanout=config.fanout,
+        minimum=_keeps_minimum(config),
+        create=create,
+    )
+
+
 def _keeps_minimum(config: ReplayConfig) -> bool:
     return config.is_prioritised and config.weights == "global"
+
+
+def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig) -> str:
+    """What cannot be in a replay that processes have left, however they ended, and is in this one; empty for nothing.
+
+    It keeps what would crash, hang or stop those who go on with it from reaching them; observations may be anything.
+
+    Args:
+        arrays: What :func:`add_to_layout` has reserved; nobody else uses it.
+        topology: Of the replay.
+        config: Of the replay.
+    """
+    if damage := rate_limiter.damage_of(arrays):
+        return damage
+    for name in ("replay/next", "replay/previous"):
+        links = arrays[name]
+        if ((links != _NO_LINK) & ((links < 0) | ((links & _SLOT_OF_LINK) >= topology.num_slots))).any():
+            return f"{name} names slots that there are not"
+    leaves = np.empty(_leaves(topology), np.float32)
+    try:
+        tree = _attach_tree(arrays, topology, config)
+        tree.rebuild()
+        tree.priorities(leaves)
+        greatest = tree.max_priority
+    except (ValueError, RuntimeError) as error:
+        return f"its tree cannot be used ({error})"
+    if not (np.isfinite(leaves).all() and (leaves >= 0.0).all() and np.isfinite(greatest) and greatest > 0.0):
+        return "some of its priorities are none"
+    return ""
 
 
 class ReplayStore(SlotStore):
@@ -149,13 +194,7 @@ class ReplayStore(SlotStore):
         self.stacks = stacked_entries(spec, topology.rollout_length)
         self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
         self.limiter = RateLimiter(arrays, limits)
-        self.tree = SumTree(
-            arrays["replay/tree"],
-            _leaves(topology),
-            fanout=config.fanout,
-            minimum=_keeps_minimum(config),
-            create=create and not is_kept,
-        )
+        self.tree = _attach_tree(arrays, topology, config, create=create and not is_kept)
         if create:
             self._worker_is_held[:] = 0
         if create and not is_kept:

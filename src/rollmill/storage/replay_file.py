@@ -11,19 +11,24 @@ cannot start, leaves the replay that it was to go on with.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.runtime.boot import boot_id
 
-__all__ = ["OpenedReplay", "adopt_replay", "close_replay", "discard_new_replay", "open_replay"]
+__all__ = ["OpenedReplay", "ReplayFolderError", "adopt_replay", "close_replay", "discard_new_replay", "open_replay"]
 
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
 _NEW = "new-"
+
+
+class ReplayFolderError(OSError):
+    """Nothing can be kept where a run's replay is to be."""
 
 
 class OpenedReplay(NamedTuple):
@@ -41,7 +46,13 @@ class OpenedReplay(NamedTuple):
 
 
 def open_replay(
-    run_dir: Path, layout: ArenaLayout, rules: Mapping[str, object], *, resume: bool, poison: bool = False
+    run_dir: Path,
+    layout: ArenaLayout,
+    rules: Mapping[str, object],
+    *,
+    resume: bool,
+    damage: Callable[[Arena], str] = lambda _: "",
+    poison: bool = False,
 ) -> OpenedReplay:
     """Opens the replay of a run, or makes one, which is the run's from :func:`adopt_replay` on.
 
@@ -50,22 +61,50 @@ def open_replay(
         layout: What is to be in it.
         rules: By what it is written beyond the layout, as JSON has it: a replay with others is begun anew.
         resume: Whether to go on with what is there.
+        damage: What cannot be in such a replay, unless it was damaged, and is; empty for nothing.
         poison: See :meth:`rollmill.runtime.arena.Arena.create`.
 
     Raises:
         NotEnoughDisk: There is no room for it.
+        ReplayFolderError: Nothing can be written there.
     """
+    try:
+        return _open(run_dir, layout, rules, resume=resume, damage=damage, poison=poison)
+    except NotEnoughDisk:
+        raise
+    except OSError as error:
+        raise ReplayFolderError(
+            f"the replay cannot be kept in {run_dir / _FOLDER} ({error}): make it a folder that can be written, or use "
+            "replay.storage=memory"
+        ) from error
+
+
+def _open(
+    run_dir: Path,
+    layout: ArenaLayout,
+    rules: Mapping[str, object],
+    *,
+    resume: bool,
+    damage: Callable[[Arena], str],
+    poison: bool,
+) -> OpenedReplay:
     folder = run_dir / _FOLDER
     discard_new_replay(run_dir)
     note = _why_not(folder / _RECORD, layout, rules) if resume else ""
     if resume and not note:
         try:
             arena = Arena.open_file(layout, folder / _SLOTS)
+        except NotEnoughDisk:
+            raise  # Nor would there be room for another one.
         except OSError as error:
             note = str(error)
         else:
-            _write(folder / _RECORD, layout, rules)
-            return OpenedReplay(arena, True, "")
+            note = damage(arena)
+            if not note:
+                _write(folder / _RECORD, layout, rules)
+                return OpenedReplay(arena, True, "")
+            arena.close()
+            note = f"{folder / _SLOTS} is damaged: {note}"
     new = folder / f"{_NEW}{_SLOTS}"
     new.unlink(missing_ok=True)
     arena = Arena.create_file(layout, new, poison=poison)
@@ -126,8 +165,13 @@ def _write(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> No
 
 def _replace(record: Path, content: object) -> None:
     aside = record.with_suffix(".new")
-    with aside.open("w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, record)
+    try:
+        with aside.open("w") as file:
+            json.dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(aside, record)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NotEnoughDisk(f"{record} cannot be written ({error.strerror}): make room on its disk") from error
+        raise
