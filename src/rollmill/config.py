@@ -164,11 +164,6 @@ class Config:
         steps = self.checkpoint.every_steps
         return 0 if steps is None else max(1, round(steps / self.learner.batch_size))
 
-    @property
-    def batch_trajectories(self) -> int:
-        """Trajectories (rows of slots) of one batch."""
-        return self.learner.batch_size // self.rollout_length
-
     def resolved(self, world_size: int = 1) -> Config:
         """This configuration with every "auto" about groups and workers replaced by the number that this machine gets.
 

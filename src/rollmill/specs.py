@@ -153,11 +153,6 @@ class BoxHead:
         return len(self.low)
 
     @property
-    def as_unit(self) -> BoxHead:
-        """The same in [-1, 1]."""
-        return replace(self, low=(-1.0,) * self.size, high=(1.0,) * self.size)
-
-    @property
     def is_bounded(self) -> bool:
         """Whether every element has a finite lower and upper bound, and what lies between them is finite, too."""
         # In float32: the largest numbers that there are stand for no bounds.

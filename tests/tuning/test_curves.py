@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.tuning.curves import Curve, CurveError, Curves, balance, whole_cores
+from rollmill.tuning.curves import Curve, CurveError, Curves, balance
 
 
 def test_between_points_a_curve_is_linear_and_behind_them_flat() -> None:
@@ -56,23 +56,6 @@ def test_the_crossing_solves_the_equation_exactly(seed: int) -> None:
     # Nothing else is faster.
     xs = np.linspace(0, cores, 2001)
     assert max(min(actors(x), u * learners(cores - x)) for x in xs) <= solution.steps_per_second * (1 + 1e-9)
-    whole = whole_cores(actors, learners, update_interval=u, cores=cores)
-    assert whole.steps_per_second <= solution.steps_per_second * (1 + 1e-9)
-    assert whole.actor_cores + whole.learner_cores <= cores
-    assert whole.steps_per_second == pytest.approx(
-        max(min(actors(a), u * learners(cores - a)) for a in range(1, cores)), rel=1e-6
-    )
-
-
-def test_a_learner_on_an_accelerator_gets_the_one_core_that_it_needs() -> None:
-    actors = Curve.through((float(x), 900.0 * x**0.95) for x in range(1, 57))
-    learners = Curve((1.0,), (100.0,))
-    found = whole_cores(actors, learners, update_interval=256, cores=56)
-    assert found.learner_cores == 1
-    # Collecting needs no more cores than keep pace with it.
-    assert found.steps_per_second == 25_600
-    assert actors(found.actor_cores - 1) < 25_600 <= actors(found.actor_cores)
-    assert found.limited_by == "learners"
 
 
 def test_curves_come_back_from_json(tmp_path: Path) -> None:
@@ -117,6 +100,7 @@ GOOD: dict[str, Any] = {
         ({"actors": {**GOOD_ACTORS, "policy_workers": 1}}, "actors.policy_workers must be a list of numbers, not 1"),
         ({"actors": {**GOOD_ACTORS, "policy_workers": [1]}}, "has 1 numbers, and there are 2 points"),
         ({"actors": {**GOOD_ACTORS, "policy_workers": [1, 0.5]}}, "actors.policy_workers has 0.5"),
+        ({"actors": {**GOOD_ACTORS, "policy_workers": [1, 4]}}, "policy_workers has 4 on 4 core"),
         ({"actors": {**GOOD_ACTORS, "num_envs": "many"}}, "actors.num_envs has 'many'"),
         ({"actors": {**GOOD_ACTORS, "num_envs": 7, "envs_per_group": 2}}, "num_envs=7 is no multiple"),
         ({"actors": {**GOOD_ACTORS, "workers": [1, 2]}}, "actors must be an object with the lists"),
@@ -146,8 +130,6 @@ def test_bad_files_and_numbers_are_refused(tmp_path: Path) -> None:
         balance(one, one, update_interval=0, cores=2)
     with pytest.raises(CurveError, match="cores=-1"):
         balance(one, one, update_interval=1, cores=-1)
-    with pytest.raises(CurveError, match="cores=1: actors and learners need a whole core each"):
-        whole_cores(one, one, update_interval=1, cores=1)
 
 
 def test_rates_in_a_file_may_fall() -> None:

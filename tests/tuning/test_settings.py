@@ -423,8 +423,14 @@ def test_environments_are_those_that_the_curves_were_measured_with() -> None:
     # The preset's eight environments would be nearer to it, but nobody has measured what they collect.
     tuning = tune("atari/pong", algo="dqn", curves=measured)
     assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (448, 8)
+    assert not any("were measured with" in note for note in tuning.notes)
+    alone = tune("atari/pong", algo="dqn", curves=replace(measured, envs_per_group=None))
+    assert alone.allocation.num_envs == 448
+    odd = tune("atari/pong", algo="dqn", curves=replace(measured, num_envs=480, envs_per_group=12))
+    assert (odd.allocation.num_envs, odd.allocation.envs_per_group) == (480, 12)
     tuning = tune("atari/pong", algo="dqn", curves=measured, num_envs=32)
     assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (32, 8)
+    assert any("were measured with actors.num_envs=448 (now 32)" in note for note in tuning.notes)
     tuning = tune("atari/pong", algo="dqn", curves=measured, regime="replay", envs_per_group=4)
     assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (448, 4)
 

@@ -86,6 +86,51 @@ def test_costs_are_found_again_from_joint_runs() -> None:
         assert costs.sgd_step_s == pytest.approx(0.02)
 
 
+def test_runs_without_an_sgd_step_say_what_one_takes_at_least() -> None:
+    times = NetworkTimes(fixed_s=2e-4, row_s=5e-5, threads=Curve((1.0, 2.0), (1.0, 1.6)), sgd_step_s=0.03)
+    run = replace(_demand(Allocation(2, 1, 1, 64, 16), 1.0), sgd_steps_per_second=0.0, sgd_step_s=0.0)
+    assert fit_costs([run], times).sgd_step_s == 0.03, "an idle learner's"
+    assert fit_costs([replace(run, sgd_step_s=2.0)], times).sgd_step_s == 2.0, "one that was still at it"
+    assert fit_costs([run], times._replace(sgd_step_s=0.0)).sgd_step_s > 0
+    seen = _demand(Allocation(2, 1, 1, 64, 4), 1.0)
+    assert fit_costs([run, seen], times).sgd_step_s == pytest.approx(0.02)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_was_not_seen_to_take_time_says_nothing() -> None:
+    times = NetworkTimes(fixed_s=2e-4, row_s=5e-5, threads=Curve((1.0,), (1.0,)))
+    run = _demand(Allocation(2, 1, 1, 64, 16), 1.0)
+    idle = replace(run, group_s=0.0, group_overhead_s=0.0, batch_s=0.0)
+    for costs in (fit_costs([idle], times), fit_costs([idle, run], times)):
+        assert all(math.isfinite(value) for name, value in vars(costs).items() if name != "learner_speedup")
+
+
+class SlowSteps(gymnasium.Env[Any, Any]):
+    """Ten milliseconds of work a step, so that a batch takes longer than a trial's turn."""
+
+    observation_space = gymnasium.spaces.Box(-1, 1, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        end = time.process_time() + 0.01
+        while time.process_time() < end:
+            pass
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def test_environments_too_slow_for_a_batch_in_a_turn_are_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("rollmill.tuning.trials._LEARNED_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("rollmill.tuning.tuner._MOST_TRIALS", 2)
+    found = tuning_module.tune(SlowSteps, seconds=5.0, output=tmp_path, **{**SMALL, "learner.batch_size": 4096})
+    assert found.costs is not None
+    assert 0 < found.costs.sgd_step_s < 10
+    assert found.limit.startswith(("simulation", "the cores"))
+    assert (tmp_path / "tuned.json").exists()
+
+
 def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server_takes() -> None:
     small = {"learner.batch_size": 16, "replay.min_size": 200}
     config = make_config("gym/CartPole-v1", small, algo="dqn").resolved()

@@ -59,7 +59,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     space = _divided(space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts), curves)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
-    notes: tuple[str, ...] = ()
+    notes = _other_division(curves, chosen)
     if curves.policy_workers is None and len(space.policy_workers) > 1:
         notes += (
             "the curves do not say how many of the actors' cores had policy workers, so it is the preset's number; the "
@@ -96,12 +96,29 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
 
 def _divided(space: Space, curves: Curves) -> Space:
     """Environments and groups that the curves were measured with, where these are free: others have other curves."""
-    if curves.envs_per_group in space.envs_per_group:
+    if curves.envs_per_group is not None and len(space.envs_per_group) > 1:
         space = replace(space, envs_per_group=(curves.envs_per_group,))
-    size = space.envs_per_group[0]
-    if curves.num_envs is not None and not space.num_envs and len(space.envs_per_group) == 1:
-        space = replace(space, num_envs=(max(size, min(curves.num_envs, space.most_envs) // size * size),))
+    if curves.num_envs is not None and not space.num_envs:
+        count = min(curves.num_envs, space.most_envs)
+        # Groups that it is made of in whole; of one size that it is not, as many as there may be.
+        sizes = tuple(size for size in space.envs_per_group if count % size == 0) or space.envs_per_group[:1]
+        space = replace(space, envs_per_group=sizes, num_envs=(max(sizes[0], count // sizes[0] * sizes[0]),))
     return space
+
+
+def _other_division(curves: Curves, chosen: Allocation) -> tuple[str, ...]:
+    """What is otherwise than where the curves were measured."""
+    others = [
+        f"actors.{name}={wanted} (now {int(found)})"
+        for name in ("num_envs", "envs_per_group")
+        if (wanted := getattr(curves, name)) is not None and wanted != (found := getattr(chosen, name))
+    ]
+    if not others:
+        return ()
+    return (
+        f"the curves were measured with {', '.join(others)}, which your settings, or samples that would grow too old, "
+        "do not allow: other environments have other curves",
+    )
 
 
 def _policy_workers(curves: Curves, space: Space, workers: Any) -> Any:

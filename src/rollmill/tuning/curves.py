@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores", "whole_cores"]
+__all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores"]
 
 # Of rates and cores: what lies beyond is no machine, and its products would not be numbers.
 _SMALLEST, LARGEST = 1e-6, 1e12
@@ -162,34 +162,6 @@ def balance(actors: Curve, learners: Curve, *, update_interval: float, cores: fl
     raise AssertionError("f_a rises from 0 and f_l falls to 0, so they cross")
 
 
-def whole_cores(actors: Curve, learners: Curve, *, update_interval: float, cores: int) -> Balance:
-    """The best whole numbers of cores, by trying all of them; of equally good ones the fewest.
-
-    Args:
-        actors: f_a.
-        learners: f_l, in SGD steps.
-        update_interval: u, agent steps for each SGD step.
-        cores: M, 2 at least.
-
-    Raises:
-        CurveError: One core cannot be divided into whole ones.
-    """
-    _check_numbers(update_interval, cores)
-    if cores < 2:
-        raise CurveError(f"cores={cores}: actors and learners need a whole core each; give 2 or more.")
-    best: Balance | None = None
-    for x_a in range(1, cores):
-        collected = actors(x_a)
-        for x_l in range(1, cores - x_a + 1):
-            learned = update_interval * learners(x_l)
-            rate = min(collected, learned)
-            if best is None or rate > best.steps_per_second * (1 + 1e-9):
-                limited = "both" if collected == learned else "actors" if collected < learned else "learners"
-                best = Balance(x_a, x_l, rate, limited)
-    assert best is not None
-    return best
-
-
 def _check_numbers(update_interval: float, cores: float) -> None:
     if not 0 < update_interval < math.inf:
         raise CurveError(f"update_interval={update_interval}: give a finite number above 0.")
@@ -240,6 +212,12 @@ class Curves:
                 f"actors.policy_workers has {len(self.policy_workers)} numbers, and there are "
                 f"{len(self.actors.cores)} points: give one for each."
             )
+        for serving, of in zip(self.policy_workers or (), self.actors.cores, strict=False):
+            if serving > max(1, of - 1):
+                raise CurveError(
+                    f"actors.policy_workers has {serving} on {of:g} core(s): a rollout worker needs one, too; give "
+                    f"{max(1, int(of) - 1)} at most."
+                )
         if None not in (self.num_envs, self.envs_per_group) and self.num_envs % self.envs_per_group:  # type: ignore[operator]
             raise CurveError(
                 f"actors.num_envs={self.num_envs} is no multiple of actors.envs_per_group={self.envs_per_group}."

@@ -39,7 +39,7 @@ _MINIBATCH = 256
 
 
 class NetworkTimes(NamedTuple):
-    """How a network's time depends on what it is given; only ratios are used.
+    """How a network's time depends on what it is given; ratios, where runs say the rest.
 
     Attributes:
         fixed_s: Of a forward pass, whatever its size.
@@ -47,6 +47,7 @@ class NetworkTimes(NamedTuple):
         threads: Threads of an SGD step -> times as fast.
         learners: Numbers of learners, with the most of these threads each, that there may be; ascending from 1.
         server_share: What a parameter server does for each gradient, over a whole SGD step; 0 with one learner.
+        sgd_step_s: Of an SGD step by one thread; 0 where an accelerator makes it.
     """
 
     fixed_s: float
@@ -54,6 +55,7 @@ class NetworkTimes(NamedTuple):
     threads: Curve
     learners: tuple[int, ...] = (1,)
     server_share: float = 0.0
+    sgd_step_s: float = 0.0
 
     def speedup(self, server_share: float | None = None) -> Curve:
         """Cores of the learner -> times as fast.
@@ -111,7 +113,7 @@ def _time_network(
         times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
     row, fixed = np.polyfit(_BATCHES, times, 1, w=1 / np.array(times))
     fixed, row = max(0.05 * times[0], float(fixed)), max(1e-9, float(row))
-    if (threads[-1], learners[-1]) == (1, 1) or resolve_device(config.learner.device).type != "cpu":
+    if resolve_device(config.learner.device).type != "cpu":
         context.send(NetworkTimes(fixed, row, Curve((1.0,), (1.0,))))
         return
     step, serve = _sgd_step(config, probed)
@@ -121,7 +123,7 @@ def _time_network(
         seconds[count] = _seconds(step)
     gains = _rising({count: seconds[1] / each for count, each in seconds.items()})
     share = _seconds(serve) / seconds[threads[-1]] if learners[-1] > 1 else 0.0
-    context.send(NetworkTimes(fixed, row, gains, learners, share))
+    context.send(NetworkTimes(fixed, row, gains, learners, share, seconds[1]))
 
 
 def _rising(gains: Mapping[float, float]) -> Curve:

@@ -32,6 +32,8 @@ __all__ = ["Demand", "demand_of", "fit_costs", "workload_of"]
 _COMPUTES = 0.5
 # From this share of its busy time on it sleeps.
 _SLEEPS = 0.3
+# Nothing takes less.
+_LEAST_S = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,11 +48,11 @@ class Demand:
         group_wait_s: Seconds of a group's step in which no core worked for it.
         group_overhead_s: The part of it that does not depend on the group's size.
         batch_s: Core-seconds of a forward pass.
-        sgd_step_s: Core-seconds of an SGD step, on all of the learner's cores.
+        sgd_step_s: Core-seconds of an SGD step, on all of the learner's cores; of none, what one takes at least.
         steps_per_second: Agent steps a second.
         actor_cores: Cores that collecting used.
         learner_cores: Cores that learning used.
-        sgd_steps_per_second: SGD steps a second.
+        sgd_steps_per_second: SGD steps a second; 0 where collecting takes longer for a batch than it was looked at.
         busy: Role -> share of the time in which it waited for no other.
     """
 
@@ -117,7 +119,7 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     learner_work = work.get(learning_phases.ROLE.name, 0.0) + work.get(learning_phases.GRADIENT_ROLE.name, 0.0)
     group_steps = max(1.0, steps / rows)
     batches = max(1.0, _count(inferring, "batches"))
-    sgd_steps = max(1e-9, _count(learning, "SGD steps"))
+    sgd_steps = _count(learning, "SGD steps")
     simulating = sum(account.phases["simulating"] for account in stepping)
     bookkeeping = sum(account.phases["bookkeeping"] for account in stepping)
     helpers_s, waited_s = _outside(turns)
@@ -132,7 +134,7 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
         group_wait_s=waited_s / group_steps,
         group_overhead_s=group_s * min(0.9, overhead),
         batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches,
-        sgd_step_s=learner_work / sgd_steps,
+        sgd_step_s=learner_work / max(1.0, sgd_steps),
         steps_per_second=steps / seconds,
         actor_cores=(stepping_s + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
         learner_cores=learner_work / seconds,
@@ -176,7 +178,10 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
 def _learning(demands: Sequence[Demand], times: NetworkTimes) -> tuple[float, Curve]:
     """Core-seconds of an SGD step on one core, and S; runs with several learners say what the server really costs."""
     by_cores: dict[int, list[float]] = {}
-    for demand in demands:
+    seen = [demand for demand in demands if demand.sgd_steps_per_second > 0]
+    if not seen:
+        return max(times.sgd_step_s, *(demand.sgd_step_s for demand in demands), _LEAST_S), times.speedup()
+    for demand in seen:
         by_cores.setdefault(int(demand.allocation.learner_cores), []).append(demand.sgd_step_s)
     work = {x: float(np.median(each)) for x, each in by_cores.items()}
     fewest = min(work)
@@ -190,9 +195,11 @@ def _learning(demands: Sequence[Demand], times: NetworkTimes) -> tuple[float, Cu
 def _fit(rows: list[list[float]], values: list[float], prior: list[float]) -> list[float]:
     """Non-negative least squares in relative errors, drawn to the prior: by projected Gauss-Seidel steps."""
     scale = np.array([max(p, 1e-9) for p in prior])
-    a = np.array(rows) * scale / np.array(values)[:, None]
+    # What was not seen to take any time says nothing.
+    seen = np.array(values) > 0
+    a = np.array(rows)[seen] * scale / np.array(values)[seen, None]
     a = np.vstack([a, np.eye(len(prior)) * 0.3])
-    b = np.concatenate([np.ones(len(values)), np.full(len(prior), 0.3)])
+    b = np.concatenate([np.ones(seen.sum()), np.full(len(prior), 0.3)])
     x = np.ones(len(prior))
     for _ in range(200):
         for i in range(len(prior)):

@@ -39,7 +39,7 @@ def describe_allocation(allocation: Allocation) -> str:
     a = allocation
     return (
         f"{a.num_envs} environments in {a.num_groups} groups of {a.envs_per_group} on {a.rollout_workers} rollout "
-        f"worker(s), {a.policy_workers} policy worker(s), learner on {a.learner_cores} core(s)"
+        f"worker(s), {a.policy_workers} policy worker(s), {a.learner_cores} core(s) for learning"
     )
 
 
@@ -67,7 +67,7 @@ def changes(costs: StageCosts, workload: Workload, allocation: Allocation, cores
     if len(space.policy_workers) > 1 and one.policy_workers < one.num_groups:
         result.append(gain("one policy worker more", a=one._replace(policy_workers=one.policy_workers + 1)))
     if len(space.learner_cores) > 1:
-        result.append(gain("twice the learner's cores", a=one._replace(learner_cores=2 * one.learner_cores)))
+        result.append(gain("twice the cores for learning", a=one._replace(learner_cores=2 * one.learner_cores)))
     if not space.num_envs:
         result.append(gain("twice the environments, as more groups", a=one._replace(num_envs=2 * one.num_envs)))
         if len(space.envs_per_group) > 1:
@@ -96,7 +96,8 @@ def curves_of(costs: StageCosts, workload: Workload, allocation: Allocation, cor
     serving: list[int] = []
     for x in sorted({*range(1, min(cores, 16) + 1), *(cores * i // 16 for i in range(1, 17))} - {0}):
         found: list[tuple[float, int]] = []
-        for policy_workers in {1, min(allocation.policy_workers, x), *(max(1, x * i // 8) for i in range(1, 8))}:
+        most = max(1, x - 1)
+        for policy_workers in {1, min(allocation.policy_workers, most), *(max(1, x * i // 8) for i in range(1, 8))}:
             workers = max(1, x - policy_workers) if x > 2 else x
             share = allocation._replace(
                 rollout_workers=min(workers, allocation.num_groups),

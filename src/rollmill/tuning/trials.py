@@ -29,7 +29,8 @@ from rollmill.tuning.outside import Outside, outside_of
 __all__ = ["Slice", "Trial", "for_trial"]
 
 _SETTLE_S = 0.25
-_LEARNED_TIMEOUT_S = 60.0
+# A batch of slow environments takes longer; then the network's own time stands for an SGD step's.
+_LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0
 
 

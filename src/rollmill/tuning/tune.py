@@ -1,9 +1,11 @@
 """``rollmill tune``: profile, choose, try, report, and write settings that ``rollmill train`` accepts.
 
-1. The preset's own allocation is started and measured for some seconds: what each stage costs (:mod:`.profile`).
+1. The network is timed alone (:mod:`.network`), then the preset's own allocation is started and measured for some
+   seconds: what each stage costs (:mod:`.profile`).
 2. The model ranks every allocation that is free, the simulation the best of those (:mod:`.search`).
 3. The most promising are started too; what they show corrects the costs, and so what is tried next.
-4. All that were started take turns; after each round the slower half leaves (:mod:`.trials`).
+4. All that were started take turns; after every second round the slower half leaves (:mod:`.trials`). The fastest one
+   replaces the preset's own if it is clearly faster in turns of its own, after it was found.
 
 With curves, of a machine or an accelerator that is not here, nothing is measured: PAL's equation 5 is solved on them.
 """
