@@ -74,6 +74,9 @@ class NaiveReplay:
     def __len__(self) -> int:
         return self._size
 
+    def interrupt(self) -> None:
+        """Nothing follows from it: each transition has both of its observations."""
+
     def add(self, *, truncated: Any = None, valid: Any = None, **arrays: Any) -> None:
         del truncated
         if valid is not None:

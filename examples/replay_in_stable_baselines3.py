@@ -55,8 +55,16 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             "reward": ((), "float32"),
         }
         self.replay = make_replay(buffer_size, fields, num_envs=n_envs, **settings)
+        # Of environments whose episodes go on: the observations that follow.
+        self._goes_on = np.zeros(n_envs, bool)
+        self._expected = np.empty((0, *self.obs_shape), observation_space.dtype)
 
     def add(self, obs: Any, next_obs: Any, action: Any, reward: Any, done: Any, infos: list[dict[str, Any]]) -> None:
+        # Each learn() begins with a reset of all environments, wherever they are, which a buffer is not told.
+        if not np.array_equal(obs[self._goes_on], self._expected):
+            self.replay.interrupt()
+        self._goes_on = ~np.asarray(done, bool)
+        self._expected = np.array(next_obs)[self._goes_on]
         truncated = np.array([info.get("TimeLimit.truncated", False) for info in infos])
         self.replay.add(
             obs=obs,

@@ -49,9 +49,11 @@ double median(std::vector<double>& times) {
 TreeTimes measure_tree_alignment(const TreeAlignment& settings) {
     if (settings.capacity < 2 || settings.fanout < 2 || settings.fanout > SumTree::max_fanout ||
         !std::has_single_bit(static_cast<unsigned>(settings.fanout)) || settings.offset % sizeof(float) != 0 ||
-        settings.offset >= line_bytes || settings.batch < 1 || !(settings.seconds > 0))
+        settings.offset >= line_bytes || settings.batch < 1 || settings.inserted < 1 ||
+        settings.inserted > settings.capacity || !(settings.seconds > 0))
         throw std::invalid_argument("capacity, batch and seconds must be above 0 (a capacity of 1 is no tree), fanout a "
-                                    "power of two from 2 to 256, and offset a multiple of 4 below 64");
+                                    "power of two from 2 to 256, offset a multiple of 4 below 64, and inserted 1 to "
+                                    "the capacity");
     const auto fanout = static_cast<std::size_t>(settings.fanout);
     const int bits = std::countr_zero(fanout);
     std::vector<Level> levels;
@@ -73,8 +75,9 @@ TreeTimes measure_tree_alignment(const TreeAlignment& settings) {
         views.push_back(levels[i].nodes());
     }
     const auto n = static_cast<std::size_t>(settings.batch);
-    std::vector<double> residuals(n), find_times, update_times;
+    std::vector<double> residuals(n), find_times, update_times, insert_times;
     std::vector<std::int64_t> leaves(n);
+    std::int64_t place = 0;
     const double end = monotonic_seconds() + settings.seconds;
     do {  // at least once, however busy the machine is
         const double total = static_cast<double>(levels.back().nodes()[0]);
@@ -92,9 +95,21 @@ TreeTimes measure_tree_alignment(const TreeAlignment& settings) {
                                       static_cast<int>(i) * bits, settings.fanout);
         }
         find_times.push_back(1e6 * (found - start));
-        update_times.push_back(1e6 * (monotonic_seconds() - found));
+        const double updated = monotonic_seconds();
+        const std::int64_t last = place + settings.inserted;
+        for (const float priority : {0.0f, 1.0f}) {
+            std::fill(levels[0].nodes() + place, levels[0].nodes() + last, priority);
+            for (std::size_t i = 1; i < levels.size(); ++i) {
+                const int shift = static_cast<int>(i) * bits;
+                kernels.sum_range(levels[i - 1].nodes(), levels[i].nodes(), place >> shift, ((last - 1) >> shift) + 1,
+                                  settings.fanout);
+            }
+        }
+        insert_times.push_back(1e6 * (monotonic_seconds() - updated));
+        place = last + settings.inserted > settings.capacity ? 0 : last;
+        update_times.push_back(1e6 * (updated - found));
     } while (monotonic_seconds() < end);
-    return {median(find_times), median(update_times)};
+    return {median(find_times), median(update_times), median(insert_times)};
 }
 
 }  // namespace rollmill::benchmarks

@@ -1,8 +1,10 @@
 // The replay's load driver, and what the layout of its tree is worth, for `rollmill bench replay`.
 #include "benchmarks/replay_load.h"
 
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <tuple>
 
 #include "benchmarks/tree_alignment.h"
 #include "bindings/buffers.h"
@@ -42,15 +44,17 @@ void bind_replay_load(nb::module_& m) {
         nb::arg("capacity"), nb::arg("row_bytes"), nb::arg("insert_rows") = 64, nb::arg("batch") = 256);
     m.def(
         "tree_alignment",
-        [](std::int64_t capacity, int fanout, std::size_t offset, std::int64_t batch, double seconds) {
+        [](std::int64_t capacity, int fanout, std::size_t offset, std::int64_t batch, std::int64_t inserted,
+           double seconds) {
             benchmarks::TreeTimes times;
             {
                 const nb::gil_scoped_release released;
-                times = benchmarks::measure_tree_alignment({capacity, fanout, offset, batch, seconds});
+                times = benchmarks::measure_tree_alignment({capacity, fanout, offset, batch, inserted, seconds});
             }
-            return std::make_pair(times.find_us, times.update_us);
+            return std::make_tuple(times.find_us, times.update_us, times.insert_us);
         },
-        nb::kw_only(), nb::arg("capacity"), nb::arg("fanout"), nb::arg("offset"), nb::arg("batch"), nb::arg("seconds"));
+        nb::kw_only(), nb::arg("capacity"), nb::arg("fanout"), nb::arg("offset"), nb::arg("batch"),
+        nb::arg("inserted"), nb::arg("seconds"));
 }
 
 }  // namespace rollmill

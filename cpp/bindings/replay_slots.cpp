@@ -57,6 +57,9 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
     if (rollout_length < 1 || rows < 1)
         raise_value_error("rollout_length is " + std::to_string(rollout_length) + " and rows " + std::to_string(rows) +
                           "; both must be at least 1");
+    if (rollout_length > tree.capacity() || rows > tree.capacity() / rollout_length)
+        raise_value_error("rollout_length is " + std::to_string(rollout_length) + " and rows " + std::to_string(rows) +
+                          "; the tree has " + std::to_string(tree.capacity()) + " leaves, fewer than one slot");
     if (n_step < 1 || n_step > rollout_length || history < 0 || history > rollout_length)
         raise_value_error("n_step is " + std::to_string(n_step) + " and history " + std::to_string(history) +
                           "; they must be 1 to rollout_length=" + std::to_string(rollout_length) + " and 0 to that");

@@ -62,8 +62,14 @@ std::size_t ReplayRing::tree_at() noexcept { return rounded_up(sizeof(Header), l
 
 std::size_t ReplayRing::nbytes(const RingShape& shape) {
     check(shape);
-    const std::size_t records = tree_at() + rounded_up(SumTree::nbytes(shape.capacity, shape.tree), line_bytes);
-    return records + static_cast<std::size_t>(shape.capacity) * RecordLayout(shape).stride;
+    const std::size_t before = tree_at() + rounded_up(SumTree::nbytes(shape.capacity, shape.tree), line_bytes);
+    const RecordLayout record(shape);
+    std::size_t records = 0, all = 0;
+    if (__builtin_mul_overflow(static_cast<std::size_t>(shape.capacity), record.stride, &records) ||
+        __builtin_add_overflow(before, records, &all))
+        throw std::invalid_argument("capacity is " + std::to_string(shape.capacity) + " and a transition has " +
+                                    std::to_string(record.stride) + " bytes; together they are beyond any memory");
+    return all;
 }
 
 ReplayRing::ReplayRing(void* memory, const RingShape& shape, const SumTree& tree)
@@ -196,6 +202,14 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
     auto held = tree_.hold();
     begin_change(held);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(block));
+    // Tickets first: what has a priority when this process is killed can be drawn, and is what its ticket says.
+    const std::int64_t first = given - std::min(given, shape_.capacity);
+    const auto lap = static_cast<std::size_t>(shape_.capacity);
+    const auto behind = static_cast<std::size_t>(std::max(this->given() - first, std::int64_t{0}));
+    const auto moved = static_cast<std::int64_t>(rounded_up(behind, lap));
+    header_->restored_from = first + moved;
+    header_->given.store(given + moved, std::memory_order_relaxed);
+    held.set_maximum(maximum);
     header_->live = 0;
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
         const std::int64_t count = std::min(block, shape_.capacity - start);
@@ -203,13 +217,6 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
         held.assign(rows.data(), priorities + start, count);
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
-    held.set_maximum(maximum);
-    const std::int64_t first = given - std::min(given, shape_.capacity);
-    const auto lap = static_cast<std::size_t>(shape_.capacity);
-    const auto behind = static_cast<std::size_t>(std::max(this->given() - first, std::int64_t{0}));
-    const auto moved = static_cast<std::int64_t>(rounded_up(behind, lap));
-    header_->restored_from = first + moved;
-    header_->given.store(given + moved, std::memory_order_relaxed);
 }
 
 }  // namespace rollmill

@@ -193,6 +193,11 @@ class ReplayRing {
     ReplayRing(void* memory, const RingShape& shape, const SumTree& tree);
     static std::size_t tree_at() noexcept;
 
+    // A writer's place, locked, when nobody has it; whether that was within so many seconds.
+    bool take_writer(std::size_t index, double seconds);
+    // Who writes tickets below this one, but for one; max_writers if nobody does. With the tree's lock held.
+    std::size_t writer_below(std::int64_t ticket, std::size_t but = max_writers) const noexcept;
+
     std::byte* record(std::int64_t row) const noexcept {
         return records_ + static_cast<std::size_t>(row) * stride_;
     }

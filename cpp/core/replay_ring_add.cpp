@@ -36,21 +36,11 @@ class ReplayRing::Writing {
    private:
     void choose_writer() {
         for (index_ = 0; index_ < max_writers; ++index_)
-            if (take(index_, 0.0)) return;
+            if (ring_.take_writer(index_, 0.0)) return;
         index_ = 0;
-        if (!take(index_, SumTree::max_wait_seconds))
+        if (!ring_.take_writer(index_, SumTree::max_wait_seconds))
             throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
                                      std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
-    }
-
-    bool take(std::size_t index, double seconds) {
-        RobustLock& lock = header_.writers[index].lock;
-        const RobustLock::Acquired acquired = lock.acquire(seconds);
-        if (acquired == RobustLock::Acquired::timed_out) return false;
-        if (acquired == RobustLock::Acquired::abandoned) lock.mark_consistent();
-        // Left by one that died: its rows are at priority 0 and nobody writes them.
-        std::atomic_ref(header_.writing[index]).store(nobody, std::memory_order_release);
-        return true;
     }
 
     void reserve(std::int64_t n) {
@@ -61,26 +51,19 @@ class ReplayRing::Writing {
                 ring_.begin_change(held);
                 header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
                 first_ = header_.given.load(std::memory_order_relaxed);
-                other = in_the_way(first_ + n - ring_.shape_.capacity);
+                other = ring_.writer_below(first_ + n - ring_.shape_.capacity, index_);
                 if (other == max_writers) {
                     give_out(held, n);
                     return;
                 }
             }
-            if (!take(other, SumTree::max_wait_seconds))
+            if (!ring_.take_writer(other, SumTree::max_wait_seconds))
                 throw std::runtime_error(
                     "rows that another process or thread is writing were not finished within " +
                     std::to_string(SumTree::max_wait_seconds) + " s, and the ring has come round to them; look for a "
                     "stopped one");
             header_.writers[other].lock.release();
         }
-    }
-
-    // Who writes tickets below this one; max_writers if nobody does.
-    std::size_t in_the_way(std::int64_t below) const noexcept {
-        for (std::size_t i = 0; i < header_.writers_used; ++i)
-            if (i != index_ && std::atomic_ref(header_.writing[i]).load(std::memory_order_acquire) < below) return i;
-        return max_writers;
     }
 
     void give_out(SumTree::Held& held, std::int64_t n) noexcept {
@@ -97,6 +80,22 @@ class ReplayRing::Writing {
     std::size_t index_ = 0;
     std::int64_t first_ = 0;
 };
+
+bool ReplayRing::take_writer(std::size_t index, double seconds) {
+    RobustLock& lock = header_->writers[index].lock;
+    const RobustLock::Acquired acquired = lock.acquire(seconds);
+    if (acquired == RobustLock::Acquired::timed_out) return false;
+    if (acquired == RobustLock::Acquired::abandoned) lock.mark_consistent();
+    // Left by one that died: its rows are at priority 0 and nobody writes them.
+    std::atomic_ref(header_->writing[index]).store(nobody, std::memory_order_release);
+    return true;
+}
+
+std::size_t ReplayRing::writer_below(std::int64_t ticket, std::size_t but) const noexcept {
+    for (std::size_t i = 0; i < header_->writers_used; ++i)
+        if (i != but && std::atomic_ref(header_->writing[i]).load(std::memory_order_acquire) < ticket) return i;
+    return max_writers;
+}
 
 ReplayRing::Stream::Stream(std::int64_t num_envs, std::int64_t lookahead)
     : lookahead_(lookahead),

@@ -11,6 +11,7 @@ namespace {
 
 // After so many rounds of which each drew something that was written over while it was copied, the lock is kept.
 constexpr int unlocked_rounds = 32;
+constexpr int most_rounds_without = 64;  // anything to draw from, before that is said
 
 }  // namespace
 
@@ -135,18 +136,27 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
         copy_out(places, batch);
     };
     for (int round = 0; places.count > 0; ++round) {
-        std::int64_t given_then;
+        std::int64_t given_then = 0;
+        std::size_t writer = max_writers;
         {
             // One look: sum, priorities, generation and number belong together.
             auto held = tree_.hold();
             count_again_after_repair(held);
             total = static_cast<double>(held.total());
-            if (!(total > 0.0)) return false;
-            draw(held, random, rule.stratified, batch.count, places);
-            least = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
-            num_live = header_->live;
-            given_then = given();
-            if (round >= unlocked_rounds) read();
+            if (total > 0.0) {
+                draw(held, random, rule.stratified, batch.count, places);
+                least = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
+                num_live = header_->live;
+                given_then = given();
+                if (round >= unlocked_rounds) read();
+            } else {
+                writer = writer_below(nobody);
+                if (writer == max_writers || round >= most_rounds_without) return false;
+            }
+        }
+        if (writer != max_writers) {  // What there is, is being written over.
+            if (take_writer(writer, SumTree::max_wait_seconds)) header_->writers[writer].lock.release();
+            continue;
         }
         const std::int64_t place = given_then % shape_.capacity, lap = given_then - place;
         for (std::int64_t i = 0; i < places.count; ++i) {

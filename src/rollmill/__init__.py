@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.watch import watch
     from rollmill.models.registry import register_encoder, register_model
     from rollmill.reporting.plots import plot_runs
+    from rollmill.storage.removers import register_remover
     from rollmill.tuning.tune import tune
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "register_encoder",
     "register_env",
     "register_model",
+    "register_remover",
     "train",
     "tune",
     "watch",
@@ -54,6 +56,7 @@ _HOME = {
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.registry",
     "register_model": "rollmill.models.registry",
+    "register_remover": "rollmill.storage.removers",
 }
 
 

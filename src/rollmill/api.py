@@ -23,6 +23,7 @@ from rollmill.run_directory import (
     new_directory,
 )
 from rollmill.runtime.ranks import Ranks
+from rollmill.storage.removers import is_registered_remover
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -436,7 +437,7 @@ def _own_script() -> Path | None:
 
 
 def _is_registered_by_user(config: Config) -> bool:
-    """Whether environment, network or algorithm is known here because somebody other than Rollmill registered it."""
+    """Whether environment, network, algorithm or remover is known here because the user registered it."""
     if find_registration(config.env.name) is not None:
         return True
     # Only who has registered a network has loaded torch in this process.
@@ -445,6 +446,8 @@ def _is_registered_by_user(config: Config) -> bool:
         return True
     algorithms = sys.modules.get("rollmill.algorithms.registry")
     if algorithms is not None and algorithms.is_registered_algorithm(config.off_policy.algorithm):
+        return True
+    if is_registered_remover(config.replay.remover):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)

@@ -21,16 +21,19 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
     ours, numpy = (sum(times[operation] for operation in operations) for times in (result, peers["numpy-binary-tree"]))
     assert result["ratio_to_best_peer"] == pytest.approx(numpy / ours)
     assert list(result["fanout"]) == ["2", "16"]
-    for times in result["fanout"].values():
-        assert all(times[place][name] > 0 for place in ("aligned", "unaligned") for name in ("find_us", "update_us"))
+    for places in result["fanout"].values():
+        assert set(places) == {"aligned", "unaligned"}
+        for times in places.values():
+            assert all(times[name] > 0 for name in ("find_us", "update_us", "insert64_us"))
     assert set(result["growth"]) == {"tree_sample", "tree_update", "sample", "update"}
-    assert set(result["load"]) == {"robust", "global", "over_write", "none"}
+    assert set(result["load"]) == {"robust", "nested", "sharded", "global", "over_write", "none"}
     for kinds in result["load"].values():
         for numbers in kinds.values():
             assert list(numbers) == ["1", "2"]
             assert all(report["insert"]["p99_us"] > 0 for report in numbers.values())
     for numbers in result["load_ratios"].values():
-        assert set(numbers["2"]) == {"faster_than_global", "faster_than_over_write", "time_of_none"}
+        others = {f"faster_than_{locking}" for locking in ("nested", "sharded", "global", "over_write")}
+        assert set(numbers["2"]) == {*others, "time_of_none"}
 
 
 def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +59,11 @@ def test_it_takes_time() -> None:
         replay.run(0)
 
 
-@pytest.mark.parametrize("changes", [{"capacity": 1}, {"fanout": 3}, {"offset": 2}, {"offset": 64}, {"batch": 0}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"capacity": 1}, {"fanout": 3}, {"offset": 2}, {"offset": 64}, {"batch": 0}, {"inserted": 0}, {"inserted": 101}],
+)
 def test_a_tree_that_makes_no_sense_is_not_measured(changes: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="a power of two from 2 to 256, and offset a multiple of 4 below 64"):
-        tree_alignment(**{"capacity": 100, "fanout": 16, "offset": 0, "batch": 8, **changes}, seconds=0.01)
+    usual = {"capacity": 100, "fanout": 16, "offset": 0, "batch": 8, "inserted": 8}
+    with pytest.raises(ValueError, match="a power of two from 2 to 256, offset a multiple of 4 below 64, and inserted"):
+        tree_alignment(**{**usual, **changes}, seconds=0.01)

@@ -169,9 +169,16 @@ class Hopeful(DQN):
         return super().target(batch) + 1.0
 
 
+class Youngest:
+    def choose(self, completed):
+        return max(0, len(completed) - 2)
+
+
 rollmill.register_algorithm("hopeful", Hopeful)
+rollmill.register_remover("youngest", lambda random, priority: Youngest())
 SETTINGS = {
-    "num_envs": 2, "rollout_length": 8, "total_steps": 300, "replay.capacity": 256, "replay.min_size": 50,
+    "num_envs": 2, "rollout_length": 8, "total_steps": 300, "replay.capacity": 128, "replay.min_size": 50,
+    "replay.remover": "youngest",
     "learner.batch_size": 16, "model.mlp_sizes": "8",
 }
 

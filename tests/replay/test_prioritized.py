@@ -422,7 +422,9 @@ def test_more_at_once_than_there_is_room_for_is_refused():
         ({"fields": {"obs": ((), "int8")}}, "steps in order need a field 'reward'"),
         ({"fields": {"obs": ((), "int8"), "reward": ((), "float64")}}, "steps in order need a field 'reward'"),
         ({"fields": {**FIELDS, "discount": ((), "float32")}}, "a field is called 'discount'"),
-        ({"fields": {**FIELDS, "truncated": ((), "int8")}}, "field 'truncated' must be"),
+        ({"fields": {**FIELDS, "terminated": ((), "int8")}}, "field 'terminated' must be"),
+        ({"fields": {**FIELDS, "truncated": ((), "bool")}}, "field 'truncated' of steps in order: every step says it"),
+        ({"fields": {**FIELDS, "valid": ((), "bool")}}, "field 'valid' of steps in order: every step says it"),
         ({"fields": {**FIELDS, "next_obs": ((2,), "float32")}, "next_of": ["obs"]}, "there is a field 'next_obs', too"),
         (
             {"fields": {**FIELDS, "next_obs": ((2,), "float32")}, "n_step": 3},
@@ -434,6 +436,18 @@ def test_what_is_refused_to_begin_with(changes, message):
     arguments = {"capacity": 100, "fields": FIELDS, "num_envs": 2, **changes}
     with pytest.raises(ValueError, match=message):
         PrioritizedReplay(**arguments)
+
+
+def test_what_no_memory_holds_is_refused():
+    fields = {f"f{i}": ((2**31 - 64,), "uint8") for i in range(512)}
+    with pytest.raises(ValueError, match=r"capacity is 16777216 and a transition has .* beyond any memory"):
+        PrioritizedReplay(2**24, {**fields, "g": ((32_768,), "uint8")}, next_of=(), shared=False)
+
+
+def test_a_field_may_be_called_self():
+    replay = PrioritizedReplay(10, {"self": ((), "int64")})
+    replay.add(self=[3])
+    assert replay.sample(1)["self"] == [3]
 
 
 @pytest.mark.parametrize("size", [0, -1, True, 1.5, "8"])

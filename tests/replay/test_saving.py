@@ -365,10 +365,20 @@ def test_what_is_no_replay_is_not_opened(tmp_path):
         PrioritizedReplay.open(tmp_path / "short")
 
 
-def test_too_many_fields_do_not_fit(tmp_path):
+def test_too_many_fields_do_not_fit_and_leave_no_file(tmp_path):
     fields = {f"field{i:0500d}": ((), "int8") for i in range(200)}
-    with pytest.raises(ValueError, match="have fewer fields"):
-        PrioritizedReplay(10, fields)
+    for path in (None, tmp_path / "replay"):
+        with pytest.raises(ValueError, match="have fewer fields"):
+            PrioritizedReplay(10, fields, path=path)
+    assert not (tmp_path / "replay").exists()
+
+
+def test_a_copy_of_cs_own_types_comes_back(tmp_path):
+    replay = PrioritizedReplay(10, {"x": ((), np.longlong), "y": ((2,), np.ulonglong)}, next_of=())
+    replay.add(x=np.arange(3, dtype=np.longlong), y=np.ones((3, 2), np.ulonglong))
+    replay.save(tmp_path / "copy")
+    replay.load(tmp_path / "copy")
+    assert set(replay.sample(50)["x"].tolist()) == {0, 1, 2}
 
 
 def test_a_uniform_replay_makes_loaded_priorities_equal(tmp_path):

@@ -1,5 +1,6 @@
 """One replay in several threads and processes, some of which are killed."""
 
+import itertools
 import multiprocessing
 import os
 import random
@@ -240,3 +241,53 @@ def test_a_process_killed_in_the_middle_of_adding_leaves_it_whole(linked):
         priorities = np.empty(64, np.float32)
         replay._ring.priorities(priorities)
         assert len(replay) == np.count_nonzero(priorities)
+
+
+def test_who_samples_waits_while_everything_is_written_over():
+    replay = PrioritizedReplay(4, {"a": ((200_000,), "int64")})
+    rows = [np.full((4, 200_000), number) for number in range(8)]
+    replay.add(a=rows[0])
+    stop = threading.Event()
+
+    def write():
+        for number in itertools.cycle(range(8)):
+            if stop.is_set():
+                break
+            replay.add(a=rows[number])
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(200):
+            array = replay.sample(2)["a"]
+            assert (array == array[:, :1]).all()
+    finally:
+        stop.set()
+        writer.join()
+
+
+def test_a_process_killed_while_it_loads_leaves_what_can_be_drawn_and_updated():
+    """Loading ends with a restore of all priorities, of new tickets."""
+    replay = PrioritizedReplay(3_000_000, {"b": ((), "uint8")})
+    replay.add(b=np.zeros(replay.capacity, np.uint8))
+    everything = np.ones(replay.capacity, np.float32)
+    caught_in_the_middle = 0
+    for turn in range(30):
+        replay._ring.restore(0, np.zeros(replay.capacity, np.float32), 1.0)
+        assert len(replay) == 0
+        child = multiprocessing.get_context("fork").Process(
+            target=replay._ring.restore, args=(replay.capacity, everything, 1.0)
+        )
+        child.start()
+        time.sleep(0.002 * turn)
+        child.kill()
+        child.join()
+        live = len(replay)
+        caught_in_the_middle += 0 < live < replay.capacity
+        if live:
+            batch = replay.sample(1000)
+            assert replay.update_priorities(batch, np.ones(1000, np.float32)) == 0
+        assert replay._ring.verify()
+        if caught_in_the_middle == 3:
+            break
+    assert caught_in_the_middle

@@ -222,3 +222,16 @@ def test_what_a_step_says_anyway_may_be_among_the_fields():
     replay = PrioritizedReplay(64, fields)
     replay.add(obs=1, reward=1.0, terminated=True, next_obs=2)
     assert replay.sample(1)["terminated"][0]
+
+
+def test_after_an_interruption_nothing_follows_what_was_added_before():
+    replay = PrioritizedReplay(
+        100, {"obs": ((), "int64"), "reward": ((), "float32")}, num_envs=2, n_step=2, discount=1.0
+    )
+    for begin in (0, 100):  # two resets, neither at the end of an episode
+        for t in range(begin, begin + 5):
+            replay.add(obs=[t, t + 50], reward=[1.0, 1.0], terminated=[False, False], next_obs=[t + 1, t + 51])
+        replay.interrupt()
+    batch = replay.sample(1000)
+    assert set(batch["obs"].tolist()) == {t + begin for t in range(3) for begin in (0, 50, 100, 150)}
+    np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 2)

@@ -5,7 +5,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from rollmill.storage.removers import make_remover
+from rollmill.storage.removers import UnknownRemoverError, make_remover, register_remover, take_out
 
 
 def chosen(name, slots, priorities=None, seed=0, times=400):
@@ -14,7 +14,7 @@ def chosen(name, slots, priorities=None, seed=0, times=400):
     counts = Counter()
     for _ in range(times):
         completed = deque(slots)
-        slot = remover.choose(completed)
+        slot = take_out(remover, completed)
         assert sorted([*completed, slot]) == sorted(slots)
         counts[slot] += 1
     return counts
@@ -40,3 +40,35 @@ def test_the_one_with_the_smallest_priorities():
 @pytest.mark.parametrize("name", ["fifo", "uniform", "lowest_priority"])
 def test_a_single_slot(name):
     assert chosen(name, [7]) == {7: 400}
+
+
+class Choosing:
+    def __init__(self, place):
+        self.place = place
+
+    def choose(self, completed):
+        return self.place
+
+
+def test_a_rule_of_ones_own_is_found_by_its_name():
+    def make(random, priority):
+        return Choosing(1)
+
+    for _ in range(2):  # as often as its module is imported
+        register_remover("the second", make)
+    assert chosen("the second", [5, 3, 9]) == {3: 400}
+    with pytest.raises(ValueError, match="remover 'fifo' exists already"):
+        register_remover("fifo", make)
+
+
+def test_a_name_that_nobody_knows_is_refused():
+    with pytest.raises(UnknownRemoverError, match=r"replay\.remover='lifo': choose one of fifo, uniform, lowest_prio"):
+        make_remover("lifo", np.random.default_rng(0), float)
+
+
+@pytest.mark.parametrize("place", [-1, 3])
+def test_a_place_that_there_is_not_is_refused(place):
+    completed = deque([5, 3, 9])
+    with pytest.raises(ValueError, match=rf"Choosing.choose gave {place}; there are 3 completed slots"):
+        take_out(Choosing(place), completed)
+    assert list(completed) == [5, 3, 9]

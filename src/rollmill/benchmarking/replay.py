@@ -41,14 +41,21 @@ _CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000)
 _FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 _WORKERS = (1, 2, 4, 8)
-_LOCKINGS: tuple[Literal["robust", "global", "over_write", "none"], ...] = ("robust", "global", "over_write", "none")
+_LOCKINGS: tuple[Literal["robust", "nested", "sharded", "global", "over_write", "none"], ...] = (
+    "robust",
+    "nested",
+    "sharded",
+    "global",
+    "over_write",
+    "none",
+)
 _LOAD_CAPACITY, _LOAD_ROW_BYTES = 1 << 14, 84 * 84  # frames of Atari, which take a while to copy
 _OFFSET = 32  # bytes past the start of a line: a group of 16 lies half on the next one
 _ROUNDS = 3
 _PEER_ROUNDS = 5
 _OPERATIONS = ("sample", "update", "insert64")
 # What each part may take of the time.
-_SHARES = {"peers": 0.45, "fanout": 0.12, "capacity": 0.12, "batch": 0.06, "load": 0.25}
+_SHARES = {"peers": 0.4, "fanout": 0.12, "capacity": 0.12, "batch": 0.06, "load": 0.3}
 
 
 def run(
@@ -77,14 +84,16 @@ def run(
     Returns:
         ``sample_us``, ``update_us``, ``insert64_us`` (medians); ``peers``: name -> the same, or ``{"absent": reason}``;
         ``ratio_to_best_peer``: how many times as long as ours the sum of the three takes in the best peer, None without
-        peers; ``fanout``: K -> microseconds of the bare tree's ``find`` and ``update``, ``aligned`` and ``unaligned``;
+        peers; ``fanout``: K -> microseconds of the bare tree's ``find``, ``update`` and ``insert64``, ``aligned`` and
+        ``unaligned``;
         ``capacity`` and ``batch``: -> microseconds of the bare tree (``tree_sample``, ``tree_update``) and of the
         replay;
         ``growth``: how many times as long sampling takes with the largest capacity as with the smallest; ``load``:
         locking -> threads or processes -> number -> operation -> ``per_second`` and latency percentiles;
         ``load_ratios``: threads or processes -> number -> how many times as fast ours is as one lock held over all of
-        insertion and sampling (``faster_than_global``) or over insertion alone (``faster_than_over_write``), and how
-        many times as long it takes as without locks (``time_of_none``).
+        insertion and sampling (``faster_than_global``) or over insertion alone (``faster_than_over_write``), as the
+        paper's two nested ones, and as eight trees with a lock each; and how many times as long it takes as without
+        locks (``time_of_none``).
 
     Raises:
         ValueError: ``seconds`` is not positive.
@@ -270,10 +279,15 @@ def _by_fanout(seconds: float, capacity: int, fanouts: Sequence[int]) -> dict[st
 
     def measure(case: str) -> dict[str, float]:
         fanout, place = case.split()
-        find, update = tree_alignment(
-            capacity=capacity, fanout=int(fanout), offset=places[place], batch=_BATCH, seconds=length
+        find, update, insert = tree_alignment(
+            capacity=capacity,
+            fanout=int(fanout),
+            offset=places[place],
+            batch=_BATCH,
+            inserted=_INSERT,
+            seconds=length,
         )
-        return {"find_us": find, "update_us": update}
+        return {"find_us": find, "update_us": update, "insert64_us": insert}
 
     times = _in_rounds([f"{fanout} {place}" for fanout in fanouts for place in places], measure)
     return {str(fanout): {place: times[f"{fanout} {place}"] for place in places} for fanout in fanouts}
@@ -325,8 +339,10 @@ def _under_load(seconds: float, workers: Sequence[int]) -> dict[str, Any]:
             # Each worker inserts, samples and updates in turn, so that insertions count the turns.
             turns = [{locking: found[locking]["insert"]["per_second"] for locking in _LOCKINGS} for found in rounds]
             ratios[kind][str(count)] = {
-                "faster_than_global": statistics.median(t["robust"] / t["global"] for t in turns),
-                "faster_than_over_write": statistics.median(t["robust"] / t["over_write"] for t in turns),
+                **{
+                    f"faster_than_{locking}": statistics.median(t["robust"] / t[locking] for t in turns)
+                    for locking in ("nested", "sharded", "global", "over_write")
+                },
                 "time_of_none": statistics.median(t["none"] / t["robust"] for t in turns),
             }
     return {"load": load, "load_ratios": ratios}

@@ -746,7 +746,9 @@ class ReplaySlots:
             repeat: What stands for frames before an episode's first: that one again, or zeros.
         """
 
-def tree_alignment(*, capacity: int, fanout: int, offset: int, batch: int, seconds: float) -> tuple[float, float]:
+def tree_alignment(
+    *, capacity: int, fanout: int, offset: int, batch: int, inserted: int, seconds: float
+) -> tuple[float, float, float]:
     """Measure a sum tree whose levels begin ``offset`` bytes after the start of a cache line; 0 is how ours lies.
 
     Args:
@@ -754,10 +756,11 @@ def tree_alignment(*, capacity: int, fanout: int, offset: int, batch: int, secon
         fanout: Children of a node.
         offset: A multiple of 4, below 64.
         batch: Leaves of a search and of an update.
+        inserted: Leaves in a row that are inserted: 0 while they would be written, then a priority.
         seconds: How long.
 
     Returns:
-        Median microseconds of the search for a batch and of its update, one thread, without a lock.
+        Median microseconds of the search for a batch, of its update and of an insertion, one thread, without a lock.
 
     Raises:
         ValueError: A number is out of range.

@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rollmill.config import Config, ConfigError
 from rollmill.regimes.setup import (
     Memory,
@@ -28,6 +30,7 @@ from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits, going_on
+from rollmill.storage.removers import make_remover
 from rollmill.storage.replay import (
     ReplayStore,
     add_beside_to_layout,
@@ -66,6 +69,8 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
                 else "no recurrent state and learns from single transitions: use 0."
             )
         )
+    # Of a name that nobody knows it is better to hear before anything is started.
+    make_remover(config.replay.remover, np.random.default_rng(0), lambda slot: 0.0)
     groups = spread_groups(config, world_size)
     rows = config.envs_per_group * probed.spec.rows_per_env
     num_groups = len(groups.worker_of_group)
@@ -221,7 +226,6 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     from rollmill.envs.failures import RestartBudget
     from rollmill.rollout.replay import ReplayRolloutWorker
     from rollmill.runtime.seeds import stream
-    from rollmill.storage.removers import make_remover
 
     config, store = setup.config, store_of(setup)
     budget = RestartBudget(config.env.restart_budget)

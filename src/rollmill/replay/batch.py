@@ -16,9 +16,9 @@ __all__ = ["Batch", "new_batch"]
 class Batch(Mapping[str, NDArray[Any]]):
     """B transitions: name -> ``[B, ...]``, and what says which they are and what they weigh.
 
-    The arrays are the caller's, to change as well, as long as the caller holds any of them, the batch, or a view of one
-    of them (such as ``torch.from_numpy`` makes). When nobody does, the replay draws a later batch of this size into
-    them; it keeps up to 16 batches' for that.
+    The arrays' numbers, not their shapes and dtypes, are the caller's, to change as well, as long as the caller holds
+    any of them, the batch, or a view of one of them (such as ``torch.from_numpy`` makes). When nobody does, the replay
+    draws a later batch of this size into them; it keeps up to 16 batches' for that.
     """
 
     __slots__ = ("__weakref__", "_arrays", "_tickets", "_weights")

@@ -63,7 +63,7 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
         try:
             shape, dtype = spec
             axes = tuple(map(index, shape)) if isinstance(shape, Iterable) else (index(shape),)
-            kind = np.dtype(dtype)
+            kind = np.dtype(np.dtype(dtype).str)  # of C's types of the same size always the same one
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"field {name!r} is {spec!r}; give (shape of one transition's, dtype), such as ((8,), 'float32')"

@@ -21,7 +21,7 @@ from rollmill.replay.arguments import Arguments
 from rollmill.replay.batch import Batch, new_batch
 from rollmill.replay.fields import FieldSpecs, array_of, fields_of, observations_of, spread
 from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
-from rollmill.replay.saving import create_file, flush, layout_of, load, open_file, save, write_settings
+from rollmill.replay.saving import create_file, flush, header_of, layout_of, load, open_file, save
 from rollmill.replay.settings import Settings, WeightNormalisation
 
 __all__ = ["PrioritizedReplay"]
@@ -141,6 +141,7 @@ class PrioritizedReplay:
             fanout=fanout,
             seed=seed,
         )
+        header = header_of(settings)
         layout = layout_of(settings)
         arena: Memory
         if path is not None:
@@ -149,7 +150,7 @@ class PrioritizedReplay:
             arena = create_file(layout, Path(path))
         else:
             arena = shared_memory(layout) if shared else PrivateMemory(layout)
-        write_settings(arena, settings)
+        arena["settings"][: len(header)] = header
         self._attach(arena, settings, create=True)
 
     def _attach(self, arena: Memory, settings: Settings, *, create: bool = False) -> None:
@@ -228,7 +229,7 @@ class PrioritizedReplay:
             settings = replace(settings, num_envs=num_envs)
         return cast("Self", _attached(type(self), self._arena, settings))
 
-    def add(self, **arrays: ArrayLike | Mapping[str, Any]) -> None:
+    def add(self, /, **arrays: ArrayLike | Mapping[str, Any]) -> None:
         """Appends a step of each environment, or any number of independent transitions.
 
         Arrays that are C-contiguous and of their field's dtype are copied straight into the ring; others are converted
@@ -279,6 +280,14 @@ class PrioritizedReplay:
         added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
         assert added >= 0
 
+    def interrupt(self) -> None:
+        """Says that the environments were reset in the middle of their episodes, or are others now.
+
+        The steps that are added next do not follow those that were added last, which are never drawn, as what came of
+        them is not known. Of independent transitions there is nothing to say.
+        """
+        self._ring.forget()
+
     def sample(self, batch_size: int, beta: float | None = None) -> Batch:
         """Draws transitions, each with probability ``p / sum p``, with replacement.
 
@@ -308,14 +317,12 @@ class PrioritizedReplay:
                 f"batch_size is {batch_size!r} and beta {beta!r}; give a whole number of at least 1, and a number"
             ) from None
         if batch is False:
-            raise ValueError(
-                "there is nothing to sample yet; add transitions first"
-                + (
-                    f" (a step can be drawn when {self._ring.lookahead} more were added)"
-                    if self._ring.lookahead
-                    else ""
-                )
-            )
+            hint = ""
+            if self._ring.lookahead:
+                hint = f" (a step can be drawn when {self._ring.lookahead} more were added)"
+            if self._ring.given >= self.capacity:
+                hint = " (if all rows are written over at once, again and again: give a larger capacity)"
+            raise ValueError(f"there is nothing to sample yet; add transitions first{hint}")
         return cast("Batch", batch)
 
     def _make_batch(self, size: int) -> None:

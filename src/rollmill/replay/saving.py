@@ -30,7 +30,7 @@ from rollmill.replay.settings import Settings
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.boot import boot_id
 
-__all__ = ["create_file", "flush", "layout_of", "load", "open_file", "save", "write_settings"]
+__all__ = ["create_file", "flush", "header_of", "layout_of", "load", "open_file", "save"]
 
 _SETTINGS_BYTES = 65_536
 _MAGIC = b"rollmill replay 1\n"
@@ -50,8 +50,8 @@ def layout_of(settings: Settings) -> ArenaLayout:
     return layout
 
 
-def write_settings(arena: Memory, settings: Settings) -> None:
-    """Makes the memory known for what it is.
+def header_of(settings: Settings) -> NDArray[np.uint8]:
+    """What makes the memory known for what it is.
 
     Raises:
         ValueError: There are too many fields.
@@ -59,7 +59,7 @@ def write_settings(arena: Memory, settings: Settings) -> None:
     text = _MAGIC + settings.to_json().encode()
     if len(text) >= _SETTINGS_BYTES:
         raise ValueError(f"the settings take {len(text)} bytes, and there are {_SETTINGS_BYTES}; have fewer fields")
-    arena["settings"][: len(text)] = np.frombuffer(text, np.uint8)
+    return np.frombuffer(text, np.uint8)
 
 
 def create_file(layout: ArenaLayout, path: Path) -> Arena:

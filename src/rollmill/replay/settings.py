@@ -128,6 +128,12 @@ class Settings:
                     f"field {name!r} is of one step later, and with n_step={self.n_step} batches need {of!r} of "
                     f"{self.n_step} steps later: leave the field out and name {of!r} in next_of, or give n_step=1"
                 )
+        for name in ("truncated", "valid"):
+            if name in names:
+                raise ValueError(
+                    f"field {name!r} of steps in order: every step says it anyway, and batches do not have it, because "
+                    "'discount' does; leave the field out"
+                )
         for field in all_fields:
             if field.name in FLAGS and (field.shape != () or field.dtype.kind != "b"):
                 raise ValueError(f"field {field.name!r} must be ((), 'bool'), or left out: every step says it anyway")

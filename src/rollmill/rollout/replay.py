@@ -21,7 +21,7 @@ from rollmill.rollout.worker import HostedGroup, RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.episodes import pack_episode
-from rollmill.storage.removers import Remover
+from rollmill.storage.removers import Remover, take_out
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import NO_SLOT, decode
 
@@ -147,7 +147,7 @@ class ReplayRolloutWorker(RolloutWorker):
         """A free slot, or a completed one that has just left the replay."""
         if self._pool.free:
             return self._pool.free.popleft()
-        slot = self._remover.choose(self._completed)
+        slot = take_out(self._remover, self._completed)
         self._store.evict(slot)
         return slot
 

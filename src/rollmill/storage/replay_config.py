@@ -7,9 +7,8 @@ from typing import Any, Literal, get_args
 
 from rollmill.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
 
-__all__ = ["Remover", "ReplayConfig", "WeightNormalisation"]
+__all__ = ["ReplayConfig", "WeightNormalisation"]
 
-Remover = Literal["fifo", "uniform", "lowest_priority"]
 WeightNormalisation = Literal["batch", "global", "none"]
 
 # A thousand SGD steps for each agent step learn nothing any more.
@@ -50,8 +49,9 @@ class ReplayConfig:
         stratified: Draw one transition out of each of ``batch_size`` equal parts of the priorities' sum (the paper's
             appendix B.2.1), instead of each out of the whole.
         fanout: K of the sum tree.
-        remover: Which completed slot of a rollout worker is written over when none is free: the oldest, any, or, of
-            sixteen drawn at random, the one with the smallest sum of priorities.
+        remover: Which completed slot of a rollout worker is written over when none is free: the oldest ("fifo"), any
+            ("uniform"), of sixteen drawn at random the one with the smallest sum of priorities ("lowest_priority"), or
+            one by a rule of your own (:func:`rollmill.storage.removers.register_remover`).
         storage: "memory", or "file": the replay is a file in the run's directory, and a run that is resumed has it.
     """
 
@@ -72,7 +72,7 @@ class ReplayConfig:
     weights: WeightNormalisation = "batch"
     stratified: bool = False
     fanout: int = 16
-    remover: Remover = "fifo"
+    remover: str = "fifo"
     storage: Literal["memory", "file"] = "memory"
 
     @property
@@ -142,7 +142,6 @@ class ReplayConfig:
             "fanout": _FANOUTS,
             "priorities": ("uniform", "proportional"),
             "weights": get_args(WeightNormalisation),
-            "remover": get_args(Remover),
             "storage": ("memory", "file"),
         }
         for name, allowed in choices.items():
