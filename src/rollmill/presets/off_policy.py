@@ -69,6 +69,8 @@ _DQN_PONG: Overrides = {
     "replay.min_size": 20_000,
     "replay.update_interval": 8.0,
     "off_policy.double": True,
+    # At a constant rate the last network may have a rally that it loses, or never ends (docs/journal.md).
+    "learner.schedule": "linear",
 }
 _DQN_CARTPOLE: Overrides = {
     "num_envs": 1,
