@@ -41,6 +41,30 @@ def test_the_stable_baselines3_example_trains():
     assert agent.replay_buffer.size() > 1500
 
 
+def test_the_stable_baselines3_example_knows_that_learning_begins_with_a_reset():
+    pytest.importorskip("stable_baselines3")
+    example = module(ROOT / "examples" / "replay_in_stable_baselines3.py")
+    agent = example.make_agent(
+        "CartPole-v1",
+        0,
+        replay_buffer_class=example.PrioritizedReplayBuffer,
+        replay_buffer_kwargs={"uniform": True},
+    )
+    buffer, follows = agent.replay_buffer, {}
+    add = buffer.add
+
+    def note(obs, next_obs, *others):
+        follows[obs[0].tobytes()] = next_obs[0].copy()
+        add(obs, next_obs, *others)
+
+    buffer.add = note
+    for _ in range(3):
+        agent.learn(205, reset_num_timesteps=False)
+    batch = buffer.replay.sample(20_000)
+    for obs, next_obs in zip(batch["obs"], batch["next_obs"], strict=True):
+        np.testing.assert_array_equal(next_obs, follows[obs.tobytes()])
+
+
 @pytest.fixture
 def rllib_example(monkeypatch):
     pytest.importorskip("ray.rllib")

@@ -278,8 +278,11 @@ def test_a_process_killed_while_it_loads_leaves_what_can_be_drawn_and_updated():
         child = multiprocessing.get_context("fork").Process(
             target=replay._ring.restore, args=(replay.capacity, everything, 1.0)
         )
+        given, end = replay._ring.given, time.monotonic() + 20
         child.start()
-        time.sleep(0.002 * turn)
+        while replay._ring.given == given and time.monotonic() < end:  # until it is at it
+            time.sleep(0.0005)
+        time.sleep(0.001 * turn)
         child.kill()
         child.join()
         live = len(replay)
