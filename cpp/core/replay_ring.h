@@ -167,7 +167,7 @@ class ReplayRing {
 
    private:
     static constexpr std::size_t max_writers = 64;
-    static constexpr std::int64_t nobody = INT64_MAX;
+    static constexpr std::int64_t nobody = INT64_MAX, halted = INT64_MIN;
 
     // On a line of its own each: a writer keeps it locked from reserve to commit.
     struct alignas(64) Writer {
@@ -184,15 +184,18 @@ class ReplayRing {
         std::uint64_t writers_used;
         std::int64_t restored_from;  // tickets below are of before restore
         std::uint64_t flushed;  // all of it is on the disk
-        alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, or nobody
+        alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, nobody or halted
         Writer writers[max_writers];
     };
     struct Places;
     class Writing;
+    class Halt;
 
     ReplayRing(void* memory, const RingShape& shape, const SumTree& tree);
     static std::size_t tree_at() noexcept;
 
+    // The place of a writer, locked: one that is free, or the first one. Throws std::runtime_error if none is to be had.
+    std::size_t choose_writer();
     // A writer's place, locked, when nobody has it; whether that was within so many seconds.
     bool take_writer(std::size_t index, double seconds);
     // Who writes tickets below this one, but for one; max_writers if nobody does. With the tree's lock held.

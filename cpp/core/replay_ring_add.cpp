@@ -16,7 +16,7 @@ class ReplayRing::Writing {
         if (n > ring.shape_.capacity)
             throw std::invalid_argument(std::to_string(n) + " rows at once do not fit a capacity of " +
                                         std::to_string(ring.shape_.capacity) + "; use more, or smaller parts");
-        choose_writer();
+        index_ = ring.choose_writer();
         try {
             reserve(n);
         } catch (...) {
@@ -34,15 +34,6 @@ class ReplayRing::Writing {
     std::int64_t first() const noexcept { return first_; }
 
    private:
-    void choose_writer() {
-        for (index_ = 0; index_ < max_writers; ++index_)
-            if (ring_.take_writer(index_, 0.0)) return;
-        index_ = 0;
-        if (!ring_.take_writer(index_, SumTree::max_wait_seconds))
-            throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
-                                     std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
-    }
-
     void reserve(std::int64_t n) {
         for (;;) {
             std::size_t other;
@@ -80,6 +71,15 @@ class ReplayRing::Writing {
     std::size_t index_ = 0;
     std::int64_t first_ = 0;
 };
+
+std::size_t ReplayRing::choose_writer() {
+    for (std::size_t index = 0; index < max_writers; ++index)
+        if (take_writer(index, 0.0)) return index;
+    if (!take_writer(0, SumTree::max_wait_seconds))
+        throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
+                                 std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
+    return 0;
+}
 
 bool ReplayRing::take_writer(std::size_t index, double seconds) {
     RobustLock& lock = header_->writers[index].lock;

@@ -2,7 +2,11 @@
 // over meanwhile.
 #include <algorithm>
 #include <numeric>
+#include <optional>
+#include <stdexcept>
+#include <string>
 
+#include "core/futex.h"
 #include "core/replay_record.h"
 #include "core/replay_ring.h"
 
@@ -11,7 +15,7 @@ namespace {
 
 // After so many rounds of which each drew something that was written over while it was copied, the lock is kept.
 constexpr int unlocked_rounds = 32;
-constexpr int most_rounds_without = 64;  // anything to draw from, before that is said
+constexpr double look_again_seconds = 0.001;
 
 }  // namespace
 
@@ -124,6 +128,57 @@ void ReplayRing::copy_out(const Places& places, const Batch& batch) const noexce
     }
 }
 
+// Keeps writers from being given rows, as long as it lives; for when all rows there are, are being written over, again and
+// again. Those that have theirs already wait for nobody who waits for this, and other halts are not waited for. Throws
+// std::runtime_error when a writer does not finish.
+class ReplayRing::Halt {
+   public:
+    explicit Halt(ReplayRing& ring) : header_(*ring.header_), index_(ring.choose_writer()) {
+        std::size_t used;
+        {
+            auto held = ring.tree_.hold();
+            used = header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
+            std::atomic_ref(header_.writing[index_]).store(halted, std::memory_order_release);
+        }
+        try {
+            for (std::size_t i = 0; i < used; ++i) wait_for(ring, i);
+        } catch (...) {
+            end();
+            throw;
+        }
+    }
+    Halt(const Halt&) = delete;
+    Halt& operator=(const Halt&) = delete;
+    ~Halt() { end(); }
+
+   private:
+    std::int64_t ticket_of(std::size_t index) const noexcept {
+        return std::atomic_ref(header_.writing[index]).load(std::memory_order_acquire);
+    }
+
+    // Not for its lock alone: it may be taken again at once, by one who then waits for this.
+    void wait_for(ReplayRing& ring, std::size_t index) {
+        const std::int64_t ticket = ticket_of(index);
+        if (ticket == nobody || ticket == halted) return;
+        const double latest = monotonic_seconds() + SumTree::max_wait_seconds;
+        while (ticket_of(index) == ticket) {
+            if (ring.take_writer(index, look_again_seconds)) return header_.writers[index].lock.release();
+            if (monotonic_seconds() > latest)
+                throw std::runtime_error("all rows are being written over, and were not finished within " +
+                                         std::to_string(SumTree::max_wait_seconds) +
+                                         " s; look for a stopped process or thread");
+        }
+    }
+
+    void end() noexcept {
+        std::atomic_ref(header_.writing[index_]).store(nobody, std::memory_order_release);
+        header_.writers[index_].lock.release();
+    }
+
+    Header& header_;
+    std::size_t index_;
+};
+
 bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch) {
     thread_local Places own_places;
     Places& places = own_places;  // looked up once
@@ -135,9 +190,9 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
         if (shape_.linked) walk(places, batch);
         copy_out(places, batch);
     };
+    std::optional<Halt> halt;
     for (int round = 0; places.count > 0; ++round) {
         std::int64_t given_then = 0;
-        std::size_t writer = max_writers;
         {
             // One look: sum, priorities, generation and number belong together.
             auto held = tree_.hold();
@@ -149,13 +204,12 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
                 num_live = header_->live;
                 given_then = given();
                 if (round >= unlocked_rounds) read();
-            } else {
-                writer = writer_below(nobody);
-                if (writer == max_writers || round >= most_rounds_without) return false;
+            } else if (halt || writer_below(nobody) == max_writers) {
+                return false;
             }
         }
-        if (writer != max_writers) {  // What there is, is being written over.
-            if (take_writer(writer, SumTree::max_wait_seconds)) header_->writers[writer].lock.release();
+        if (!(total > 0.0)) {
+            halt.emplace(*this);
             continue;
         }
         const std::int64_t place = given_then % shape_.capacity, lap = given_then - place;

@@ -182,6 +182,33 @@ TEST(replay_ring_never_gives_mixed_transitions) {
     CHECK(r.ring.live() == 24);
 }
 
+TEST(replay_ring_is_drawn_from_while_all_of_it_is_written_over) {
+    Ring r(tickets_shape(8));
+    add_tickets(r.ring, 0, 8);
+    std::atomic<std::int64_t> next = 8;
+    std::atomic<int> drawing = 3;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 3; ++i)
+        threads.emplace_back([&] {
+            ReplayRing view = r.ring;
+            while (drawing.load() > 0) add_tickets(view, next.fetch_add(8), 8);
+        });
+    for (std::uint64_t i = 0; i < 3; ++i)
+        threads.emplace_back([&, i] {
+            ReplayRing view = r.ring;
+            Random random{i, 0};
+            Drawn drawn(16);
+            for (int j = 0; j < 100; ++j) {
+                CHECK(drawn.draw(view, random));
+                drawn.check_tickets();
+            }
+            drawing.fetch_sub(1);
+        });
+    for (std::thread& thread : threads) thread.join();
+    check_whole(r.ring);
+    CHECK(r.ring.live() == 8);
+}
+
 TEST(replay_ring_never_gives_mixed_steps) {
     for (const std::int64_t n_step : {1, 3}) {
         Ring r(steps_shape(60, n_step));

@@ -81,7 +81,7 @@ def records(run_dir: Path) -> list[dict[str, Any]]:
     ("preset", "changes"),
     [
         ("gym/CartPole-v1", {"lag": 1}),
-        ("atari/pong", {"lag": 1}),
+        pytest.param("atari/pong", {"lag": 1}, marks=slow),
         pytest.param("gym/CartPole-v1", {"lag": 0}, marks=slow),
         pytest.param("gym/CartPole-v1", {"lag": 3, **RECURRENT}, marks=slow),
         pytest.param("atari/pong", {"lag": 0, **RECURRENT}, marks=slow),
@@ -145,7 +145,7 @@ def test_the_run_is_the_serial_loop(tmp_path: Path, preset: str, changes: dict[s
     ("preset", "changes", "end"),
     [
         ("gym/CartPole-v1", {"lag": 1, **RECURRENT}, signal.SIGKILL),
-        ("gym/CartPole-v1", {"lag": 1}, signal.SIGTERM),
+        pytest.param("gym/CartPole-v1", {"lag": 1}, signal.SIGTERM, marks=slow),
         pytest.param("atari/pong", {"lag": 1}, signal.SIGKILL, marks=slow),
         pytest.param("gym/CartPole-v1", {"lag": 0}, signal.SIGKILL, marks=slow),
     ],

@@ -121,6 +121,7 @@ class SlowSteps(gymnasium.Env[Any, Any]):
         return np.zeros(2, np.float32), 0.0, False, False, {}
 
 
+@pytest.mark.slow
 def test_environments_too_slow_for_a_batch_in_a_turn_are_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("rollmill.tuning.trials._LEARNED_TIMEOUT_S", 0.2)
     monkeypatch.setattr("rollmill.tuning.tuner._MOST_TRIALS", 2)
@@ -131,6 +132,7 @@ def test_environments_too_slow_for_a_batch_in_a_turn_are_tuned(monkeypatch: pyte
     assert (tmp_path / "tuned.json").exists()
 
 
+@pytest.mark.slow
 def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server_takes() -> None:
     small = {"learner.batch_size": 16, "replay.min_size": 200}
     config = make_config("gym/CartPole-v1", small, algo="dqn").resolved()
@@ -323,6 +325,7 @@ def test_a_candidate_that_fails_is_left_out_and_the_presets_own_failure_is_told(
         assert note.endswith(": nothing was stepped")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_train_with_tune_runs_with_what_was_chosen_and_a_resume_keeps_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -317,12 +317,14 @@ class PrioritizedReplay:
                 f"batch_size is {batch_size!r} and beta {beta!r}; give a whole number of at least 1, and a number"
             ) from None
         if batch is False:
-            hint = ""
-            if self._ring.lookahead:
-                hint = f" (a step can be drawn when {self._ring.lookahead} more were added)"
-            if self._ring.given >= self.capacity:
-                hint = " (if all rows are written over at once, again and again: give a larger capacity)"
-            raise ValueError(f"there is nothing to sample yet; add transitions first{hint}")
+            raise ValueError(
+                "there is nothing to sample yet; add transitions first"
+                + (
+                    f" (a step can be drawn when {self._ring.lookahead} more were added)"
+                    if self._ring.lookahead
+                    else ""
+                )
+            )
         return cast("Batch", batch)
 
     def _make_batch(self, size: int) -> None:
