@@ -134,13 +134,13 @@ void ReplayRing::copy_out(const Places& places, const Batch& batch) const noexce
 class ReplayRing::Halt {
    public:
     explicit Halt(ReplayRing& ring) : header_(*ring.header_), index_(ring.choose_writer()) {
-        std::size_t used;
-        {
-            auto held = ring.tree_.hold();
-            used = header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
-            std::atomic_ref(header_.writing[index_]).store(halted, std::memory_order_release);
-        }
         try {
+            std::size_t used;
+            {
+                auto held = ring.tree_.hold();
+                used = header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
+                std::atomic_ref(header_.writing[index_]).store(halted, std::memory_order_release);
+            }
             for (std::size_t i = 0; i < used; ++i) wait_for(ring, i);
         } catch (...) {
             end();
