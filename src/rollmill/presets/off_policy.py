@@ -69,7 +69,7 @@ _DQN_PONG: Overrides = {
     "replay.min_size": 20_000,
     "replay.update_interval": 8.0,
     "off_policy.double": True,
-    # At a constant rate the last network may have a rally that it loses, or never ends (docs/journal.md).
+    # At a constant rate one last network played a rally that never ends (docs/journal.md).
     "learner.schedule": "linear",
 }
 _DQN_CARTPOLE: Overrides = {
