@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from rollmill.native import SumTree, replay_load, tree_alignment
+from rollmill.native import FANOUTS, SumTree, replay_load, tree_alignment
 from rollmill.replay import PrioritizedReplay
 from rollmill.runtime.arena import NotEnoughMemory
 
@@ -38,7 +38,6 @@ PEERS_VARIABLE = "ROLLMILL_PEERS"  # names the folder with the peers' environmen
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _CAPACITY, _BATCH, _INSERT, _OBS_SIZE = 1_000_000, 256, 64, 8
 _CAPACITIES = (10_000, 100_000, 1_000_000, 10_000_000)
-_FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _BATCHES = (32, 64, 128, 256, 512, 1024, 2048)
 _WORKERS = (1, 2, 4, 8)
 _LOCKINGS: tuple[Literal["robust", "nested", "sharded", "global", "over_write", "none"], ...] = (
@@ -65,7 +64,7 @@ def run(
     install_peers: bool = False,
     capacity: int = _CAPACITY,
     capacities: Sequence[int] = _CAPACITIES,
-    fanouts: Sequence[int] = _FANOUTS,
+    fanouts: Sequence[int] = FANOUTS,
     batches: Sequence[int] = _BATCHES,
     workers: Sequence[int] = _WORKERS,
 ) -> dict[str, Any]:

@@ -7,21 +7,18 @@ whole batch, in a thread of their own, so that the learner finds the next batch 
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from queue import Empty, Full, Queue
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.learning.ahead import POLL_S, Ahead
 from rollmill.native import gather_trajectories
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
-
-_POLL_S = 0.2
 
 Prepared = TypeVar("Prepared")
 
@@ -189,43 +186,20 @@ class BatchLoader(Generic[Prepared]):
         self._assembler = assembler
         self._prepare = prepare
         self._completed = store.completed[learner]
-        self._ready: Queue[Prepared | BaseException] = Queue(maxsize=1)
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._collect, name="batch loader", daemon=True)
-        self._thread.start()
+        self._messages = np.empty(store.topology.num_slots, np.int64)
+        self._ahead: Ahead[Prepared] = Ahead(self._collect, name="batch loader")
+        self._ahead.start()
 
-    def next(self, *, timeout_s: float = _POLL_S) -> Prepared | None:
+    def next(self, *, timeout_s: float = POLL_S) -> Prepared | None:
         """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
-        try:
-            item = self._ready.get(timeout=timeout_s)
-        except Empty:
-            return None
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        return self._ahead.next(timeout_s=timeout_s)
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        self._completed.wake()
-        self._thread.join(timeout=5.0)
+        self._ahead.close(self._completed.wake)
 
     def _collect(self) -> None:
-        messages = np.empty(self._store.topology.num_slots, np.int64)
-        try:
-            while not self._stop.is_set():
-                for slot in messages[: self._completed.get_many(messages, _POLL_S)].tolist():
-                    self._assembler.add(slot)
-                while (batch := self._assembler.take()) is not None and self._hand_over(self._prepare(batch)):
-                    pass
-        except BaseException as error:  # The learner's thread is the one that may end the process.
-            self._hand_over(error)
-
-    def _hand_over(self, item: Prepared | BaseException) -> bool:
-        while not self._stop.is_set():
-            try:
-                self._ready.put(item, timeout=_POLL_S)
-            except Full:
-                continue
-            return True
-        return False
+        for slot in self._messages[: self._completed.get_many(self._messages, POLL_S)].tolist():
+            self._assembler.add(slot)
+        while (batch := self._assembler.take()) is not None and self._ahead.put(self._prepare(batch)):
+            pass

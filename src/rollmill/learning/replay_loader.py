@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from queue import Empty, Full, Queue
+from queue import Empty, Queue
 from typing import Any
 
 import numpy as np
 
+from rollmill.learning.ahead import POLL_S, Ahead
 from rollmill.storage.episodes import EpisodeEnd, unpack_episode
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, Sampler
 
-_POLL_S = 0.2
 # One is learned from, one is ready, one is being filled.
 _BATCHES = 3
 _MOST_MESSAGES = 4096
@@ -67,22 +66,14 @@ class ReplayLoader:
         self._free: Queue[Drawn] = Queue()
         for _ in range(_BATCHES):
             self._free.put(sampler.make_batch(batch_size))
-        self._ready: Queue[Drawn | BaseException] = Queue(maxsize=1)
         self._episodes: deque[EpisodeEnd] = deque()
         self._fruitless = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._load, name="replay loader", daemon=True)
-        self._thread.start()
+        self._ahead: Ahead[Drawn] = Ahead(self._load, name="replay loader", while_full=lambda: self._hear(0.0))
+        self._ahead.start()
 
-    def next(self, *, timeout_s: float = _POLL_S) -> Drawn | None:
+    def next(self, *, timeout_s: float = POLL_S) -> Drawn | None:
         """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
-        try:
-            item = self._ready.get(timeout=timeout_s)
-        except Empty:
-            return None
-        if isinstance(item, BaseException):
-            raise item
-        return item
+        return self._ahead.next(timeout_s=timeout_s)
 
     def give_back(self, batch: Drawn) -> None:
         """The batch's arrays may be filled again."""
@@ -94,17 +85,11 @@ class ReplayLoader:
 
     def close(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        self._ring.wake()
-        self._thread.join(timeout=5.0)
+        self._ahead.close(self._ring.wake)
 
     def _load(self) -> None:
-        try:
-            while not self._stop.is_set():
-                if self._wait() and (batch := self._take_free()) is not None:
-                    self._draw(batch)
-        except BaseException as error:  # The learner's thread is the one that may end the process.
-            self._hand_over(error)
+        if self._wait() and (batch := self._take_free()) is not None:
+            self._draw(batch)
 
     def _wait(self) -> bool:
         """Waits, a moment at most, until a batch may be drawn; hears of episodes meanwhile."""
@@ -115,7 +100,7 @@ class ReplayLoader:
         # Announced before the last look, so that no wake is missed.
         limiter.wait_as_learner(1)
         try:
-            self._hear(0.0 if limiter.may_draw else _POLL_S)
+            self._hear(0.0 if limiter.may_draw else POLL_S)
         finally:
             limiter.wait_as_learner(-1)
         return limiter.may_draw
@@ -125,9 +110,9 @@ class ReplayLoader:
         self._episodes.extend(unpack_episode(message) for message in self._messages[:count].tolist())
 
     def _take_free(self) -> Drawn | None:
-        while not self._stop.is_set():
+        while not self._ahead.is_closing:
             try:
-                return self._free.get(timeout=_POLL_S)
+                return self._free.get(timeout=POLL_S)
             except Empty:
                 self._hear(0.0)
         return None
@@ -141,24 +126,15 @@ class ReplayLoader:
         if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
             self._fruitless = 0
             self._store.wake_held()
-            self._hand_over(batch)
+            self._ahead.put(batch)
             return
         # Steps are there, but none is whole yet, or none is left.
         limiter.take_back()
         self.give_back(batch)
-        self._hear(_POLL_S / 10)
+        self._hear(POLL_S / 10)
         if was_full:
             limiter.forgo()
         elif limiter.holds_everybody(self._store.topology.group_rows):
             self._fruitless += 1
             if self._fruitless > _MOST_FRUITLESS:
                 raise NothingToDrawError(limiter.inserted, limiter.limits)
-
-    def _hand_over(self, item: Drawn | BaseException) -> None:
-        while not self._stop.is_set():
-            try:
-                self._ready.put(item, timeout=_POLL_S)
-            except Full:
-                self._hear(0.0)
-                continue
-            return

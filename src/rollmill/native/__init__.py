@@ -42,7 +42,11 @@ from rollmill.native._core import (
     tree_alignment,
 )
 
+# K of a SumTree: what it takes.
+FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
+
 __all__ = [
+    "FANOUTS",
     "LaneRing",
     "MessageLanes",
     "ReplayRing",

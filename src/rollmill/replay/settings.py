@@ -10,6 +10,7 @@ from typing import Literal, TypedDict, get_args
 
 import numpy as np
 
+from rollmill.native import FANOUTS
 from rollmill.replay.fields import Field, FieldSpecs, fields_of
 
 __all__ = ["FLAGS", "Geometry", "Settings", "WeightNormalisation"]
@@ -19,7 +20,6 @@ WeightNormalisation = Literal["batch", "global", "none"]
 # Said of every step, whatever the fields.
 FLAGS = ("terminated", "truncated", "valid")
 
-_FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 _MOST_N_STEP = 1024
 _NUMBERS = (int, float, np.integer, np.floating)
 
@@ -81,8 +81,8 @@ class Settings:
         self._take_flag("stratified")
         self._take_flag("uniform")
         self._check_least_priority()
-        if self.fanout not in _FANOUTS:
-            raise ValueError(f"fanout is {self.fanout!r}; choose one of {', '.join(map(str, _FANOUTS))}")
+        if self.fanout not in FANOUTS:
+            raise ValueError(f"fanout is {self.fanout!r}; choose one of {', '.join(map(str, FANOUTS))}")
         self._take_whole("fanout", 2, 256)
         if self.weights not in get_args(WeightNormalisation):
             raise ValueError(f"weights is {self.weights!r}; choose 'batch', 'global' or 'none'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from rollmill.native import FANOUTS
 from rollmill.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
 
 __all__ = ["ReplayConfig", "WeightNormalisation"]
@@ -13,7 +14,6 @@ WeightNormalisation = Literal["batch", "global", "none"]
 
 # A thousand SGD steps for each agent step learn nothing any more.
 _LEAST_INTERVAL = 0.001
-_FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class ReplayConfig:
         )
         check_number("replay.max_priority_decay", self.max_priority_decay, share, "above 0 and at most 1")
         choices: dict[str, tuple[Any, ...]] = {
-            "fanout": _FANOUTS,
+            "fanout": FANOUTS,
             "priorities": ("uniform", "proportional"),
             "weights": get_args(WeightNormalisation),
             "storage": ("memory", "file"),
