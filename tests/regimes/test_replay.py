@@ -294,6 +294,25 @@ def test_a_run_that_goes_on_for_less_than_a_sample_ends(changes: dict[str, Any],
     assert read_metrics(run.dir)[-1]["updates"] == before["updates"]
 
 
+class LosesReplay(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Removes its run's replay, with which the run is still to be ended."""
+
+    def __init__(self, run_dir: str) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.slots = Path(run_dir) / "replay" / "slots"
+
+    def close(self) -> None:
+        super().close()
+        self.slots.unlink(missing_ok=True)
+
+
+def test_a_run_whose_replay_is_gone_ends_all_the_same(tmp_path: Path) -> None:
+    env = {"env.kwargs": {"run_dir": str(tmp_path / "run")}}
+    run, _ = train(LosesReplay, tmp_path / "run", algo="dqn", **env, **{"replay.storage": "file"})
+    assert run.ended_by == "total_steps"
+    assert "the replay may not have reached the disk" in (run.dir / "run.log").read_text()
+
+
 @slow
 def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> None:
     run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})

@@ -149,6 +149,15 @@ def test_a_full_disk_is_told_before_anything_is_written(tmp_path):
     assert not (tmp_path / "replay" / "slots").exists()
 
 
+def test_a_disk_that_is_full_at_the_record_is_told(tmp_path):
+    begin(tmp_path)
+    record_of(tmp_path).with_suffix(".new").symlink_to("/dev/full")
+    with pytest.raises(NotEnoughDisk, match=r"record.json cannot be written \(No space left on device\): make room"):
+        close_replay(tmp_path)
+    record_of(tmp_path).with_suffix(".new").unlink()
+    assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
+
+
 def test_a_file_that_was_copied_with_holes_takes_its_room_before_it_is_written(tmp_path):
     begin(tmp_path).arena.close()
     slots = tmp_path / "replay" / "slots"
