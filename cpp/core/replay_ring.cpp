@@ -202,21 +202,23 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
     auto held = tree_.hold();
     begin_change(held);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(block));
-    // Tickets first: what has a priority when this process is killed can be drawn, and is what its ticket says.
+    // Nothing, then the tickets, then what they stand for: what has a priority when this process is killed can be drawn,
+    // and is what its ticket says.
+    held.fill(0, shape_.capacity, 0.0f);
+    header_->live = 0;
     const std::int64_t first = given - std::min(given, shape_.capacity);
     const auto lap = static_cast<std::size_t>(shape_.capacity);
     const auto behind = static_cast<std::size_t>(std::max(this->given() - first, std::int64_t{0}));
     const auto moved = static_cast<std::int64_t>(rounded_up(behind, lap));
     header_->restored_from = first + moved;
     header_->given.store(given + moved, std::memory_order_relaxed);
-    held.set_maximum(maximum);
-    header_->live = 0;
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
         const std::int64_t count = std::min(block, shape_.capacity - start);
         std::iota(rows.begin(), rows.begin() + count, start);
         held.assign(rows.data(), priorities + start, count);
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
+    held.set_maximum(maximum);  // which may have decayed below what it was raised to by the priorities
 }
 
 }  // namespace rollmill

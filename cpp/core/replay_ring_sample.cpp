@@ -200,7 +200,9 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
             total = static_cast<double>(held.total());
             if (total > 0.0) {
                 draw(held, random, rule.stratified, batch.count, places);
-                least = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
+                // Of all rounds: what an earlier one drew may be less than all that is there now.
+                const double now = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
+                least = least > 0.0 ? std::min(least, now) : now;
                 num_live = header_->live;
                 given_then = given();
                 if (round >= unlocked_rounds) read();

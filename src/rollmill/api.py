@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
     from rollmill.learning.report import LearnerReport
 
-__all__ = ["MainGuardError", "Run", "RunDirectoryError", "load", "make_config", "train"]
+__all__ = ["MainGuardError", "Run", "RunDirectoryError", "check_main_guard", "load", "make_config", "train"]
 
 CONFIG_FILE = "config.json"
 # How many runs this program has begun: ranks that make several do not mix them up.
@@ -175,11 +175,7 @@ def train(
         MainGuardError: A script calls this without the guard ``if __name__ == "__main__":``.
         ProcessFailed: A process of the run failed; the message holds its traceback.
     """
-    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
-        raise MainGuardError(
-            "train() was called while a process of a run was importing the script that started it. Put the call behind "
-            "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
-        )
+    check_main_guard("train()")
     if preset is not None and not isinstance(preset, str):
         preset = register_factory(preset)
     given = dict(overrides)
@@ -419,21 +415,37 @@ def _write_config(directory: Path, config: Config) -> None:
     """
     script = _own_script()
     if script is not None and _is_registered_by_user(config):
-        imports = dict.fromkeys((*config.env.imports, str(script)))
+        imports = dict.fromkeys((*config.env.imports, script))
         config = replace(config, env=replace(config.env, imports=tuple(imports)))
     aside = directory / f"{CONFIG_FILE}.new"
     aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
     aside.replace(directory / CONFIG_FILE)
 
 
-def _own_script() -> Path | None:
-    """The user's script that is running; None in the command line of ours, in a notebook and at a prompt."""
-    file = getattr(sys.modules["__main__"], "__file__", None)
+def check_main_guard(call: str) -> None:
+    """Raises MainGuardError in a process that is only importing the script that started it."""
+    if getattr(multiprocessing.process.current_process(), "_inheriting", False):
+        raise MainGuardError(
+            f"{call} was called while a process of a run was importing the script that started it. Put the call behind "
+            "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
+        )
+
+
+def _own_script() -> str | None:
+    """The user's script that is running, as ``env.imports`` names it: its file, or a package's module (``python -m``).
+
+    None in the command line of ours, in a notebook and at a prompt.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
     # A package that is run (`python -m pytest`) is not a script: its __main__.py would run again when it is imported.
     if file is None or not file.endswith(".py") or Path(file).name == "__main__.py":
         return None
     script = Path(file).resolve()
-    return None if script.is_relative_to(Path(__file__).resolve().parent) else script
+    if script.is_relative_to(Path(__file__).resolve().parent):
+        return None
+    spec = getattr(main, "__spec__", None)
+    return spec.name if spec is not None and spec.parent else str(script)
 
 
 def _is_registered_by_user(config: Config) -> bool:

@@ -119,3 +119,11 @@ def test_actions_stay_within_the_box_in_its_own_dtype(dtype, box):
     space = spaces.Box(-0.4, 0.4, (2,), dtype)
     action = ActionCodec(action_spec(space), box).decode_batch(None, np.array([[9.0, -9.0]], np.float32))[0]
     assert space.contains(action)
+
+
+def test_a_float16_box_may_be_wider_than_its_numbers():
+    space = spaces.Box(-60_000, 60_000, (1,), np.float16)
+    codec = ActionCodec(action_spec(space), box="scale")
+    rows = codec.decode_rows(None, np.array([[-1.0], [-0.5], [0.0], [0.5], [1.0]], np.float32))
+    assert [row.item() for row in rows] == [-60_000, -30_000, 0, 30_000, 60_000]
+    assert all(space.contains(row) for row in rows)

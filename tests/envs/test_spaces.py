@@ -185,6 +185,66 @@ def test_an_observation_that_does_not_fit_is_told(space, observation, message):
 
 
 @pytest.mark.parametrize(
+    ("space", "observation", "message"),
+    [
+        (spaces.Discrete(3), -1, "it is -1"),
+        (spaces.Discrete(3), 3, "it is 3"),
+        (spaces.Discrete(3), 1.7, "it is 1.7"),
+        (spaces.Discrete(3), [0, 1], r"it is \[0, 1\]"),
+        (spaces.MultiDiscrete([3, 5]), [4, 0], r"it is \[4, 0\]"),
+        (spaces.MultiDiscrete([3, 5]), [-1, 4], r"it is \[-1, 4\]"),
+        (spaces.Box(0, 255, (2,), np.uint8), [300, -1], "it has -1 to 300, and uint8 holds 0 to 255"),
+        (spaces.Box(0, 255, (2,), np.uint8), [0.5, 0.9], "would be cut down to integers"),
+        (spaces.Box(-9, 9, (2,), np.int32), np.array([np.nan, 1]), "would be cut down to integers"),
+        (spaces.Box(-9, 9, (3,), np.float32), np.zeros(1, np.float32), r"it has shape \(1,\)"),
+        (spaces.Box(-9, 9, (3,), np.float32), 1.0, r"it has shape \(\)"),
+        (spaces.Box(-9, 9, (3,), np.float32), [[1.0, 2.0, 3.0]], r"it has shape \(1, 3\)"),
+        (spaces.MultiBinary(2), [0, 256], "it has 0 to 256, and int8 holds"),
+    ],
+)
+def test_a_later_observation_that_does_not_fit_is_told_too(space, observation, message):
+    codec = ObservationCodec(space)
+    views = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
+    with pytest.raises(UnsupportedSpace, match=message):
+        codec.write_row(observation, 1, views)
+    if np.shape(observation) == space.shape:  # a batch is reshaped
+        with pytest.raises(UnsupportedSpace):
+            codec.write(np.stack([observation, observation]), views)
+
+
+class Late(gymnasium.Env):
+    """Keeps to its space until the third step."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space, right, wrong):
+        self.observation_space, self.right, self.wrong = space, right, wrong
+
+    def reset(self, *, seed=None, options=None):
+        self.steps = 0
+        return self.right, {}
+
+    def step(self, action):
+        self.steps += 1
+        return (self.wrong if self.steps == 3 else self.right), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("space", "right", "wrong"),
+    [
+        (spaces.Box(-1, 1, (3,), np.float32), np.zeros(3, np.float32), np.zeros(1, np.float32)),
+        (spaces.Box(-1, 1, (3,), np.float32), np.zeros(3, np.float64), np.zeros((1, 3), np.float32)),
+        (spaces.Box(0, 255, (3,), np.uint8), np.zeros(3, np.uint8), np.full(3, 256)),
+        (spaces.Discrete(4), 3, -1),
+    ],
+)
+def test_an_environment_that_leaves_its_space_ends_the_run(harness, space, right, wrong):
+    group = PythonGroup(lambda: Late(space, right, wrong), num_envs=2, seeds=[1, 2], on_failure="restart")
+    with pytest.raises(UnsupportedSpace, match="does not fit its space"):
+        harness.run(group, observation_specs(space), action_spec(Late.action_space), 5)
+
+
+@pytest.mark.parametrize(
     ("space", "observation"),
     [
         (spaces.Box(-1, 1, (2,), np.float32), np.array([1.5, 0])),
@@ -198,4 +258,7 @@ def test_an_observation_that_does_not_fit_is_told(space, observation, message):
     ],
 )
 def test_an_observation_that_fits_passes(space, observation):
-    ObservationCodec(space).check(observation)
+    codec = ObservationCodec(space)
+    codec.check(observation)
+    views = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
+    codec.write_row(observation, 0, views)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.evaluation.policies import make_policy
+from rollmill.models import observation as observation_module
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
@@ -70,3 +75,46 @@ def test_correlated_noise_begins_anew_with_each_episode() -> None:
     after = noise(is_first)
     assert after[:100].abs().max() < 0.06
     assert after[100:].std().item() == pytest.approx(0.2, rel=0.3)
+
+
+@pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(8)], ids=["dropout", "batch norm"])
+@pytest.mark.parametrize("off_policy", [None, OffPolicyConfig(), OffPolicyConfig(algorithm="sac")])
+@torch.inference_mode()
+def test_layers_that_learn_otherwise_than_they_act(
+    layer: nn.Module, off_policy: OffPolicyConfig | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One observation gets an answer, and always the same one."""
+
+    def encoder(observation: object, action: object, config: object) -> nn.Module:
+        own = nn.Sequential(nn.Linear(3, 8), copy.deepcopy(layer), nn.Linear(8, 4))
+        module = Reading(own)
+        module.output_size = 4
+        return module
+
+    monkeypatch.setitem(observation_module._encoders, "own", encoder)
+    model, generator = ModelConfig(encoder="own"), torch.Generator().manual_seed(0)
+    policy = make_policy(OBSERVATION, ACTION, model, off_policy, torch.device("cpu"), generator)
+    observation, is_first = {"obs": torch.randn(64, 3) * 5}, torch.ones(64, dtype=torch.bool)
+    first, _, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=True)
+    assert first is not None
+    for _ in range(3):
+        again, _, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=True)
+        assert again is not None
+        assert torch.equal(first, again)
+    row, _, _ = policy.choose({"obs": observation["obs"][:1]}, None, None, is_first=is_first[:1], deterministic=True)
+    assert row is not None
+    assert torch.equal(row, first[:1])
+
+
+class Reading(nn.Module):
+    """An encoder of a vector."""
+
+    output_size: int
+
+    def __init__(self, layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        features: torch.Tensor = self.layers(observation["obs"])
+        return features

@@ -190,3 +190,11 @@ def test_a_choice_with_any_bounds(low: int, high: int) -> None:
     assert torch.equal(encoder(x), torch.eye(6))
     # What a worker tries out the network with before there is data; it may be no choice at all.
     assert not encoder(torch.tensor([[high + 1]])).any()
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "uint16", "uint32", "uint64"])
+def test_a_choice_of_any_integers(dtype: str) -> None:
+    spec = ArraySpec(shape=(1,), dtype=dtype, low=2, high=5)
+    encoder = DenseEncoder(spec, (), ModelConfig())
+    x = torch.as_tensor(np.array([[2], [5]], dtype))
+    assert encoder(x).tolist() == [[1, 0, 0, 0], [0, 0, 0, 1]]

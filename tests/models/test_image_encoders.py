@@ -305,3 +305,13 @@ def test_float_images_are_not_scaled() -> None:
     x = torch.rand(2, 40, 40, 3)
     expected = functional.conv2d(x.permute(0, 3, 1, 2), first.weight, first.bias, 4)
     torch.testing.assert_close(first(x), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint16, torch.int32])
+def test_pixels_of_wide_integers_are_scaled_by_their_highest_number(dtype: torch.dtype) -> None:
+    wide = replace(ATARI, dtype=str(dtype).removeprefix("torch."), high=65_535)
+    torch.manual_seed(0)
+    of_bytes, of_wide = ImageInput(ATARI, 8, 8, 4), ImageInput(wide, 8, 8, 4)
+    of_wide.load_state_dict(of_bytes.state_dict())
+    x = pixels(ATARI, 2)
+    torch.testing.assert_close(of_wide((x.int() * 257).to(dtype)), of_bytes(x))

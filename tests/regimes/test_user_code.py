@@ -215,3 +215,21 @@ def test_an_algorithm_is_trained_by_its_name(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_a_module_of_a_package_that_is_run_is_found_again(tmp_path: Path) -> None:
+    """``python -m my_package.train``, with relative imports."""
+    package = tmp_path / "my_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "parts.py").write_text("STEPS = 800\n")
+    script = SCRIPT.replace("total_steps=800", "total_steps=STEPS")
+    (package / "train.py").write_text("from .parts import STEPS\n" + script)
+    for command in (["my_package.train"], ["rollmill", "eval", "run", "--episodes", "3", "--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", *command], cwd=tmp_path, capture_output=True, text=True, timeout=100
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["env"]["imports"] == ["my_package.train"]

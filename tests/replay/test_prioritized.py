@@ -166,6 +166,19 @@ def test_the_highest_priority_decays():
         assert replay.max_priority == pytest.approx(expected)
 
 
+def test_a_highest_priority_that_has_decayed_is_loaded_as_it_was(tmp_path):
+    replay = PrioritizedReplay(100, {"x": ((), "float32")}, next_of=(), max_priority_decay=0.5)
+    replay.add(x=np.arange(10))
+    replay.update_priorities(replay.sample(1), priorities=[1e9])
+    for _ in range(40):
+        assert replay.update_priorities([], []) == 0
+    assert replay.max_priority < 1.0
+    replay.save(tmp_path / "copy")
+    other = PrioritizedReplay(100, {"x": ((), "float32")}, next_of=())
+    other.load(tmp_path / "copy")
+    assert other.max_priority == replay.max_priority
+
+
 def test_the_highest_priority_decays_no_lower_than_that_of_an_error_of_0():
     replay = filled(alpha=0.5, epsilon=1e-4, max_priority_decay=1e-6)
     for _ in range(10):

@@ -266,21 +266,23 @@ def test_who_samples_waits_while_everything_is_written_over():
         writer.join()
 
 
-def test_a_process_killed_while_it_loads_leaves_what_can_be_drawn_and_updated():
-    """Loading ends with a restore of all priorities, of new tickets."""
+@pytest.mark.parametrize("is_empty", [True, False])
+def test_a_process_killed_while_it_loads_leaves_what_can_be_drawn_and_updated(is_empty):
+    """Loading is a restore of nothing, and then one of all priorities, of new tickets."""
     replay = PrioritizedReplay(3_000_000, {"b": ((), "uint8")})
     replay.add(b=np.zeros(replay.capacity, np.uint8))
-    everything = np.ones(replay.capacity, np.float32)
+    priorities = np.full(replay.capacity, is_empty, np.float32)
     caught_in_the_middle = 0
-    for turn in range(30):
-        replay._ring.restore(0, np.zeros(replay.capacity, np.float32), 1.0)
-        assert len(replay) == 0
+    for turn in range(60):
+        replay._ring.restore(replay.capacity, np.full(replay.capacity, not is_empty, np.float32), 1.0)
+        assert len(replay) == (0 if is_empty else replay.capacity)
         child = multiprocessing.get_context("fork").Process(
-            target=replay._ring.restore, args=(replay.capacity, everything, 1.0)
+            target=replay._ring.restore, args=(replay.capacity, priorities, 1.0)
         )
         given, end = replay._ring.given, time.monotonic() + 20
         child.start()
-        while replay._ring.given == given and time.monotonic() < end:  # until it is at it
+        # Until it is at it: what is live goes first, and then the tickets move on.
+        while is_empty and replay._ring.given == given and time.monotonic() < end:
             time.sleep(0.0005)
         time.sleep(0.001 * turn)
         child.kill()

@@ -193,6 +193,44 @@ def test_a_step_that_was_refused_is_not_passed_over():
     np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 2)
 
 
+class Gone:
+    """An array whose numbers cannot be had."""
+
+    def __array__(self, *args, **kwargs):
+        raise OSError("the frame's file is gone")
+
+
+def test_a_step_that_could_not_be_read_is_not_passed_over():
+    replay = PrioritizedReplay(100, {"obs": ((2,), "float32"), "reward": ((), "float32")})
+
+    def add(obs):
+        replay.add(obs=obs, reward=1.0, terminated=False, next_obs=np.zeros(2, np.float32))
+
+    add(np.zeros((1, 2), np.float32))
+    with pytest.raises(OSError, match="is gone"):
+        add(Gone())
+    add(np.ones((1, 2), np.float32))
+    assert len(replay) == 0
+    add(np.ones((1, 2), np.float32))
+    assert len(replay) == 1
+
+
+def test_arrays_out_of_the_middle_of_a_packet_are_taken():
+    """Contiguous, and aligned to nothing."""
+    replay = PrioritizedReplay(100, {"obs": ((2,), "float32"), "reward": ((), "float32")})
+    packet = b"\1" + np.arange(60, dtype=np.float32).tobytes()
+    for t in range(30):
+        obs = np.frombuffer(packet, np.float32, 2, offset=1 + 8 * t).reshape(1, 2)
+        assert not obs.flags.aligned
+        replay.add(obs=obs, reward=[1.0], terminated=[False], next_obs=obs)
+    batch = replay.sample(300)
+    assert set(batch["obs"][:, 0].tolist()) == set(range(0, 58, 2))
+    np.testing.assert_array_equal(batch["next_obs"], batch["obs"] + 2)
+    tickets = np.frombuffer(b"\1" + batch.tickets.tobytes(), np.int64, offset=1)
+    errors = np.frombuffer(b"\1" + np.ones(300, np.float32).tobytes(), np.float32, offset=1)
+    assert replay.update_priorities(tickets, errors) == 0
+
+
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("n_step", [1, 4])
 def test_the_least_capacity_lets_each_environment_be_drawn(num_envs, n_step):

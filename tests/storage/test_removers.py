@@ -1,5 +1,7 @@
 """Which completed slot is written over."""
 
+import importlib.util
+import sys
 from collections import Counter, deque
 
 import numpy as np
@@ -66,9 +68,26 @@ def test_a_name_that_nobody_knows_is_refused():
         make_remover("lifo", np.random.default_rng(0), float)
 
 
-@pytest.mark.parametrize("place", [-1, 3])
+@pytest.mark.parametrize("place", [-1, 3, 1.0, None, True])
 def test_a_place_that_there_is_not_is_refused(place):
     completed = deque([5, 3, 9])
     with pytest.raises(ValueError, match=rf"Choosing.choose gave {place}; there are 3 completed slots"):
         take_out(Choosing(place), completed)
     assert list(completed) == [5, 3, 9]
+
+
+def test_one_module_may_be_imported_under_two_names(tmp_path, monkeypatch):
+    file = tmp_path / "my_rules.py"
+    file.write_text(
+        "from rollmill.storage.removers import register_remover\n"
+        "register_remover('mine', lambda random, priority: None)\n"
+        "register_remover('another', lambda random, priority: None)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("my_rules", "my_other_name"):
+        spec = importlib.util.spec_from_file_location(name, file)
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, name, module)
+        spec.loader.exec_module(module)
+    with pytest.raises(ValueError, match="remover 'mine' exists already"):
+        register_remover("mine", lambda random, priority: None)

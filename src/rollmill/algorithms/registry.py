@@ -46,6 +46,7 @@ from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
+from rollmill.value_checks import is_same_definition
 
 __all__ = ["AlgorithmFactory", "UnknownAlgorithmError", "make_algorithm", "register_algorithm"]
 
@@ -95,7 +96,7 @@ def register_algorithm(name: str, factory: AlgorithmFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if _algorithms.get(name, factory) is not factory:
+    if not is_same_definition(_algorithms.get(name, factory), factory):
         raise ValueError(f"algorithm {name!r} exists already; choose a name other than {', '.join(_algorithms)}")
     _algorithms[name] = factory
 

@@ -45,15 +45,17 @@ class _Numbers:
         self.columns = slice(first, first + head.size)
         self.head = head
         # In the environment's dtype: the nearest float32 may lie outside a float64 box, which `contains` would refuse.
-        self.low = np.array(head.low, head.dtype)
-        self.high = np.array(head.high, head.dtype)
+        # What lies between a float16 box's bounds may be too much for that; it comes out of float32 inside of them.
+        dtype = np.promote_types(head.dtype, np.float32)
+        self.low = np.array(head.low, head.dtype).astype(dtype)
+        self.high = np.array(head.high, head.dtype).astype(dtype)
         self.squash = box == "tanh"
         self.half_range = (self.high - self.low) / 2 if box != "clip" else None
         self.clip = bool(np.isfinite(self.low).any() or np.isfinite(self.high).any())
 
     def batch(self, discrete: Array | None, continuous: Array | None) -> Array:
         assert continuous is not None
-        stored = continuous[:, self.columns].astype(self.head.dtype, copy=False)
+        stored = continuous[:, self.columns].astype(self.low.dtype, copy=False)
         if self.half_range is not None:
             value = np.tanh(stored) if self.squash else stored.copy()
             value += 1.0
@@ -65,7 +67,7 @@ class _Numbers:
             value = np.clip(stored, self.low, self.high)
         else:
             value = stored.copy()
-        batch: Array = value.reshape(len(value), *self.head.shape)
+        batch: Array = value.astype(self.head.dtype, copy=False).reshape(len(value), *self.head.shape)
         return batch
 
     def rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:

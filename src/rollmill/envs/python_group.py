@@ -143,6 +143,7 @@ class PythonGroup:
         ended: list[tuple[int, bool, bool]] = []
         failed: list[int] = []
         plain = into.observation["obs"] if self._plain and into.action_mask is None else None
+        shape, dtype = (None, None) if plain is None else (plain.shape[1:], plain.dtype)
         actions = self._actions.decode_rows(discrete, continuous)
         first = row = 0
         while True:
@@ -150,7 +151,9 @@ class PythonGroup:
             try:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
-                    if plain is not None:
+                    # What is as it is stored needs no second look; dtypes of NumPy's own are single objects.
+                    as_stored = type(observation) is np.ndarray and observation.dtype is dtype
+                    if plain is not None and as_stored and observation.shape == shape:
                         plain[row] = observation
                     else:
                         self._write(row, observation, info, into, final=bool(terminated or truncated))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.envs.user_code import import_if_there
+from rollmill.value_checks import is_same_definition
 
 __all__ = ["Registration", "find_registration", "install", "register_env", "register_factory", "registrations"]
 
@@ -58,7 +58,7 @@ def register_env(name: str, factory: Callable[..., Any], *, vector: bool = False
     if frameskip < 1:
         raise ValueError(f"register_env({name!r}) got frameskip={frameskip}: at least 1 is allowed")
     old = _registered.get(name)
-    if old is not None and _identity(old.factory) != _identity(factory):
+    if old is not None and not is_same_definition(old.factory, factory):
         raise ValueError(
             f"register_env({name!r}): the name belongs to {old.factory!r} already; choose another name for {factory!r}"
         )
@@ -94,15 +94,6 @@ def register_factory(factory: Callable[..., Any]) -> str:
     found = f"{module}:{name}"
     register_env(found, factory)
     return found
-
-
-def _identity(factory: Callable[..., Any]) -> tuple[str, str] | int:
-    module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
-    if module is None or name is None:
-        return id(factory)
-    # A spawned child imports the user's script once more, as __mp_main__, and --import may do so by its path.
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return (module if file is None else os.path.realpath(file)), name
 
 
 def find_registration(name: str) -> Registration | None:

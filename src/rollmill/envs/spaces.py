@@ -22,12 +22,30 @@ __all__ = ["ACTION_MASK", "ObservationCodec", "action_spec", "observation_specs"
 ACTION_MASK = "action_mask"
 
 
+class _Choices(NamedTuple):
+    """Indices ``least .. least + n - 1``, each block's in the columns from ``first`` on."""
+
+    least: Array
+    n: Array
+    first: Array
+
+    def columns(self, chosen: Array) -> Array | None:
+        """Where the ones of ``[..., blocks]`` choices stand; None if one of them does not exist."""
+        if chosen.dtype.kind not in "biu":
+            return None
+        blocks = chosen.astype(np.int64, copy=False) - self.least
+        if ((blocks < 0) | (blocks >= self.n)).any():
+            return None
+        found: Array = blocks + self.first
+        return found
+
+
 class _Leaf(NamedTuple):
     name: str
     path: tuple[str | int, ...]
     spec: ArraySpec
-    # First column and smallest index of each one-hot block; None for arrays that are copied as they are.
-    onehot_offset: Array | None
+    # The one-hot blocks of choices; None for arrays that are copied as they are.
+    choices: _Choices | None
     space: spaces.Space[Any]
 
 
@@ -46,12 +64,12 @@ def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _
         return _Leaf(name, path, ArraySpec(shape=space.shape, dtype="int8", low=0, high=1), None, space)
     if isinstance(space, spaces.Discrete):
         spec = ArraySpec(shape=(int(space.n),), dtype="float32", low=0, high=1, one_hot=True)
-        return _Leaf(name, path, spec, np.array([-int(space.start)]), space)
+        return _Leaf(name, path, spec, _Choices(np.array([space.start]), np.array([space.n]), np.array([0])), space)
     if isinstance(space, spaces.MultiDiscrete):
         nvec = space.nvec.ravel()
-        first = np.concatenate([[0], np.cumsum(nvec)[:-1]]) - np.asarray(space.start).ravel()
+        choices = _Choices(np.asarray(space.start).ravel(), nvec, np.concatenate([[0], np.cumsum(nvec)[:-1]]))
         spec = ArraySpec(shape=(int(nvec.sum()),), dtype="float32", low=0, high=1, one_hot=True)
-        return _Leaf(name, path, spec, first, space)
+        return _Leaf(name, path, spec, choices, space)
     raise UnsupportedSpace(
         f"observation {name!r} is {space}: Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of those are "
         "allowed, because a slot holds arrays of fixed shape; wrap the environment so that it leaves this entry out or "
@@ -94,7 +112,7 @@ class ObservationCodec:
     Attributes:
         specs: Name -> spec.
         plain: The observation is a single array that is copied as it is, under the name ``"obs"``: callers may then
-            write ``views["obs"][row] = observation`` themselves.
+            write ``views["obs"][row] = observation`` themselves, if it has that shape and dtype.
         has_mask: The observation carries the mask of allowed actions under ``"action_mask"``.
     """
 
@@ -119,45 +137,66 @@ class ObservationCodec:
                 f"the observation space {space} has no entry besides the action mask: give the network something to see"
             )
         first = self._leaves[0]
-        self.plain = not first.path and first.onehot_offset is None
+        self.plain = not first.path and first.choices is None
         self.float_names = tuple(name for name, spec in self.specs.items() if np.dtype(spec.dtype).kind == "f")
 
     def write(self, observation: Any, views: Mapping[str, Array]) -> None:
-        """Write a whole batch (leading axis ``B``, as vector environments give it) into ``[B, ...]`` views."""
+        """Write a whole batch (leading axis ``B``, as vector environments give it) into ``[B, ...]`` views.
+
+        Raises:
+            UnsupportedSpace: As :meth:`write_row`.
+            ValueError: The shape is another.
+        """
         for leaf in self._leaves:
             value = observation
             for key in leaf.path:
                 value = value[key]
             view = views[leaf.name]
-            if leaf.onehot_offset is None:
-                np.copyto(view, np.asarray(value).reshape(view.shape), casting="unsafe")
+            array = np.asarray(value)
+            if leaf.choices is None:
+                if array.dtype != view.dtype:
+                    _check_numbers(leaf, array)
+                np.copyto(view, array.reshape(view.shape), casting="unsafe")
             else:
+                columns = leaf.choices.columns(array.reshape(len(view), -1))
+                if columns is None:
+                    raise _misfit(leaf, f"it is {array.tolist()}")
                 view.fill(0)
-                columns = np.asarray(value).reshape(len(view), -1) + leaf.onehot_offset
                 np.put_along_axis(view, columns, 1, axis=1)
 
     def write_row(self, observation: Any, row: int, views: Mapping[str, Array]) -> None:
-        """Write one environment's observation into row ``row`` of ``[B, ...]`` views."""
+        """Write one environment's observation into row ``row`` of ``[B, ...]`` views.
+
+        Numbers somewhat outside of a Box's bounds are let pass: many environments have them.
+
+        Raises:
+            UnsupportedSpace: It has another shape, or fractions or numbers too large where its space has integers, or a
+                choice that does not exist.
+        """
         for leaf in self._leaves:
             value = observation
             for key in leaf.path:
                 value = value[key]
             view = views[leaf.name]
-            if leaf.onehot_offset is None:
-                view[row] = value
+            array = np.asarray(value)
+            if leaf.choices is None:
+                if array.shape != leaf.spec.shape:
+                    _check_shape(leaf, array)
+                if array.dtype != view.dtype:
+                    _check_numbers(leaf, array)
+                view[row] = array
             else:
+                columns = leaf.choices.columns(array.ravel()) if array.size == len(leaf.choices.n) else None
+                if columns is None:
+                    raise _misfit(leaf, f"it is {array.tolist()}")
                 view[row] = 0
-                view[row, (np.ravel(value) + leaf.onehot_offset).astype(np.int64)] = 1
+                view[row, columns] = 1
 
     def check(self, observation: Any) -> None:
-        """Raise if one environment's observation does not fit its space in a way that writing would hide.
-
-        Writing casts and broadcasts, because that is fast; so this is asked once, of the first observations. Numbers
-        somewhat outside of a Box's bounds are let pass: many environments have them.
+        """Raise if one environment's observation, before any is written, does not fit its space.
 
         Raises:
-            UnsupportedSpace: An entry is missing, or has another shape, fractions instead of integers, or a choice that
-                does not exist.
+            UnsupportedSpace: An entry is missing; else as :meth:`write_row`.
         """
         for leaf in self._leaves:
             value = observation
@@ -167,23 +206,38 @@ class ObservationCodec:
             except (KeyError, IndexError, TypeError) as error:
                 raise _misfit(leaf, f"there is no such entry in {type(observation).__name__} ({error!r})") from error
             array = np.asarray(value)
-            shape = leaf.space.shape or ()
-            if array.shape != shape and not (array.size == 1 and shape in ((), (1,))):
-                raise _misfit(leaf, f"it has shape {array.shape}")
-            if array.dtype.kind not in "biuf":
-                raise _misfit(leaf, f"it is of {array.dtype}")
-            whole = leaf.space.dtype is None or np.dtype(leaf.space.dtype).kind in "biu"
-            if whole and array.dtype.kind == "f":
-                raise _misfit(leaf, f"it is of {array.dtype}, which would be cut down to integers")
-            if leaf.onehot_offset is not None:
-                least = np.asarray(getattr(leaf.space, "start", 0))
-                count = np.asarray(leaf.space.nvec if isinstance(leaf.space, spaces.MultiDiscrete) else leaf.spec.size)
-                if ((array < least) | (array >= least + count)).any():
-                    raise _misfit(leaf, f"it is {array.tolist()}")
+            _check_shape(leaf, array)
+            _check_numbers(leaf, array)
+            if leaf.choices is not None and leaf.choices.columns(array.ravel()) is None:
+                raise _misfit(leaf, f"it is {array.tolist()}")
 
     def mask_of(self, observation: Any) -> Any:
         """The raw mask inside an observation (only where ``has_mask``)."""
         return observation[ACTION_MASK]
+
+
+def _check_shape(leaf: _Leaf, array: Array) -> None:
+    shape = leaf.space.shape or ()
+    if array.shape != shape and not (array.size == 1 and shape in ((), (1,))):
+        raise _misfit(leaf, f"it has shape {array.shape}")
+
+
+def _check_numbers(leaf: _Leaf, array: Array) -> None:
+    """Raises where casting would make other numbers of them."""
+    kind = array.dtype.kind
+    if kind not in "biuf":
+        raise _misfit(leaf, f"it is of {array.dtype}")
+    if leaf.choices is None and leaf.spec.dtype.startswith("float"):
+        return
+    if kind == "f":
+        raise _misfit(leaf, f"it is of {array.dtype}, which would be cut down to integers")
+    if leaf.choices is not None or kind == "b" or not array.size:
+        return
+    least, most = (
+        (0, 1) if leaf.spec.dtype == "bool" else (np.iinfo(leaf.spec.dtype).min, np.iinfo(leaf.spec.dtype).max)
+    )
+    if array.min() < least or array.max() > most:
+        raise _misfit(leaf, f"it has {array.min()} to {array.max()}, and {leaf.spec.dtype} holds {least} to {most}")
 
 
 def _misfit(leaf: _Leaf, what: str) -> UnsupportedSpace:

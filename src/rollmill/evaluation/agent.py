@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec
+from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot
@@ -109,15 +110,15 @@ class Agent:
                 size, or the number of rows changed without a ``reset``.
         """
         is_batch = self._is_batch(observation)
-        if not is_batch:
-            observation = _add_axis(observation)
-        num_rows = _num_rows(observation)
-        arrays = {
-            name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
-        }
         try:
+            if not is_batch:
+                observation = _add_axis(observation)
+            num_rows = _num_rows(observation)
+            arrays = {
+                name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
+            }
             self._observations.write(observation, arrays)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (KeyError, IndexError, ValueError, TypeError, UnsupportedSpace) as error:
             raise AgentError(
                 f"the observation does not fit the environment {self.snapshot.env.name!r} ({error}); give it as "
                 "env.reset() and env.step() return it"

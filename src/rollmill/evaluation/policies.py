@@ -70,7 +70,7 @@ class _ActorCriticPolicy:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        self._model = make_model(observation, action, model).to(device)
+        self._model = make_model(observation, action, model).to(device).eval()
         self._generator = generator
         self.state_size = self._model.state_size
 
@@ -107,7 +107,7 @@ class _OffPolicyPolicy:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        self._algorithm = make_algorithm(observation, action.in_unit_box, model, config).to(device)
+        self._algorithm = make_algorithm(observation, action.in_unit_box, model, config).to(device).eval()
         self._generator = generator
         self.is_stochastic = False
         self.state_size = self._algorithm.state_size

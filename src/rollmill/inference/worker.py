@@ -98,6 +98,7 @@ class PolicyWorker(ABC, Generic[Model]):
             torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
         )
         self._prepare(model)
+        model.eval()  # a user's own network may have layers that learn otherwise than they act
         self._bf16 = not config.skip_policy and self._precision(model, config) == "bf16"
         copies = [model, *(copy.deepcopy(model) for _ in range(self._num_versions() - 1))]
         self._copies = [_Copy(each, FlatState(self._published_part(each), alias=self._on_cpu)) for each in copies]

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.phases import LEARNING
@@ -55,6 +56,7 @@ class ParameterServer(ReplayLearnerBase):
         """As a learner's; then publishes all networks for the learners."""
         # Gradients and weights travel in channels_last, whatever the learners compute in, and it only adds them up.
         super().__init__(*args, config=replace(config, channels_last=True), **kwargs)
+        _refuse_own_statistics(self._algorithm)
         self._exchange = exchange
         self._max_staleness = max_staleness
         self._gradients = [FlatGradients(self._updater, values) for values in exchange.values]
@@ -145,3 +147,13 @@ class ParameterServer(ReplayLearnerBase):
         }
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
         return replace(report, figures=figures)
+
+
+def _refuse_own_statistics(algorithm: nn.Module) -> None:
+    """Layers that count what they see count it in a learner, whose gradients alone come here."""
+    for name, module in algorithm.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise ValueError(
+                f"{name} is a {type(module).__name__}, whose statistics several learners do not share: use one without "
+                "them, such as LayerNorm, or learner.num_learners=1"
+            )

@@ -123,8 +123,9 @@ class ImageInput(nn.Conv2d):
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
         moments: Of each channel's median brightness, ``[C]``, whose mean is subtracted from uint8 pictures (but not
             from what they are padded with), or None.
-        pixel_scale: Factor folded into the weight for uint8 pixels: 1/255, or 1 where the numbers are categories rather
-            than brightness: declared up to 31 at most, or on a grid too small for a picture.
+        pixel_scale: Factor folded into the weight for integer pixels: 1/255 of uint8, the inverse of their highest
+            number of others, or 1 where the numbers are categories rather than brightness: declared up to 31 at most,
+            or on a grid too small for a picture. Pixels that are floats are taken as they are.
     """
 
     def __init__(
@@ -142,9 +143,11 @@ class ImageInput(nn.Conv2d):
         super().__init__(channels, out_channels, kernel_size, stride, padding)
         self.is_bytes = spec.dtype == "uint8"
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
-        is_picture = self.is_bytes and not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
-        self.pixel_scale = 1.0 / 255.0 if is_picture else 1.0
-        self.moments = RunningMeanStd((channels,)) if centred and is_picture else None
+        is_picture = not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
+        is_wide = spec.dtype.startswith(("int", "uint")) and spec.high is not None and 1.0 < spec.high < math.inf
+        highest = 255.0 if self.is_bytes else spec.high if is_wide and spec.high is not None else 1.0
+        self.pixel_scale = 1.0 / highest if is_picture else 1.0
+        self.moments = RunningMeanStd((channels,)) if centred and is_picture and self.is_bytes else None
         self.channels_last = True
 
     def forward(self, x: Tensor) -> Tensor:
@@ -360,7 +363,8 @@ class DenseEncoder(EntryEncoder):
         x = x.reshape(x.shape[0], -1)
         scale = 1.0 if x.is_floating_point() else self.input_scale
         if self.num_choices:
-            x = x == self.choices
+            # torch compares no wide unsigned integers.
+            x = (x if x.is_floating_point() else x.long()) == self.choices
         first = self.layers[0].weight if len(self.layers) else None
         x = x.to(first.dtype if isinstance(first, Tensor) else torch.float32)
         if scale != 1.0:

@@ -22,6 +22,7 @@ from rollmill.models.encoders import (
 )
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.specs import ActionSpec, ArraySpec
+from rollmill.value_checks import is_same_definition
 
 __all__ = [
     "BUILT_IN_ENCODERS",
@@ -155,7 +156,7 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if name in BUILT_IN_ENCODERS or _encoders.get(name, factory) is not factory:
+    if name in BUILT_IN_ENCODERS or not is_same_definition(_encoders.get(name, factory), factory):
         raise ValueError(
             f"encoder {name!r} exists already; choose a name other than {', '.join((*BUILT_IN_ENCODERS, *_encoders))}"
         )

@@ -88,5 +88,5 @@ class _Numbers(nn.Module):
 
 
 def frozen_copy(network: M) -> M:
-    """A target network: the same values, and nothing asks for its gradient."""
-    return copy.deepcopy(network).requires_grad_(False)
+    """A target network: the same values, as they act (dropout and the like), and nothing asks for their gradient."""
+    return copy.deepcopy(network).requires_grad_(False).eval()

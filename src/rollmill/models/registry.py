@@ -13,6 +13,7 @@ from rollmill.models.observation import (
     unknown_name,
 )
 from rollmill.specs import ActionSpec, ArraySpec
+from rollmill.value_checks import is_same_definition
 
 __all__ = ["ModelFactory", "UnknownModelError", "make_model", "register_encoder", "register_model"]
 
@@ -36,7 +37,7 @@ def register_model(name: str, factory: ModelFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if _models.get(name, factory) is not factory:
+    if not is_same_definition(_models.get(name, factory), factory):
         raise ValueError(f"model {name!r} exists already; choose a name other than {', '.join(_models)}")
     _models[name] = factory
 

@@ -98,7 +98,7 @@ def spread(next_of: Sequence[str], specs: Mapping[str, Any]) -> list[str]:
 
 
 def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any], rows: int | None) -> NDArray[Any]:
-    """A C-contiguous array ``[rows, *shape]`` of the dtype.
+    """A C-contiguous, aligned array ``[rows, *shape]`` of the dtype.
 
     Args:
         name: For messages.
@@ -119,10 +119,10 @@ def array_of(name: str, value: Any, shape: tuple[int, ...], dtype: np.dtype[Any]
     if array.shape[1:] != shape or array.ndim != 1 + len(shape) or (rows is not None and len(array) != rows):
         expected = ", ".join(map(str, ("N" if rows is None else rows, *shape)))
         raise ValueError(f"{name} has shape {list(array.shape)}; give [{expected}]")
-    if array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind"):
+    if array.dtype != dtype and array.size and not np.can_cast(array.dtype, dtype, "same_kind"):
         raise ValueError(f"{name} has dtype {array.dtype}, which is not converted to {dtype}; give {dtype}")
     with np.errstate(over="ignore"):
-        converted = np.ascontiguousarray(array, dtype)
+        converted = np.require(array, dtype, ["C", "ALIGNED"])
     if not np.can_cast(array.dtype, dtype, "safe"):
         _check_fit(name, array, converted)
     return converted

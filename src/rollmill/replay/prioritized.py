@@ -46,7 +46,7 @@ class PrioritizedReplay:
     Any thread may call any method, and so may any process: send the replay to a child as an argument of
     ``multiprocessing.Process``, or let it be inherited by fork. Whoever adds *steps* must be one thread for each
     object; other threads take a :meth:`view` with environments of its own (child processes have one). A process that is
-    killed leaves the replay whole; of what it was adding nothing is drawn.
+    killed leaves the replay whole; of what it was adding nothing half written is drawn.
 
     Args:
         capacity: Rows: transitions, and one for each episode's last observation.
@@ -274,11 +274,12 @@ class PrioritizedReplay:
     def _add_converted(self, arrays: Mapping[str, Any]) -> None:
         try:
             converted = self._arguments.converted(arrays)
-        except ValueError:
+            added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
+            if added < 0:
+                raise ValueError("these arrays cannot be read; give NumPy arrays of the fields' shapes and dtypes")
+        except BaseException:  # whatever a user's own arrays raise, too
             self._ring.forget()
             raise
-        added = self._ring.add_step(*converted) if self._is_linked else self._ring.add(*converted)
-        assert added >= 0
 
     def interrupt(self) -> None:
         """Says that the environments were reset in the middle of their episodes, or are others now.
@@ -367,7 +368,8 @@ class PrioritizedReplay:
         which = array_of("tickets", tickets, (), np.dtype(np.int64), None)
         values = array_of(name, priorities if td_errors is None else td_errors, (), np.dtype(np.float32), len(which))
         skipped = self._update(which, values, td_errors is None)
-        assert skipped >= 0
+        if skipped < 0:
+            raise ValueError(f"tickets and {name} cannot be read; give NumPy arrays, int64 and float32")
         return skipped
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -130,10 +130,10 @@ class Arena(Mapping[str, NDArray[Any]]):
     memory there. Fresh memory is zero; its size is sealed.
     """
 
-    def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int, *, owner: bool) -> None:
-        """Maps a descriptor; use `Arena.create`."""
+    def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int) -> None:
+        """Maps a descriptor, which is the arena's own from now on; use `Arena.create`."""
         self._descriptor = descriptor
-        self._close_descriptor = weakref.finalize(self, os.close, descriptor) if owner else None
+        self._close_descriptor = weakref.finalize(self, os.close, descriptor)
         self._layout = dict(fields)
         memory = mmap.mmap(descriptor, nbytes)
         self.nbytes = nbytes
@@ -166,7 +166,7 @@ class Arena(Mapping[str, NDArray[Any]]):
         except OSError:
             os.close(descriptor)
             raise
-        arena = cls(descriptor, layout.fields, needed, owner=True)
+        arena = cls(descriptor, layout.fields, needed)
         if poison:
             arena._poison()
         return arena
@@ -187,7 +187,7 @@ class Arena(Mapping[str, NDArray[Any]]):
             os.close(descriptor)
             path.unlink(missing_ok=True)
             raise
-        arena = cls(descriptor, layout.fields, layout.nbytes, owner=True)
+        arena = cls(descriptor, layout.fields, layout.nbytes)
         if poison:
             arena._poison()
         return arena
@@ -208,7 +208,7 @@ class Arena(Mapping[str, NDArray[Any]]):
         except OSError:
             os.close(descriptor)
             raise
-        return cls(descriptor, layout.fields, layout.nbytes, owner=True)
+        return cls(descriptor, layout.fields, layout.nbytes)
 
     def _poison(self) -> None:
         for name, field in self._layout.items():
@@ -230,16 +230,15 @@ class Arena(Mapping[str, NDArray[Any]]):
         return len(self._views)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self._close_descriptor is None or not self._close_descriptor.alive:
-            raise ValueError("This arena is closed or was itself received; only its maker can send it to a process.")
+        if not self._close_descriptor.alive:
+            raise ValueError("This arena is closed: send it to a process before.")
         return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes)
 
     def close(self) -> None:
         """Gives up this process's hold. Memory returns when the last process and the last view are gone."""
         # The mapping is not closed but dropped: NumPy's views keep it alive, and do not keep it from being closed.
         self._views = {}
-        if self._close_descriptor is not None:
-            self._close_descriptor()
+        self._close_descriptor()
 
 
 def poison_value(dtype: DTypeLike) -> Any:
@@ -276,11 +275,7 @@ def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
 
 
 def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Arena:
-    number = descriptor.detach()
-    try:
-        return Arena(number, fields, nbytes, owner=False)
-    finally:
-        os.close(number)
+    return Arena(descriptor.detach(), fields, nbytes)
 
 
 def _readable(nbytes: int) -> str:

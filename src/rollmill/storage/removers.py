@@ -15,10 +15,12 @@ and then ``--import my_module.py --replay.remover youngest``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
+
+from rollmill.value_checks import is_same_definition
 
 __all__ = ["Remover", "RemoverFactory", "UnknownRemoverError", "make_remover", "register_remover", "take_out"]
 
@@ -28,7 +30,7 @@ _CANDIDATES = 16
 class Remover(Protocol):
     """A rule; one for each rollout worker, called by it alone."""
 
-    def choose(self, completed: Sequence[int]) -> int:
+    def choose(self, completed: deque[int]) -> int:
         """The place, in the completed slots, of the one that is written over.
 
         Args:
@@ -48,7 +50,7 @@ class UnknownRemoverError(ValueError):
 class _Fifo:
     """The oldest."""
 
-    def choose(self, completed: Sequence[int]) -> int:
+    def choose(self, completed: deque[int]) -> int:
         return 0
 
 
@@ -58,7 +60,7 @@ class _Uniform:
     def __init__(self, random: np.random.Generator, priority: Callable[[int], float]) -> None:
         self._random = random
 
-    def choose(self, completed: Sequence[int]) -> int:
+    def choose(self, completed: deque[int]) -> int:
         return int(self._random.integers(max(1, len(completed) - 1)))
 
 
@@ -69,7 +71,7 @@ class _LowestPriority:
         self._random = random
         self._priority = priority
 
-    def choose(self, completed: Sequence[int]) -> int:
+    def choose(self, completed: deque[int]) -> int:
         candidates: list[int] = self._random.integers(max(1, len(completed) - 1), size=_CANDIDATES).tolist()
         return min(set(candidates), key=lambda place: (self._priority(completed[place]), place))
 
@@ -95,7 +97,7 @@ def register_remover(name: str, factory: RemoverFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if _removers.get(name, factory) is not factory:
+    if not is_same_definition(_removers.get(name, factory), factory):
         raise ValueError(f"remover {name!r} exists already; choose a name other than {', '.join(_removers)}")
     _removers[name] = factory
 
@@ -131,7 +133,7 @@ def take_out(remover: Remover, completed: deque[int]) -> int:
         ValueError: It chose a place that there is not.
     """
     place = remover.choose(completed)
-    if not 0 <= place < len(completed):
+    if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < len(completed):
         raise ValueError(
             f"{type(remover).__name__}.choose gave {place!r}; there are {len(completed)} completed slots: give a place "
             f"of 0 to {len(completed) - 1}"

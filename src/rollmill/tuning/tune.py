@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollmill.api import make_config
+from rollmill.api import check_main_guard, make_config
 from rollmill.config import Config, ConfigError
 from rollmill.envs.registry import register_factory
 from rollmill.options import full_keys
@@ -65,9 +65,11 @@ def tune(
 
     Raises:
         ValueError: Settings or curves that cannot be used.
+        MainGuardError: See :func:`rollmill.train`.
         ProcessFailed: The preset's own run failed.
         KeyboardInterrupt: Ctrl-C or SIGTERM came.
     """
+    check_main_guard("tune()")
     begun = time.monotonic()
     if output is not None:
         _check_can_be_written(overrides, Path(output))
