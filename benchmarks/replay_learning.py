@@ -121,7 +121,6 @@ TASKS = {
     "hopper_td3": Task(
         "mujoco/Hopper-v5", "td3", 1_000_000, 2_000.0, seeds=1, settings={"replay.update_interval": 2.0}
     ),
-    # The figure in docs/benchmarks.md went on from a checkpoint of a constant rate, and says how.
     # On two cores without bf16 units 180 agent steps a second, with one learner 117.
     "pong_dqn": Task(
         "atari/pong", "dqn", 2_000_000, 18.0, seeds=1, settings={"learner.num_learners": 2}, explores=True
