@@ -102,7 +102,7 @@ def attached(server, learner):
     arena = Arena.create(layout)
     for policy in sizes.rings:
         weights.WeightStore(arena, policy=policy, create=True)
-    return NetworkRing(arena, server, is_server=True), NetworkRing(arena, learner, is_server=False)
+    return NetworkRing(arena, server), NetworkRing(arena, learner)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])

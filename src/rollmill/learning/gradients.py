@@ -78,7 +78,7 @@ class GradientLearner:
         algorithm = algorithm.to(self._device)
         # Before the updater, which may want convolutions in another memory format than that of the weights' bytes: such
         # parameters are no views of what is read any more, but get copies of it.
-        self._networks = NetworkRing(arrays, algorithm, is_server=False)
+        self._networks = NetworkRing(arrays, algorithm)
         self._ledger.enter(MEASURING)
         self._updater = make_updater(
             algorithm,

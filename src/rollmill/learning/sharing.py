@@ -80,14 +80,12 @@ class NetworkRing:
 
     Args:
         arrays: Shared memory with :attr:`SharedSizes.rings`.
-        algorithm: On the CPU a learner's copy becomes a view of what it reads.
-        is_server: Whether this side publishes.
+        algorithm: On the CPU its tensors become views of what is published, or read.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: OffPolicyAlgorithm, *, is_server: bool) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: OffPolicyAlgorithm) -> None:
         online, targets = _parts(algorithm)
-        on_cpu = next(online.parameters()).device.type == "cpu"
-        alias = on_cpu and not is_server
+        alias = next(online.parameters()).device.type == "cpu"
         self._rings = [(WeightStore(arrays, policy=_ONLINE), FlatState(online, alias=alias))]
         if list(targets.parameters()):
             self._rings.append((WeightStore(arrays, policy=_TARGETS), FlatState(targets, alias=alias)))

@@ -81,8 +81,9 @@ class FlatState:
     @torch.no_grad()
     def pack(self) -> None:
         """Copies the module's present values into the buffer; waits until they are there."""
-        for view, tensor in self._pairs:
-            view.copy_(tensor)
+        apart = [(view, tensor) for view, tensor in self._pairs if tensor.data_ptr() != view.data_ptr()]
+        if apart:
+            torch._foreach_copy_([view for view, _ in apart], [tensor for _, tensor in apart])
         if self._flat is not self._near:
             self._flat.copy_(self._near)
 

@@ -253,7 +253,7 @@ def _serving(updater: OffPolicyUpdater, algorithm: OffPolicyAlgorithm, sizes: Sh
     arena = Arena.create(layout)
     for policy in sizes.rings:
         weights.WeightStore(arena, policy=policy, create=True)
-    ring = NetworkRing(arena, algorithm, is_server=True)
+    ring = NetworkRing(arena, algorithm)
 
     def serve() -> None:
         updater.apply(updater.due(updater.sgd_steps + 1), {})
