@@ -69,6 +69,36 @@ def test_detached_weights_get_no_gradient_and_cost_none() -> None:
     assert all(p.grad is None for p in (*weights, *biases))
 
 
+@pytest.mark.parametrize("members", [1, 2, 5])
+@pytest.mark.parametrize("least", [True, False])
+def test_a_gradient_goes_through_the_rows_that_it_reaches(members: int, least: bool) -> None:
+    """Of the least value each row's goes through one perceptron; of the sum through all; of some rows through none."""
+    weights, biases = layers(members, hidden=(80, 70))
+    frozen = [w.detach() for w in weights], [b.detach() for b in biases]
+    x = torch.randn(40, INPUTS, dtype=torch.float64, requires_grad=True)
+    of_row = (torch.arange(40) % 4 > 0).double().unsqueeze(-1) * torch.randn(OUTPUTS, dtype=torch.float64)
+
+    def loss(values: Tensor) -> Tensor:
+        return ((values.min(0).values if least else values.sum(0)) * of_row).sum()
+
+    stacked = [literal(x, [w[e] for w in frozen[0]], [b[e] for b in frozen[1]]) for e in range(members)]
+    (expected,) = torch.autograd.grad(loss(torch.stack(stacked)), x)
+    (found,) = torch.autograd.grad(loss(perceptron(x, *frozen)), x)
+    torch.testing.assert_close(found, expected)
+    assert (found[::4] == 0).all()
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_narrow_layers_get_the_gradients_of_wide_ones(members: int | None) -> None:
+    """Their products are taken the other way round."""
+    weights, biases = layers(members, hidden=(80, 70))
+    x = torch.randn(40, INPUTS, dtype=torch.float64, requires_grad=True)
+    written_out = torch.autograd.grad(perceptron(x, weights, biases).square().sum(), [x, *weights, *biases])
+    by_torch = torch.autograd.grad(perceptron(x, weights, biases, torch.relu).square().sum(), [x, *weights, *biases])
+    for found, expected in zip(written_out, by_torch, strict=True):
+        torch.testing.assert_close(found, expected)
+
+
 def products_are_narrowed(members: int | None) -> bool:
     """Whether this CPU rounds the factors of float32 products if it may: with AMX, not with AVX512_BF16 alone."""
     x, weight = torch.randn(members or 1, 64, 128), torch.randn(members or 1, 128, 128)

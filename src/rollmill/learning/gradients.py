@@ -150,7 +150,6 @@ class GradientLearner:
                 td_error = loss.td_error
         self._leave_statistics(statistics)
         self._exchange.submit(self._index, version, objectives)
-        self._updater.take_statistics()
         late = 0
         if self._replay.is_prioritised:
             if td_error is not None:

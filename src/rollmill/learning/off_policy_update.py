@@ -105,6 +105,7 @@ class OffPolicyUpdater:
         td_error = None
         for index in self.due(self.sgd_steps):
             loss = self.differentiate(index, batch)
+            self._note(loss.statistics)
             self._average_over_ranks(index)
             self._descend(index)
             if td_error is None:
@@ -130,7 +131,6 @@ class OffPolicyUpdater:
             parameter.grad = None
         # What is not this objective's gets no gradient, and none is computed for it.
         loss.value.backward(inputs=list(objective.parameters))  # type: ignore[no-untyped-call]  # torch leaves it so
-        self._note(loss.statistics)
         self._differentiated.add(index)
         self._has_td_errors |= loss.td_error is not None
         return loss
