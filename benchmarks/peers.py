@@ -30,6 +30,7 @@ _ROOT = Path(__file__).resolve().parent.parent
 _PEERS = _ROOT / "benchmarks" / "peers"
 _REPLAY = ("--regime", "replay", "--replay.min-size", "1000", "--off-policy.random-steps", "1000")
 _LEARNERS = ("--learner.num-learners", "2")
+_THREE_LEARNERS = ("--learner.num-learners", "3")
 _PRESETS = {
     "atari": ("atari/breakout",),
     "cartpole": ("gym/CartPole-v1",),
@@ -45,10 +46,11 @@ _PRESETS = {
         *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
         *("--learner.batch-size", "64", "--replay.n-step", "1"),
     ),
-    # A learner on each of two cores, at the same update ratio: each gradient is an SGD step.
-    "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_LEARNERS),
+    # More learners than two cores, as each waits for the server a tenth of its time; at the same update ratio: each
+    # gradient is an SGD step.
+    "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_THREE_LEARNERS),
     "halfcheetah-td3": (
-        *("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_LEARNERS),
+        *("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_THREE_LEARNERS),
         *("--learner.batch-size", "256"),
     ),
 }
