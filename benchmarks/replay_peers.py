@@ -33,6 +33,7 @@ from typing import IO, Any
 __all__ = ["OPERATIONS", "PEERS", "AbsentError", "Peer", "install", "measure", "table", "verify"]
 
 _ROOT = Path(__file__).resolve().parent.parent
+_END_SECONDS = 10.0
 _PEERS = _ROOT / "benchmarks" / "peers"
 _FILL_SECONDS = 1800  # to start and be filled
 _OVERHEAD_SECONDS = 120  # of a round, besides its length
@@ -184,11 +185,16 @@ class _Process:
         return self.answer(timeout_seconds)
 
     def close(self) -> None:
+        """Ends it: by itself, if it will, as peers take their semaphores out of /dev/shm then; else by a signal."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # no more rounds
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_END_SECONDS)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
-            if stream is not None:
-                stream.close()
+        self._process.stdout.close()
+        self._errors.close()
         self._process.wait()
 
 
