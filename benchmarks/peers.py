@@ -46,7 +46,7 @@ _PRESETS = {
         *("gym/CartPole-v1", "--regime", "replay", "--off-policy.algorithm", "dqn"),
         *("--learner.batch-size", "64", "--replay.n-step", "1"),
     ),
-    # More learners than two cores, as each waits for the server a tenth of its time; at the same update ratio: each
+    # More learners than two cores, as each waits for the server an eighth of its time; at the same update ratio: each
     # gradient is an SGD step.
     "halfcheetah-sac": ("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "sac", *_THREE_LEARNERS),
     "halfcheetah-td3": (

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,7 +13,6 @@ __all__ = [
     "check_choice",
     "check_integer",
     "check_number",
-    "is_same_definition",
     "share",
     "unit",
     "unit_below_one",
@@ -88,22 +85,3 @@ def share(value: float) -> bool:
 def any_number(_: float) -> bool:
     """All."""
     return True
-
-
-def is_same_definition(one: object, other: object) -> bool:
-    """Whether two classes or functions are one, or made by the same lines of the same file.
-
-    A spawned child imports the user's script once more, as ``__mp_main__``, and ``--import`` may import a module by its
-    path that others import by its name: what is registered then is the same again, and not another.
-    """
-    return one is other or _definition(one) == _definition(other)
-
-
-def _definition(what: object) -> tuple[object, ...]:
-    module, name = getattr(what, "__module__", None), getattr(what, "__qualname__", None)
-    if module is None or name is None:
-        return (id(what),)
-    file = getattr(sys.modules.get(module), "__file__", None)
-    # Functions without a name share theirs.
-    line = getattr(getattr(what, "__code__", None), "co_firstlineno", None)
-    return (module if file is None else os.path.realpath(file)), name, line

@@ -44,9 +44,9 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
+from rollmill.definitions import is_same_definition
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
-from rollmill.value_checks import is_same_definition
 
 __all__ = ["AlgorithmFactory", "UnknownAlgorithmError", "make_algorithm", "register_algorithm"]
 

@@ -144,9 +144,7 @@ class ImageInput(nn.Conv2d):
         self.is_bytes = spec.dtype == "uint8"
         self.image_size = spec.shape[1:] if self.channels_first else spec.shape[:2]
         is_picture = not spec.is_categorical and min(self.image_size) >= PICTURE_SIDE
-        is_wide = spec.dtype.startswith(("int", "uint")) and spec.high is not None and 1.0 < spec.high < math.inf
-        highest = 255.0 if self.is_bytes else spec.high if is_wide and spec.high is not None else 1.0
-        self.pixel_scale = 1.0 / highest if is_picture else 1.0
+        self.pixel_scale = 1.0 / _highest_pixel(spec) if is_picture else 1.0
         self.moments = RunningMeanStd((channels,)) if centred and is_picture and self.is_bytes else None
         self.channels_last = True
 
@@ -381,6 +379,14 @@ def _dense_head(maps: Tensor, dense: nn.Linear, activation: nn.Module) -> Tensor
 
 def _conv_size(height: int, width: int, kernel: int, stride: int, padding: int) -> tuple[int, int]:
     return (height + 2 * padding - kernel) // stride + 1, (width + 2 * padding - kernel) // stride + 1
+
+
+def _highest_pixel(spec: ArraySpec) -> float:
+    """What pixels are divided by; 1 where they are floats, or their highest number is not declared."""
+    if spec.dtype == "uint8":
+        return 255.0
+    is_integer = spec.dtype.startswith(("int", "uint"))
+    return spec.high if is_integer and spec.high is not None and 1.0 < spec.high < math.inf else 1.0
 
 
 def one_hot_size(spec: ArraySpec) -> int:

@@ -49,7 +49,8 @@ class FlatState:
     Args:
         module: The module to mirror.
         alias: Whether the module's tensors become views of the buffer (CPU only). An inference copy is aliased: what is
-            read into ``bytes`` is then already in the module. A learner's is not: its optimiser owns the storage, and
+            read into ``bytes`` is then already in the module. So is what a parameter server publishes for learners:
+            what its optimiser changes is already in ``bytes``. The acting network of a learner is not, and
             :meth:`pack` copies out.
     """
 

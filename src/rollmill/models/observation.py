@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor, nn
 
+from rollmill.definitions import is_same_definition
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import (
     AsImageEncoder,
@@ -22,7 +23,6 @@ from rollmill.models.encoders import (
 )
 from rollmill.models.impala import ImpalaEncoder
 from rollmill.specs import ActionSpec, ArraySpec
-from rollmill.value_checks import is_same_definition
 
 __all__ = [
     "BUILT_IN_ENCODERS",

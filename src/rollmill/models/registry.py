@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rollmill.definitions import is_same_definition
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.observation import (
@@ -13,7 +14,6 @@ from rollmill.models.observation import (
     unknown_name,
 )
 from rollmill.specs import ActionSpec, ArraySpec
-from rollmill.value_checks import is_same_definition
 
 __all__ = ["ModelFactory", "UnknownModelError", "make_model", "register_encoder", "register_model"]
 

@@ -318,14 +318,9 @@ class PrioritizedReplay:
                 f"batch_size is {batch_size!r} and beta {beta!r}; give a whole number of at least 1, and a number"
             ) from None
         if batch is False:
-            raise ValueError(
-                "there is nothing to sample yet; add transitions first"
-                + (
-                    f" (a step can be drawn when {self._ring.lookahead} more were added)"
-                    if self._ring.lookahead
-                    else ""
-                )
-            )
+            ahead = self._ring.lookahead
+            hint = f" (a step can be drawn when {ahead} more were added)" if ahead else ""
+            raise ValueError(f"there is nothing to sample yet; add transitions first{hint}")
         return cast("Batch", batch)
 
     def _make_batch(self, size: int) -> None:

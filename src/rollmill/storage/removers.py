@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rollmill.value_checks import is_same_definition
+from rollmill.definitions import is_same_definition
 
 __all__ = ["Remover", "RemoverFactory", "UnknownRemoverError", "make_remover", "register_remover", "take_out"]
 
