@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.api import _write_config
 from rollmill.options import OptionError
+from rollmill.run_config import write_config
 from rollmill.run_directory import RunDirectoryError, for_this_run_alone, new_directory
 
 CARTPOLE = "gym/CartPole-v1"
@@ -32,7 +32,7 @@ def test_a_directory_is_for_one_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_going_on_cannot_be_resumed(tmp_path: Path) -> None:
-    _write_config(tmp_path, rollmill.make_config(CARTPOLE))
+    write_config(tmp_path, rollmill.make_config(CARTPOLE))
     with (
         for_this_run_alone(tmp_path),
         pytest.raises(RunDirectoryError, match="another process is training"),
@@ -72,7 +72,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_made(tmp_path: Path)
     ],
 )
 def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    _write_config(tmp_path, rollmill.make_config(CARTPOLE, {"env.kwargs": {"size": 3}}))
+    write_config(tmp_path, rollmill.make_config(CARTPOLE, {"env.kwargs": {"size": 3}}))
     with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
 
@@ -87,7 +87,7 @@ def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, v
     ],
 )
 def test_a_resume_with_another_off_policy_network_is_refused(tmp_path: Path, name: str, value: object) -> None:
-    _write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
+    write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
     with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
 
@@ -101,6 +101,6 @@ def test_any_number_of_environments_is_divided_where_nothing_else_is_asked_for(n
 
 
 def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
-    _write_config(tmp_path, rollmill.make_config(CARTPOLE))
+    write_config(tmp_path, rollmill.make_config(CARTPOLE))
     with pytest.raises(RunDirectoryError, match=r"is a run of 'gym/CartPole-v1', not of 'gym/Acrobot-v1'"):
         rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, resume=True, quiet=True)

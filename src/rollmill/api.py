@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.config import Config, ConfigError
-from rollmill.envs.registry import find_registration, register_factory
+from rollmill.envs.registry import register_factory
 from rollmill.option_values import coerce
-from rollmill.options import apply, from_json, full_keys, to_json
+from rollmill.options import apply, full_keys, to_json
+from rollmill.run_config import CONFIG_FILE, check_goes_on, load_config, write_config
 from rollmill.run_directory import (
     RunDirectoryError,
     directory_of_launcher,
@@ -23,7 +23,6 @@ from rollmill.run_directory import (
     new_directory,
 )
 from rollmill.runtime.ranks import Ranks
-from rollmill.storage.removers import is_registered_remover
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -31,14 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MainGuardError", "Run", "RunDirectoryError", "check_main_guard", "load", "make_config", "train"]
 
-CONFIG_FILE = "config.json"
 # How many runs this program has begun: ranks that make several do not mix them up.
 _RUNS = itertools.count()
-# Of the environment's families, what decides the shape and the meaning of observations and actions.
-_SEEN_OF_FAMILY = {
-    "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
-    "vizdoom": ("width", "height", "measurements"),
-}
 
 
 class MainGuardError(RuntimeError):
@@ -240,7 +233,7 @@ def _plan(
                 "out, or give single settings."
             )
         settings = apply(saved, given)
-        _check_same_network(directory, saved, settings)
+        check_goes_on(directory, saved, settings)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
@@ -293,7 +286,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
         # Not before the learner runs with it: a run that cannot even start must not replace what is there.
         nonlocal is_saved
         if not is_saved:
-            _write_config(directory, settings)
+            write_config(directory, settings)
             is_saved = True
 
     with for_this_run_alone(own):
@@ -337,89 +330,11 @@ def _finished(directory: Path, total_steps: int) -> Run | None:
     return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, "total_steps")
 
 
-def load_config(run_dir: Path | str) -> Config:
-    """The configuration that a run was started with.
-
-    Raises:
-        RunDirectoryError: There is no run in this directory.
-    """
-    path = Path(run_dir) / CONFIG_FILE
-    try:
-        content = json.loads(path.read_text())
-    except (FileNotFoundError, NotADirectoryError):
-        raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
-    except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
-    except ValueError as error:
-        raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
-    config = from_json(Config, content)
-    assert isinstance(config, Config)
-    return config
-
-
 def load(run_dir: Path | str, *, checkpoint: str = "latest", device: str = "cpu") -> Agent:
     """The trained agent of a run; see :class:`rollmill.evaluation.agent.Agent`."""
     from rollmill.evaluation.agent import load as load_agent
 
     return load_agent(run_dir, checkpoint=checkpoint, device=device)
-
-
-def _check_same_network(directory: Path, saved: Config, config: Config) -> None:
-    """Refuses settings that a checkpoint cannot be continued with, before anything is started."""
-    changed = [
-        f"model.{field.name}"
-        for field in fields(saved.model)
-        if getattr(saved.model, field.name) != getattr(config.model, field.name)
-    ]
-    if saved.learner.optimiser != config.learner.optimiser:
-        changed.append("learner.optimiser")
-    # Its arguments may change: a curriculum's difficulty, a path. What no longer fits the weights is refused by them.
-    if saved.env.name != config.env.name:
-        changed.append("env.name")
-    if saved.regime != config.regime:
-        changed.append("regime")
-    if saved.in_replay:
-        of = saved.off_policy, config.off_policy
-        changed += [
-            f"off_policy.{name}"
-            for name in ("algorithm", "dueling", "num_critics", "value_rescaling")
-            if getattr(of[0], name) != getattr(of[1], name)
-        ]
-        if (of[0].temperature == "auto") != (of[1].temperature == "auto"):
-            changed.append("off_policy.temperature")
-    if saved.in_lockstep:
-        # What its groups' states, its noise and the versions in flight are made for.
-        changed += [
-            name
-            for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
-            if getattr(saved, name) != getattr(config, name)
-        ]
-    changed += [
-        f"env.{family}.{name}"
-        for family, names in _SEEN_OF_FAMILY.items()
-        for name in names
-        if getattr(getattr(saved.env, family), name) != getattr(getattr(config.env, family), name)
-    ]
-    if changed:
-        raise RunDirectoryError(
-            f"the run in {directory} cannot go on with another {', '.join(changed)}: its weights and its optimiser's "
-            "state belong to what it began with; leave it as it was, or begin a new run."
-        )
-
-
-def _write_config(directory: Path, config: Config) -> None:
-    """Replaces ``config.json`` as a whole.
-
-    Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
-    eval`` and others, which the script does not start, find it.
-    """
-    script = _own_script()
-    if script is not None and _is_registered_by_user(config):
-        imports = dict.fromkeys((*config.env.imports, script))
-        config = replace(config, env=replace(config.env, imports=tuple(imports)))
-    aside = directory / f"{CONFIG_FILE}.new"
-    aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
-    aside.replace(directory / CONFIG_FILE)
 
 
 def check_main_guard(call: str) -> None:
@@ -429,37 +344,3 @@ def check_main_guard(call: str) -> None:
             f"{call} was called while a process of a run was importing the script that started it. Put the call behind "
             "`if __name__ == '__main__':`, so that only the script itself makes it, not its processes."
         )
-
-
-def _own_script() -> str | None:
-    """The user's script that is running, as ``env.imports`` names it: its file, or a package's module (``python -m``).
-
-    None in the command line of ours, in a notebook and at a prompt.
-    """
-    main = sys.modules["__main__"]
-    file = getattr(main, "__file__", None)
-    # A package that is run (`python -m pytest`) is not a script: its __main__.py would run again when it is imported.
-    if file is None or not file.endswith(".py") or Path(file).name == "__main__.py":
-        return None
-    script = Path(file).resolve()
-    if script.is_relative_to(Path(__file__).resolve().parent):
-        return None
-    spec = getattr(main, "__spec__", None)
-    return spec.name if spec is not None and spec.parent else str(script)
-
-
-def _is_registered_by_user(config: Config) -> bool:
-    """Whether environment, network, algorithm or remover is known here because the user registered it."""
-    if find_registration(config.env.name) is not None:
-        return True
-    # Only who has registered a network has loaded torch in this process.
-    models = sys.modules.get("rollmill.models.registry")
-    if models is not None and models.is_users(config.model):
-        return True
-    algorithms = sys.modules.get("rollmill.algorithms.registry")
-    if algorithms is not None and algorithms.is_registered_algorithm(config.off_policy.algorithm):
-        return True
-    if is_registered_remover(config.replay.remover):
-        return True
-    gym = sys.modules.get("rollmill.envs.gym")
-    return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import rollmill
-from rollmill.api import _write_config
 from rollmill.comparing.page import write_report
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import aggregates, profile
 from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
+from rollmill.run_config import write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 
@@ -22,7 +22,7 @@ def a_run(
 ) -> Path:
     """A run's directory, as training leaves it."""
     folder.mkdir()
-    _write_config(folder, rollmill.make_config(env, {"seed": seed, **settings}))
+    write_config(folder, rollmill.make_config(env, {"seed": seed, **settings}))
     rows = [
         {"agent_steps": 1000 * i, "time_s": 60.0 * i, "episode_return": None if i == 0 else final * i / 4}
         for i in range(5)

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.api import RunDirectoryError, load_config
 from rollmill.config import ConfigError
 from rollmill.reporting.metrics import read_metrics
+from rollmill.run_config import load_config
+from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime.events import ProcessFailed, ProcessHung
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 import rollmill
-from rollmill.api import RunDirectoryError, _write_config
 from rollmill.config import ConfigError
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import own_views
@@ -24,6 +23,8 @@ from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.metrics import read_metrics
+from rollmill.run_config import write_config
+from rollmill.run_directory import RunDirectoryError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 slow = pytest.mark.slow
@@ -301,7 +302,7 @@ def test_a_game_is_truncated_after_27000_agent_steps() -> None:
 
 
 def test_a_resume_keeps_what_the_groups_states_are_made_for(tmp_path: Path) -> None:
-    _write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", settings_of("gym/CartPole-v1")))
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", settings_of("gym/CartPole-v1")))
     for changes in ({"lag": 2}, {"seed": 5}, {"num_envs": 16, "learner.batch_size": 256}):
         with pytest.raises(RunDirectoryError, match=next(iter(changes))):
             rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **changes)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.api import _write_config
+from rollmill.run_config import write_config
 from rollmill.runtime.events import ProcessFailed
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
@@ -37,7 +37,7 @@ def test_a_run_of_months_and_a_checkpoint_of_another_network(tmp_path: Path) -> 
 
 def test_a_run_that_has_all_its_steps_is_left_as_it_is(tmp_path: Path) -> None:
     config = rollmill.make_config("gym/CartPole-v1", {"total_steps": 50})
-    _write_config(tmp_path, config)
+    write_config(tmp_path, config)
     checkpoints(tmp_path).save({"model": {}}, 70)
     before = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
     run = rollmill.train(run_dir=tmp_path, resume=True, quiet=True)
@@ -48,7 +48,7 @@ def test_a_run_that_has_all_its_steps_is_left_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gym/CartPole-v1", "CartPole-v1"])
 @pytest.mark.parametrize("again", ["gym/CartPole-v1", "CartPole-v1"])
 def test_both_names_of_a_gymnasium_environment_are_one_preset(tmp_path: Path, name: str, again: str) -> None:
-    _write_config(tmp_path, rollmill.make_config(name, {"total_steps": 50}))
+    write_config(tmp_path, rollmill.make_config(name, {"total_steps": 50}))
     checkpoints(tmp_path).save({"model": {}}, 70)
     assert rollmill.train(again, run_dir=tmp_path, resume=True, quiet=True).agent_steps == 70
 
@@ -56,7 +56,7 @@ def test_both_names_of_a_gymnasium_environment_are_one_preset(tmp_path: Path, na
 def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: Path) -> None:
     from faulty_envs import TINY
 
-    _write_config(tmp_path, rollmill.make_config("test/walk", TINY).resolved())
+    write_config(tmp_path, rollmill.make_config("test/walk", TINY).resolved())
     foreign = checkpoints(tmp_path).save({"model": {}}, 7)
     with pytest.raises(ProcessFailed, match=f"{foreign.name} does not fit this run: it lacks optimiser"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.api import load_config
 from rollmill.evaluation.human_scores import human_normalised
 from rollmill.options import flatten
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import curve_of
+from rollmill.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]

@@ -1,0 +1,144 @@
+"""The configuration of a run as its directory keeps it: written, read, and what of it a resume may change."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+
+from rollmill.config import Config
+from rollmill.envs.registry import find_registration
+from rollmill.options import from_json, to_json
+from rollmill.run_directory import RunDirectoryError
+from rollmill.storage.removers import is_registered_remover
+
+__all__ = ["CONFIG_FILE", "check_goes_on", "load_config", "write_config"]
+
+CONFIG_FILE = "config.json"
+# Of the environment's families, what decides the shape and the meaning of observations and actions.
+_SEEN_OF_FAMILY = {
+    "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
+    "vizdoom": ("width", "height", "measurements"),
+}
+
+
+def write_config(directory: Path, config: Config) -> None:
+    """Replaces ``config.json`` as a whole.
+
+    Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
+    eval`` and others, which the script does not start, find it.
+    """
+    script = _own_script()
+    if script is not None and _is_registered_by_user(config):
+        imports = dict.fromkeys((*config.env.imports, script))
+        config = replace(config, env=replace(config.env, imports=tuple(imports)))
+    aside = directory / f"{CONFIG_FILE}.new"
+    aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
+    aside.replace(directory / CONFIG_FILE)
+
+
+def load_config(run_dir: Path | str) -> Config:
+    """The configuration that a run was started with.
+
+    Raises:
+        RunDirectoryError: There is no run in this directory.
+    """
+    path = Path(run_dir) / CONFIG_FILE
+    try:
+        content = json.loads(path.read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
+    except OSError as error:
+        raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
+    except ValueError as error:
+        raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
+    config = from_json(Config, content)
+    assert isinstance(config, Config)
+    return config
+
+
+def check_goes_on(directory: Path, saved: Config, config: Config) -> None:
+    """Refuses settings that a checkpoint cannot be continued with, before anything is started.
+
+    Args:
+        directory: The run's.
+        saved: What it began with.
+        config: What it is to go on with.
+
+    Raises:
+        RunDirectoryError: Weights or optimiser's state would not fit; the message names the settings.
+    """
+    changed = [
+        f"model.{field.name}"
+        for field in fields(saved.model)
+        if getattr(saved.model, field.name) != getattr(config.model, field.name)
+    ]
+    if saved.learner.optimiser != config.learner.optimiser:
+        changed.append("learner.optimiser")
+    # Its arguments may change: a curriculum's difficulty, a path. What no longer fits the weights is refused by them.
+    if saved.env.name != config.env.name:
+        changed.append("env.name")
+    if saved.regime != config.regime:
+        changed.append("regime")
+    if saved.in_replay:
+        of = saved.off_policy, config.off_policy
+        changed += [
+            f"off_policy.{name}"
+            for name in ("algorithm", "dueling", "num_critics", "value_rescaling")
+            if getattr(of[0], name) != getattr(of[1], name)
+        ]
+        if (of[0].temperature == "auto") != (of[1].temperature == "auto"):
+            changed.append("off_policy.temperature")
+    if saved.in_lockstep:
+        # What its groups' states, its noise and the versions in flight are made for.
+        changed += [
+            name
+            for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
+            if getattr(saved, name) != getattr(config, name)
+        ]
+    changed += [
+        f"env.{family}.{name}"
+        for family, names in _SEEN_OF_FAMILY.items()
+        for name in names
+        if getattr(getattr(saved.env, family), name) != getattr(getattr(config.env, family), name)
+    ]
+    if changed:
+        raise RunDirectoryError(
+            f"the run in {directory} cannot go on with another {', '.join(changed)}: its weights and its optimiser's "
+            "state belong to what it began with; leave it as it was, or begin a new run."
+        )
+
+
+def _own_script() -> str | None:
+    """The user's script that is running, as ``env.imports`` names it: its file, or a package's module (``python -m``).
+
+    None in the command line of ours, in a notebook and at a prompt.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    # A package that is run (`python -m pytest`) is not a script: its __main__.py would run again when it is imported.
+    if file is None or not file.endswith(".py") or Path(file).name == "__main__.py":
+        return None
+    script = Path(file).resolve()
+    if script.is_relative_to(Path(__file__).resolve().parent):
+        return None
+    spec = getattr(main, "__spec__", None)
+    return spec.name if spec is not None and spec.parent else str(script)
+
+
+def _is_registered_by_user(config: Config) -> bool:
+    """Whether environment, network, algorithm or remover is known here because the user registered it."""
+    if find_registration(config.env.name) is not None:
+        return True
+    # Only who has registered a network has loaded torch in this process.
+    models = sys.modules.get("rollmill.models.registry")
+    if models is not None and models.is_users(config.model):
+        return True
+    algorithms = sys.modules.get("rollmill.algorithms.registry")
+    if algorithms is not None and algorithms.is_registered_algorithm(config.off_policy.algorithm):
+        return True
+    if is_registered_remover(config.replay.remover):
+        return True
+    gym = sys.modules.get("rollmill.envs.gym")
+    return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)
