@@ -1,6 +1,7 @@
 """Parallel learners: what goes through shared memory is what one learner would have had."""
 
 import copy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -209,19 +210,70 @@ def exchange_of(num_learners, size=3):
 
 def test_turns_and_submissions():
     exchange = exchange_of(2)
-    assert exchange.oldest_started() is None
     assert exchange.wait_for_turn(1, 0.0)
     assert not exchange.wait_for_turn(1, 0.0), "one gradient at a time"
     exchange.announce(1, 7)
-    assert exchange.oldest_started() == (7, 1)
-    exchange.announce(0, 9)
+    exchange.announce(1, 8)
     exchange.submit(1, 8, 0b101)
     assert exchange.collect(0.0) == [(1, 0b101)]
     assert exchange.version_of(1) == 8
-    assert exchange.oldest_started() == (7, 1)
     exchange.give_back(1)
-    assert exchange.oldest_started() == (9, 0)
     assert exchange.wait_for_turn(1, 0.0)
+
+
+def test_turns_go_to_who_began_first():
+    exchange = exchange_of(3)
+    turn = partial(exchange.next_turn, max_staleness=4)
+    assert turn({}, version=7) is None
+    exchange.announce(2, 5)
+    exchange.announce(0, 6)
+    exchange.announce(1, 7)
+    assert turn({0, 1}, version=7) == 0, "2 may be applied after two more"
+    assert turn({0, 1}, version=9) is None, "2 would be too old"
+    assert turn({0, 1, 2}, version=9) == 2
+    assert turn({1}, version=8) == 1
+    assert turn({1}, version=9) is None
+    exchange.give_back(2)
+    assert turn({1}, version=9) == 1, "0 has its turn after this one"
+    assert turn({1}, version=10) is None
+
+
+def worst_staleness(*, learners, bound, slow, seed):
+    """Of a server and learners, of which so many are slow, that go on step by step in any order."""
+    random, exchange = np.random.default_rng(seed), exchange_of(learners)
+    version, worst, waiting, begun = 0, 0, set(), {}
+
+    def gradients_of(learner):
+        while True:
+            newest = version
+            yield
+            exchange.announce(learner, newest)
+            yield
+            begun[learner] = version
+            exchange.announce(learner, version)
+            for _ in range(40 if learner < slow else random.choice([1, 1, 1, 10])):
+                yield
+            waiting.add(learner)
+            while learner in waiting:
+                yield
+
+    at_work = [gradients_of(i) for i in range(learners)]
+    for _ in range(2000):
+        next(at_work[random.integers(learners)])
+        while (i := exchange.next_turn(waiting, version=version, max_staleness=bound)) is not None:
+            waiting.remove(i)
+            worst = max(worst, version - begun[i])
+            version += 1
+            assert exchange.wait_for_turn(i, 0.0)
+            exchange.give_back(i)
+    assert version > 20, "everybody waits"
+    return worst
+
+
+@pytest.mark.parametrize(("learners", "bound"), [(2, 1), (2, 4), (3, 2), (3, 6), (4, 3), (8, 7), (8, 16)])
+def test_whatever_the_speeds_no_gradient_is_too_old_and_somebody_goes_on(learners, bound):
+    runs = [worst_staleness(learners=learners, bound=bound, slow=i % learners, seed=i) for i in range(10)]
+    assert max(runs) == bound
 
 
 def test_names_of_statistics():

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollmill.runtime.arena import Arena, ArenaLayout
-from rollmill.storage.rate_limiter import RateLimiter, RateLimits, add_to_layout, going_on, least_error_buffer
+from rollmill.storage.rate_limiter import (
+    RateLimiter,
+    RateLimits,
+    add_to_layout,
+    damage_of,
+    going_on,
+    least_error_buffer,
+)
 
 
 def make(**changes):
@@ -181,6 +188,19 @@ def test_another_update_interval_is_for_what_comes(interval, lost):
     session.go_on()
     collect_and_learn(session.limiter, until=370)
     assert session.sgd_steps == pytest.approx(50 + 160 / interval + 50, abs=error + 3)
+
+
+def test_who_is_killed_while_it_catches_up_keeps_the_replay():
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    session.go_on(lost=40, update_interval=8.0, error_buffer=10.0)
+    assert session.limiter.drawn < 0
+    session.limiter.wait_as_learner(1)
+    assert damage_of(session.arena) == ""
+    session.go_on(update_interval=8.0, error_buffer=10.0)
+    assert session.limiter.learners_waiting == 0
+    collect_and_learn(session.limiter, until=190)
+    assert session.sgd_steps == pytest.approx(50 + 80 / 8, abs=4)
 
 
 def test_another_minimum_size_holds_who_has_not_begun_to_learn_and_nobody_else():

@@ -134,6 +134,7 @@ class GradientLearner:
         self._ledger.enter(PUBLISHING)
         self._exchange.announce(self._index, self._networks.newest)
         version = self._networks.read()
+        self._exchange.announce(self._index, version)
         self._ledger.enter(LEARNING)
         self._context.dawdle()
         batch = to_tensors(drawn, self._device)

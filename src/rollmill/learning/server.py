@@ -85,16 +85,7 @@ class ParameterServer(ReplayLearnerBase):
         return True
 
     def _next(self) -> int | None:
-        """Whose gradient is applied next: the one that was begun first, unless an older one is still computed."""
-        oldest = self._exchange.oldest_started()
-        if not self._waiting or oldest is None:
-            return None
-        version, learner = oldest
-        if learner in self._waiting:
-            return learner
-        if self.version + 1 - version > self._max_staleness:
-            return None
-        return min(self._waiting, key=lambda i: (self._exchange.version_of(i), i))
+        return self._exchange.next_turn(self._waiting, version=self.version, max_staleness=self._max_staleness)
 
     def _apply(self, submitted: Submitted) -> None:
         """One SGD step with a learner's gradient."""

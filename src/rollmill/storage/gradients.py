@@ -4,18 +4,18 @@ The server owns the parameters. Each learner draws batches of its own, different
 finds, leaves the gradient in its place and says so; the server applies what has come, one gradient after the other,
 each an SGD step, and gives the place back::
 
-    learner   announce(version) -- read weights -- differentiate -- submit -->   server
-    learner   <-------------------------------------------- give_back ----------   server
+    learner   announce -- read weights -- announce -- differentiate -- submit -->   server
+    learner   <---------------------------------------------- give_back ---------   server
 
 How stale a gradient may be, in SGD steps between the weights that it was computed at and those that it is applied to,
-is bounded by what the server does not do: it does not take a step that would make another learner's gradient, computed
-or being computed, older than the bound, before it has applied that one. So nobody's work is thrown away, and a slow
-learner slows the others down instead of spoiling what they learn.
+is bounded by what the server does not do: it does not take a step after which another learner's gradient, computed or
+being computed, would have its turn too late (:meth:`GradientExchange.next_turn`). So nobody's work is thrown away, and
+a slow learner slows the others down instead of spoiling what they learn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,7 +97,11 @@ class GradientExchange:
         return bool(self._turns[learner].get_many(self._messages, timeout_s))
 
     def announce(self, learner: int, version: int) -> None:
-        """The learner is about to read weights, of this version or a newer one."""
+        """What the learner's gradient is computed at: weights of this version, or of a newer one.
+
+        Said before it reads them, because the server must not go on as if nobody had; and again behind that: with a
+        version that it has not read it would stand before learners which have older weights.
+        """
         atomic_store(self._started, learner, version)
 
     def submit(self, learner: int, version: int, objectives: int) -> None:
@@ -124,10 +128,29 @@ class GradientExchange:
         count = self._ready.get_many(self._messages, timeout_s)
         return [Submitted(m & 0xFFFFFFFF, m >> 32) for m in self._messages[:count].tolist()]
 
-    def oldest_started(self) -> tuple[int, int] | None:
-        """(version, learner) of the oldest weights that a gradient is computed at, or was and is not given back."""
+    def next_turn(self, waiting: Container[int], *, version: int, max_staleness: int) -> int | None:
+        """Whose gradient is applied next: of those that have come, the one that was begun first.
+
+        A gradient has its turn behind those that were begun before it: in place k it gets k SGD steps older, at least.
+        So ``version + k - begun <= max_staleness`` has to hold for each of them, and the server's steps keep it; a new
+        one, of L learners', is in place L - 1 at most.
+
+        Args:
+            waiting: The learners whose gradients have come.
+            version: Of the newest weights.
+            max_staleness: At which a gradient may still be applied, at least ``num_learners`` - 1.
+
+        Returns:
+            The learner; None if there is none, or if an older gradient, which is still computed, would have its turn
+            too late.
+        """
         started = [(atomic_load(self._started, i), i) for i in range(self.num_learners)]
-        return min((pair for pair in started if pair[0] != _IDLE), default=None)
+        for place, (begun, learner) in enumerate(sorted(pair for pair in started if pair[0] != _IDLE)):
+            if learner in waiting:
+                return learner
+            if version + 1 + place - begun > max_staleness:
+                return None
+        return None
 
     def version_of(self, learner: int) -> int:
         """What version a submitted gradient was computed at."""

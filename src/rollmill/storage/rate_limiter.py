@@ -88,7 +88,9 @@ def damage_of(arena: Mapping[str, NDArray[Any]]) -> str:
     if not (all(map(math.isfinite, limits)) and interval > 0 and min(asked_size, base, min_size) >= 0):
         return f"it was counted by an update interval of {interval} and a minimum size of {asked_size}"
     counters = arena["replay/counters"][:, 0].tolist()
-    if min(counters[:_DRAWN_BEFORE]) < 0 or counters[_DRAWN_BEFORE] < _NOBODY_KNOWS:
+    # Batches drawn since `base` are fewer than none while some of those before it are owed.
+    never_negative = [count for field, count in enumerate(counters[:_DRAWN_BEFORE]) if field != _DRAWN]
+    if min(never_negative) < 0 or counters[_DRAWN_BEFORE] < _NOBODY_KNOWS:
         return f"its counters are {counters}"
     return ""
 
@@ -136,6 +138,7 @@ class RateLimiter:
         self._put(_INSERTED, inserted)
         self._put(_DRAWN, drawn)
         self._put(_FORGONE, 0)
+        self._put(_LEARNERS_WAITING, 0)
 
     def begin(self) -> None:
         """Of a replay that holds nothing: its first step is the one behind ``base``."""

@@ -123,7 +123,8 @@ class Balance(NamedTuple):
         actor_cores: x_a.
         learner_cores: x_l.
         steps_per_second: Agent steps a second: the smaller of f_a(x_a) and u f_l(x_l).
-        limited_by: "actors" or "learners", whichever is the smaller; "both" where they are equal.
+        limited_by: "actors" or "learners", whichever is the smaller; "both" where they are equal, as :func:`balance`
+            makes them.
     """
 
     actor_cores: float
