@@ -113,7 +113,10 @@ def make_config(
     if given.get("regime", config.regime) == "replay" and not config.in_replay:
         wanted = given.get("off_policy.algorithm")
         if wanted is None:
-            raise ConfigError("regime='replay' without an algorithm: give algo, one of dqn, ddpg, td3 and sac.")
+            raise ConfigError(
+                "regime='replay' without an algorithm: give off_policy.algorithm (or, to train, algo), one of dqn, "
+                "ddpg, td3 and sac."
+            )
         config = apply(config, off_policy_overrides(str(wanted), chosen.name))
     if given.get("regime", config.regime) == "lockstep":
         # Not by applying them: with the preset's batch, made for async, they might not fit together.

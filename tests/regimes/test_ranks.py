@@ -130,6 +130,15 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
     assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
     assert (again["updates"] - last["updates"] >= 130) == (storage == "file")
+    if storage == "file":
+        # One rank alone leaves the other's replay behind; then neither is gone on with.
+        finish(torchrun(1, run_dir, "--resume", "--total-steps", "1300"))
+        finish(torchrun(2, run_dir, "--resume", "--total-steps", "1700"))
+        for log, why in zip(logs, ["its slots are of another shape", "another rank's is"], strict=True):
+            assert f"the replay in {log.parent} is begun anew: {why}" in log.read_text()
+        steps = [row["agent_steps"] for row in read_metrics(run_dir)]
+        assert steps == sorted(steps)
+        assert 1700 <= steps[-1] <= 1704
 
 
 @slow

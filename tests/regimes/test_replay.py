@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -259,7 +260,8 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
     os.kill(process.pid, how)
     process.wait(30)
     time.sleep(1.5 if how == signal.SIGKILL else 0.0)  # The watchdog ends what is left.
-    had = read_metrics(run_dir)[-1]["agent_steps"]
+    before = read_metrics(run_dir)
+    had = before[-1]["agent_steps"]
     run = rollmill.train(run_dir=run_dir, resume=True, quiet=True, total_steps=had + 1500)
     assert had + 1500 <= run.agent_steps <= had + 1502
     rows = read_metrics(run_dir)
@@ -268,6 +270,8 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
     last = rows[-1]
     if storage == "file":
         assert "begun anew" not in log
+        assert rows[: len(before)] == before, "what is not done again stays told"
+        assert [row["episodes"] for row in rows] == sorted(row["episodes"] for row in rows)
         assert last["updates"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
     else:
         assert "the replay was in memory and is gone" in log
@@ -318,6 +322,19 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
     run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=1200, **{"replay.capacity": 512})
     assert "is begun anew: its slots are of another shape" in (run.dir / "run.log").read_text()
+
+
+def test_a_replay_that_the_run_went_on_without_is_begun_anew(tmp_path: Path) -> None:
+    run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
+    for storage, steps in (("memory", 900), ("file", 1200)):
+        rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=steps, **{"replay.storage": storage})
+    log = (run.dir / "run.log").read_text()
+    assert re.search(
+        r"begun anew: it is of the first 60\d agent steps, and the run has gone on to 90\d without it", log
+    )
+    rows = read_metrics(run.dir)
+    assert [row["agent_steps"] for row in rows] == sorted(row["agent_steps"] for row in rows)
+    assert 1200 <= rows[-1]["agent_steps"] <= 1202
 
 
 def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rules(tmp_path: Path) -> None:
@@ -386,6 +403,11 @@ def test_a_replay_larger_than_any_machine_is_refused(tmp_path: Path) -> None:
         train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.capacity": 10**13})
 
 
+def test_actions_that_an_algorithm_has_no_use_for_are_refused_in_a_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^DQN rates every choice, but the action space is"):
+        train("gym/Pendulum-v1", tmp_path / "run", algo="dqn")
+
+
 def test_an_algorithm_that_is_no_name_is_refused() -> None:
     with pytest.raises(ValueError, match="algo=5: give a name, one of ppo, impala, dqn"):
         rollmill.make_config("gym/CartPole-v1", {}, algo=5)  # type: ignore[arg-type]
@@ -402,5 +424,5 @@ def test_an_off_policy_algorithm_in_another_regime_is_refused() -> None:
 
 
 def test_a_regime_without_an_algorithm_is_refused() -> None:
-    with pytest.raises(ConfigError, match="give algo, one of dqn, ddpg, td3 and sac"):
+    with pytest.raises(ConfigError, match=r"give off_policy\.algorithm .*, one of dqn, ddpg, td3 and sac"):
         rollmill.make_config("gym/CartPole-v1", {"regime": "replay"})

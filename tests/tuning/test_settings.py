@@ -438,3 +438,11 @@ def test_environments_are_those_that_the_curves_were_measured_with() -> None:
 @pytest.mark.parametrize("algo", [None, "dqn"])
 def test_a_single_learner_that_is_the_limit_is_named(algo: str | None) -> None:
     assert "learning is the limit" in tune("atari/pong", algo=algo, curves=MACHINE).describe()
+
+
+def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    for changes in ({"algo": "none"}, {"curves": tmp_path / "missing.json"}, {"cores": 0}):
+        with pytest.raises((ValueError, OSError)):
+            tune("gym/CartPole-v1", output=output, **changes)  # type: ignore[arg-type]
+        assert not output.exists()

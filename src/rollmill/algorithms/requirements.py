@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from rollmill.specs import ActionSpec, BoxHead
 
-__all__ = ["require_bounded_box", "require_bounds", "require_categorical"]
+__all__ = ["UnfitActionsError", "require_bounded_box", "require_bounds", "require_categorical"]
+
+
+class UnfitActionsError(ValueError):
+    """An algorithm has no use for an environment's actions."""
 
 
 def require_categorical(algorithm: str, action: ActionSpec) -> None:
     """Checks that an action consists of choices.
 
     Raises:
-        ValueError: It has real numbers.
+        UnfitActionsError: It has real numbers.
     """
     if action.num_continuous or not action.num_discrete:
-        raise ValueError(
+        raise UnfitActionsError(
             f"{algorithm} rates every choice, but the action space is {_describe(action)}; allowed: Discrete, "
             f"MultiDiscrete, MultiBinary. {_instead(action)}"
         )
@@ -24,10 +28,10 @@ def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
     """Checks that an action consists of real numbers with finite bounds.
 
     Raises:
-        ValueError: It has choices, or no bounds.
+        UnfitActionsError: It has choices, or no bounds.
     """
     if action.num_discrete or not action.num_continuous:
-        raise ValueError(
+        raise UnfitActionsError(
             f"{algorithm} acts in real numbers, but the action space is {_describe(action)}; allowed: a bounded Box. "
             f"{_instead(action)}"
         )
@@ -38,11 +42,11 @@ def require_bounds(algorithm: str, action: ActionSpec) -> None:
     """Checks that real numbers, where an action has any, have finite bounds.
 
     Raises:
-        ValueError: They have none.
+        UnfitActionsError: They have none.
     """
     for head in action.heads:
         if isinstance(head, BoxHead) and not head.is_bounded:
-            raise ValueError(
+            raise UnfitActionsError(
                 f"{algorithm} needs finite bounds, but the action space is a Box with low={head.low}, "
                 f"high={head.high}; wrap the environment in one with bounds "
                 "(gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape)))"

@@ -37,6 +37,7 @@ class RunPlan:
         resume: Whether to go on from the newest checkpoint.
         checkpoints: Where state is saved and found.
         evaluations: Where networks are left to be evaluated; None leaves none.
+        episodes: That had ended, at least, where the run goes on; its checkpoint may know of fewer.
     """
 
     total_steps: int
@@ -45,6 +46,7 @@ class RunPlan:
     resume: bool
     checkpoints: CheckpointStore
     evaluations: EvaluationQueue | None = None
+    episodes: int = 0
 
 
 class LearnerBase(ABC):
@@ -146,7 +148,8 @@ class LearnerBase(ABC):
         self.agent_steps = counters["agent_steps"]
         self.updates = counters["updates"]
         self.sgd_steps = counters["sgd_steps"]
-        self.episodes = counters.get("episodes", 0)  # Earlier checkpoints do not count them.
+        # Earlier versions' checkpoints do not count them.
+        self.episodes = max(counters.get("episodes", 0), self._plan.episodes)
 
     def _write_state(self, state: Mapping[str, Any], *, is_end: bool = False) -> Path | None:
         """Writes a checkpoint, on rank 0; its metric is the mean return of the last 100 episodes.

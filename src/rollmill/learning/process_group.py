@@ -27,7 +27,7 @@ from torch import Tensor
 
 from rollmill.runtime.ranks import Ranks
 
-__all__ = ["ProcessGroup", "RankLostError", "exchange", "meeting", "open_store"]
+__all__ = ["ProcessGroup", "RankLostError", "compare", "exchange", "meeting", "open_store"]
 
 Item = TypeVar("Item")
 Dtype = TypeVar("Dtype", bound=np.generic)
@@ -110,6 +110,26 @@ def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float)
     except RuntimeError as error:
         raise RankLostError(f"rank {ranks.rank} waited for rank 0's {key} in vain: {_first_line(error)}") from error
     return item
+
+
+def compare(ranks: Ranks, key: str, item: Item, timeout_s: float) -> list[Item]:
+    """What each rank has, on every rank; for processes that are no group.
+
+    Args:
+        ranks: This process's.
+        key: What it is; used once in a run's start.
+        item: This rank's.
+        timeout_s: For each of the others.
+
+    Raises:
+        RankLostError: One of them did not say, in time.
+    """
+    store = open_store(ranks, "compare", timeout_s)
+    store.set(f"{key}/{ranks.rank}", pickle.dumps(item))
+    try:
+        return [pickle.loads(store.get(f"{key}/{rank}")) for rank in range(ranks.world_size)]
+    except RuntimeError as error:
+        raise RankLostError(f"rank {ranks.rank} waited for the others' {key} in vain: {_first_line(error)}") from error
 
 
 class ProcessGroup:

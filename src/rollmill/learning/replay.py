@@ -97,7 +97,7 @@ class ReplayLearnerBase(LearnerBase):
         self._is_stopped_by_others = False
         # Whether the ranks have ended together, some perhaps with batches that have no counterpart.
         self._have_ended = False
-        self._steps_of_all = 0
+        self._steps_of_all, self._size_of_all = 0, 0
         self._schedule = coefficient_schedule(
             "linear" if config.schedule == "linear" else "constant", 1.0, plan.total_steps
         )
@@ -203,7 +203,7 @@ class ReplayLearnerBase(LearnerBase):
             fast_path=self._way,
             figures={
                 "replay/age": self._ages.take(),
-                "replay/size": float(self._store.size),
+                "replay/size": float(self._store.size if self._collective.world_size == 1 else self._size_of_all),
                 "replay/total_priority": self._store.tree.total(),
                 "replay/max_priority": self._store.tree.max_priority,
                 "replay/late_priorities": float(self._left_as_they_were),
@@ -284,10 +284,11 @@ class ReplayLearner(ReplayLearnerBase):
         stop = self._context.stop
         is_done = self._batch is None and self._is_done
         has_batch, episodes = self._batch is not None, self._loader.take_episodes()
-        own = (stop.is_set(), is_done, has_batch, self._store.limiter.inserted, episodes)
+        own = (stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
         answers = self._collective.gather(own)
-        self._all_have_batches = all(has for _, _, has, _, _ in answers)
-        self._steps_of_all = sum(inserted for _, _, _, inserted, _ in answers)
+        self._all_have_batches = all(has for _, _, has, _, _, _ in answers)
+        self._steps_of_all = sum(inserted for _, _, _, inserted, _, _ in answers)
+        self._size_of_all = sum(size for _, _, _, _, size, _ in answers)
         self._take_episodes([episode for *_, ended in answers for episode in ended])
         if any(stops for stops, *_ in answers) and not stop.is_set():
             stop.set()
@@ -304,7 +305,7 @@ class ReplayLearner(ReplayLearnerBase):
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))
         # It counts, whatever is wrong with its errors: what a checkpoint then says agrees with the optimisers.
-        self._ledger.add(0, self._samples)
+        self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
         self._after_step()
         if self._replay.is_prioritised:
             self._updater.require_td_errors()

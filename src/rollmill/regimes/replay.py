@@ -7,6 +7,7 @@ rollout workers, which import this module too, must do without.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +29,9 @@ from rollmill.regimes.setup import (
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.ranks import Ranks
 from rollmill.storage import gradients, weights
-from rollmill.storage.rate_limiter import RateLimits, going_on
+from rollmill.storage.rate_limiter import RateLimits, going_on, inserted_of
 from rollmill.storage.removers import make_remover
 from rollmill.storage.replay import (
     ReplayStore,
@@ -39,7 +41,7 @@ from rollmill.storage.replay import (
     replay_fields,
     stacked_entries,
 )
-from rollmill.storage.replay_file import open_replay
+from rollmill.storage.replay_file import OpenedReplay, open_replay
 from rollmill.storage.slots import Topology
 
 # That a sum tree takes.
@@ -101,13 +103,22 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
 
 
 def allocate(
-    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, world_size: int = 1
+    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, ranks: Ranks
 ) -> Memory:
     """Lays out and allocates the replay, and what stands beside it.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        topology: Who serves whom.
+        run_dir: The run's directory, for a replay in a file.
+        saved_steps: Agent steps of the checkpoint that the run goes on from; None of a new run.
+        ranks: Which of several cooperating programs this is: they go on with their replays together, or not at all.
 
     Raises:
         NotEnoughMemory: It does not fit.
         ConfigError: The rate limiter would hold both sides for ever.
+        RankLostError: Another rank has not opened its replay in time.
     """
     fields = replay_fields(
         probed.spec,
@@ -117,23 +128,24 @@ def allocate(
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
-    is_resumed, is_kept, notes = saved_steps is not None, False, []
+    is_kept, inserted, notes = False, 0, []
     if config.replay.storage == "file":
-        replay, is_kept, note = open_replay(
+        open_file = partial(
+            open_replay,
             run_dir,
             layout,
             _rules(config, probed),
-            resume=is_resumed,
             damage=partial(damage_of, topology=topology, config=config.replay),
             poison=config.debug_poison,
         )
+        (replay, is_kept, note), inserted = _open_of_all(open_file, saved_steps, ranks, config.distributed.timeout_s)
         if is_kept:
             notes.append(f"goes on with the replay in {run_dir}")
         if note:
             notes.append(f"the replay in {run_dir} is begun anew: {note}")
     else:
         replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
-        if is_resumed:
+        if saved_steps is not None:
             notes.append("the replay was in memory and is gone: it is filled again before learning goes on")
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
@@ -144,11 +156,12 @@ def allocate(
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
     arena = Arena.create(beside, poison=config.debug_poison)
-    wanted = limits = _limits(config, probed, topology, base=0, world_size=world_size)
+    limits_from = partial(_limits, config, probed, topology, world_size=ranks.world_size)
+    wanted = limits = limits_from(base=0)
     if is_kept:
         limits = going_on(replay, wanted)
     elif saved_steps:
-        limits = _limits(config, probed, topology, base=saved_steps // world_size, world_size=world_size)
+        limits = limits_from(base=saved_steps // ranks.world_size)
     store = ReplayStore(
         {**arena, **replay},
         probed.spec,
@@ -169,8 +182,38 @@ def allocate(
         gradients.GradientExchange(arena, num_learners, create=True)
         for policy in sizes.rings:
             weights.WeightStore(arena, policy=policy, create=True)
-    inserted = store.limiter.inserted if is_kept else 0
     return Memory(arena, fields, replay, limits, inserted, tuple(notes))
+
+
+def _open_of_all(
+    open_file: Callable[..., OpenedReplay], saved_steps: int | None, ranks: Ranks, timeout_s: float
+) -> tuple[OpenedReplay, int]:
+    """A replay that holds, with the other ranks', all that the checkpoint has learned from; or else a new one.
+
+    Replays that hold less were left behind: a session since then had other ranks, or kept its replay in memory.
+
+    Returns:
+        The replay, and the agent steps that were inserted into those of all ranks; 0 where they are new.
+    """
+    opened = open_file(resume=saved_steps is not None)
+    if saved_steps is None:
+        return opened, 0
+    held: list[int | None] = [inserted_of(opened.arena) if opened.is_kept else None]
+    if not ranks.is_alone:
+        from rollmill.learning.process_group import compare
+
+        held = compare(ranks, "replays", held[0], timeout_s)
+    if not opened.is_kept:
+        return opened, 0
+    steps = [count for count in held if count is not None]
+    if len(steps) < len(held):
+        why = "another rank's is"
+    elif sum(steps) <= saved_steps - ranks.world_size:  # Shares of a new replay's first step are rounded down.
+        why = f"it is of the first {sum(steps):,} agent steps, and the run has gone on to {saved_steps:,} without it"
+    else:
+        return opened, sum(steps)
+    opened.arena.close()
+    return open_file(resume=False)._replace(note=why), 0
 
 
 def _rules(config: Config, probed: Probed) -> dict[str, object]:

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
@@ -22,7 +22,7 @@ from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.setup import Probed, RunSetup, UserCode
+from rollmill.regimes.setup import Probed, Refusal, RunSetup, UserCode
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
@@ -125,10 +125,14 @@ def run(
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
         writer = None
         if not ranks.rank:
+            # What a replay holds beyond the checkpoint is not done again.
+            done = run_setup.memory.inserted or already
             writer = MetricsWriter(
-                run_dir, resume_at_steps=already, wandb_project=config.wandb_project, config=flatten(config)
+                run_dir, resume_at_steps=done, wandb_project=config.wandb_project, config=flatten(config)
             )
         earlier = read_metrics(run_dir) if resume and not ranks.rank else []
+        if earlier and run_setup.memory.inserted:
+            run_setup = replace(run_setup, episodes=int(earlier[-1]["episodes"]))
         with Monitor(
             config,
             probed,
@@ -286,6 +290,7 @@ def probe(
 
     Raises:
         ProcessFailed: It failed, or took too long.
+        ConfigError: The algorithm has no use for the environment's actions.
         KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
     """
     handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir, ranks)
@@ -301,6 +306,8 @@ def probe(
                 raise event.error()
             if isinstance(event, Message) and isinstance(event.content, Probed):
                 found = event.content
+            if isinstance(event, Message) and isinstance(event.content, Refusal):
+                raise ConfigError(event.content.reason)
             if isinstance(event, Exited):
                 if found is None:
                     raise exited_early(event).error()
@@ -330,7 +337,7 @@ def prepare(
     """
     ranks = ranks or Ranks()
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
-    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks.world_size)
+    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks)
     # Nothing is to be collected again that is there already, whether a checkpoint has seen it or not.
     done = memory.inserted or saved_steps
     return RunSetup(

@@ -83,6 +83,16 @@ class UserCode:
         install(self.environments)
 
 
+class Refusal(NamedTuple):
+    """What a probe sends instead: the configuration does not fit what it found.
+
+    Attributes:
+        reason: For the user.
+    """
+
+    reason: str
+
+
 class Memory(NamedTuple):
     """What the processes of a run share.
 
@@ -91,7 +101,8 @@ class Memory(NamedTuple):
         fields: The slots' arrays.
         replay: In the replay regime, the slots and all that outlives the processes with them.
         limits: In the replay regime, the rate limiter's.
-        inserted: Agent steps that a replay which goes on holds already; they may be more than a checkpoint has seen.
+        inserted: Agent steps that have been inserted into replays which go on, of all ranks; they may be more than a
+            checkpoint has seen.
         notes: What is worth a line in the log.
     """
 
@@ -118,6 +129,7 @@ class RunSetup:
         ranks: Which of several cooperating programs this is.
         sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
             checkpoint that it goes on from, so that it does not play its first episodes again.
+        episodes: That have been reported of what a replay holds beyond the checkpoint, and before.
     """
 
     config: Config
@@ -129,6 +141,7 @@ class RunSetup:
     user_code: UserCode
     sampling_seed: int
     ranks: Ranks = field(default_factory=Ranks)
+    episodes: int = 0
 
     @property
     def first_group(self) -> int:
@@ -154,11 +167,12 @@ class RunSetup:
             resume=self.resume,
             checkpoints=CheckpointStore(self.run_dir / "checkpoints", config.checkpoint),
             evaluations=EvaluationQueue(self.run_dir, config.eval_every) if not self.ranks.rank else None,
+            episodes=self.episodes,
         )
 
 
 def allocate_slots(
-    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, world_size: int = 1
+    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, ranks: Ranks
 ) -> Memory:
     """Lays out and allocates the slots of an on-policy regime, and all that stands beside them.
 
@@ -168,7 +182,7 @@ def allocate_slots(
         topology: Who serves whom.
         run_dir: The run's directory; nothing of it is needed.
         saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
-        world_size: Ranks; likewise.
+        ranks: Which of several cooperating programs this is; likewise.
 
     Raises:
         NotEnoughMemory: They do not fit.
@@ -210,13 +224,18 @@ def probe(
         ranks: Which of several cooperating programs this is; alone by default.
     """
     user_code.install()
+    from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
 
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
     if config.in_replay:
-        algorithm = make_off_policy(config, spec)
+        try:
+            algorithm = make_off_policy(config, spec)
+        except UnfitActionsError as error:
+            context.send(Refusal(str(error)))
+            return
         size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
         shared = None
         try:
@@ -285,7 +304,8 @@ def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
     """The off-policy algorithm of a run, freshly initialised.
 
     Raises:
-        ValueError: It has no use for such actions, or the networks are asked for what they do not have.
+        UnfitActionsError: It has no use for such actions.
+        ValueError: The networks are asked for what they do not have.
     """
     from rollmill.algorithms.registry import make_algorithm
     from rollmill.algorithms.requirements import require_bounds

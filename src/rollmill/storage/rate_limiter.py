@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rollmill.native import atomic_add, atomic_compare_exchange, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "damage_of", "going_on", "least_error_buffer"]
+__all__ = ["RateLimiter", "RateLimits", "add_to_layout", "damage_of", "going_on", "inserted_of", "least_error_buffer"]
 
 _RESERVED, _INSERTED, _DRAWN, _FORGONE, _LEARNERS_WAITING, _FIRST, _DRAWN_BEFORE, _FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
 _WORDS_OF_LINE = 8
@@ -93,6 +93,11 @@ def damage_of(arena: Mapping[str, NDArray[Any]]) -> str:
     if min(never_negative) < 0 or counters[_DRAWN_BEFORE] < _NOBODY_KNOWS:
         return f"its counters are {counters}"
     return ""
+
+
+def inserted_of(arena: Mapping[str, NDArray[Any]]) -> int:
+    """Agent steps that were inserted into a replay which an earlier session left."""
+    return int(arena["replay/counters"][_INSERTED, 0])
 
 
 def going_on(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> RateLimits:

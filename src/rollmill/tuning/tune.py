@@ -12,10 +12,11 @@ With curves, of a machine or an accelerator that is not here, nothing is measure
 
 from __future__ import annotations
 
+import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,8 +72,6 @@ def tune(
     """
     check_main_guard("tune()")
     begun = time.monotonic()
-    if output is not None:
-        _check_can_be_written(overrides, Path(output))
     if not isinstance(preset, str):
         preset = register_factory(preset)
     config = _with_room(make_config(preset, overrides, algo=algo, protocol=protocol), overrides).resolved()
@@ -82,14 +81,31 @@ def tune(
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
         if cores is not None:
             given = replace(given, cores=cores)
-        tuning = tune_by_curves(config, preset, overrides, given, begun)
-    else:
-        tuner = Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
-        with sigterm_interrupts():
-            tuning = tuner.run(begun, seconds)
-    if output is not None:
-        tuning.write(output)
+    with contextlib.nullcontext() if output is None else _folder(Path(output)):
+        if output is not None:
+            _check_can_be_written(overrides, Path(output))
+        if curves is not None:
+            tuning = tune_by_curves(config, preset, overrides, given, begun)
+        else:
+            tuner = Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
+            with sigterm_interrupts():
+                tuning = tuner.run(begun, seconds)
+        if output is not None:
+            tuning.write(output)
     return tuning
+
+
+@contextlib.contextmanager
+def _folder(directory: Path) -> Iterator[None]:
+    """Leaves no empty folder behind where tuning fails."""
+    is_new = not directory.exists()
+    try:
+        yield
+    except BaseException:
+        if is_new:
+            with contextlib.suppress(OSError):  # It holds something, or was never made.
+                directory.rmdir()
+        raise
 
 
 def _with_room(config: Config, overrides: dict[str, object]) -> Config:
