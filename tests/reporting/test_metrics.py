@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from rollmill.reporting.metrics import (
     METRICS_FILE,
+    MetricsNotWrittenError,
     MetricsWriter,
     NoMetricsError,
     TrackerNotInstalledError,
@@ -48,6 +50,21 @@ def test_numpy_numbers_become_numbers_and_what_is_not_finite_becomes_null(tmp_pa
 def test_a_record_without_steps_is_refused(tmp_path: Path) -> None:
     with MetricsWriter(tmp_path, tensorboard=False) as writer, pytest.raises(ValueError, match="needs agent_steps"):
         writer.write({"loss": 1.0})
+
+
+def test_a_disk_that_takes_no_more_is_said_once(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+        writer.write({"agent_steps": 1, "time_s": 0.1})
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / METRICS_FILE).stat().st_size + 5, hard))
+        try:
+            with pytest.raises(MetricsNotWrittenError, match=f"to {tmp_path} .*: make room on its disk"):
+                writer.write({"agent_steps": 2, "time_s": 0.2})
+            writer.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    write(tmp_path, 3, resume_at_steps=1)
+    assert steps_of(tmp_path) == [1, 3]
 
 
 @pytest.mark.parametrize("torn", [b'{"agent_steps": 3, "ti', b'{"agent_steps": 3}', b"\n", b"[1]\n", b"\xff\xfe\n"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import resource
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,17 @@ def test_a_traceback_carries_the_head_on_each_line(tmp_path: Path) -> None:
     assert len(lines) >= 5
     assert all(re.match(HEAD + r"ERROR   \[main\] rollmill: ", line) for line in lines)
     assert lines[-1].endswith("KeyError: 'lost'")
+
+
+def test_a_full_disk_loses_lines_and_says_nothing_of_each(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.log"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with run_log(path) as log:
+        log.info("before")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size, hard))
+        try:
+            log.info("lost")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert "before" in path.read_text()
+    assert "Logging error" not in capfd.readouterr().err

@@ -18,7 +18,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-__all__ = ["METRICS_FILE", "MetricsWriter", "NoMetricsError", "Record", "TrackerNotInstalledError", "read_metrics"]
+__all__ = [
+    "METRICS_FILE",
+    "MetricsNotWrittenError",
+    "MetricsWriter",
+    "NoMetricsError",
+    "Record",
+    "TrackerNotInstalledError",
+    "read_metrics",
+]
 
 Record = dict[str, float | int | str | list[int] | None]
 
@@ -33,6 +41,10 @@ class TrackerNotInstalledError(ImportError):
 
 class NoMetricsError(FileNotFoundError):
     """There is no metrics file."""
+
+
+class MetricsNotWrittenError(OSError):
+    """A record could not be written; the disk may be full."""
 
 
 class _Number(Protocol):
@@ -85,16 +97,23 @@ class MetricsWriter:
 
         Raises:
             ValueError: ``agent_steps`` is missing.
+            MetricsNotWrittenError: The disk did not take it.
         """
         plain = {name: _plain(value) for name, value in record.items()}
         steps = plain.get("agent_steps")
         if not isinstance(steps, int | float):
             raise ValueError(f"a metrics record needs agent_steps, the axis of its curves; given: {sorted(plain)}")
-        self._file.write(json.dumps(plain, allow_nan=False) + "\n")
-        self._file.flush()
         numbers = {name: value for name, value in plain.items() if isinstance(value, int | float)}
-        if self._events is not None:
-            self._events.write(int(steps), numbers)
+        try:
+            self._file.write(json.dumps(plain, allow_nan=False) + "\n")
+            self._file.flush()
+            if self._events is not None:
+                self._events.write(int(steps), numbers)
+        except OSError as error:
+            raise MetricsNotWrittenError(
+                f"metrics cannot be written to {self.run_dir} ({error.strerror}): make room on its disk; with --resume "
+                "the run goes on from its newest checkpoint"
+            ) from error
         if self._wandb is not None:
             self._wandb.log(numbers, step=int(steps))
 
@@ -104,6 +123,8 @@ class MetricsWriter:
             if self._wandb is not None:
                 stack.callback(self._wandb.finish)
                 self._wandb = None
+            # What a disk did not take, it does not take now either; `write` has said so.
+            stack.enter_context(contextlib.suppress(OSError))
             if self._events is not None:
                 stack.callback(self._events.close)
                 self._events = None

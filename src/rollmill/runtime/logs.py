@@ -5,6 +5,7 @@ The console is not touched: it belongs to the live display and to the final repo
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import sys
@@ -41,9 +42,21 @@ class _QuietThirdParties(logging.Filter):
         return record.levelno >= (logging.INFO if ours else logging.WARNING)
 
 
+class _LogFile(logging.FileHandler):
+    """A full disk loses lines; it does not put a traceback for each of them before the run's own error."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handleError(record)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _handler(path: Path, process: str) -> logging.FileHandler:
     # Append mode: the kernel puts each write at the end, so lines of different processes do not overwrite each other.
-    handler = logging.FileHandler(path, mode="a", encoding="utf-8")
+    handler = _LogFile(path, mode="a", encoding="utf-8")
     handler.setFormatter(_LineFormatter(process))
     handler.addFilter(_QuietThirdParties())
     return handler
