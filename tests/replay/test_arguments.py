@@ -2,16 +2,9 @@
 
 import numpy as np
 import pytest
+from tests.replay.small_replays import SCALAR, filled
 
 from rollmill.replay import PrioritizedReplay
-
-SCALAR = {"x": ((), "int64")}
-
-
-def filled(capacity=100, count=100, **settings):
-    replay = PrioritizedReplay(capacity, SCALAR, **settings)
-    replay.add(x=np.arange(count))
-    return replay
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -442,7 +442,8 @@ def test_a_single_learner_that_is_the_limit_is_named(algo: str | None) -> None:
 
 def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
     output = tmp_path / "out"
-    for changes in ({"algo": "none"}, {"curves": tmp_path / "missing.json"}, {"cores": 0}):
+    refused: list[dict[str, Any]] = [{"algo": "none"}, {"curves": tmp_path / "missing.json"}, {"cores": 0}]
+    for changes in refused:
         with pytest.raises((ValueError, OSError)):
-            tune("gym/CartPole-v1", output=output, **changes)  # type: ignore[arg-type]
+            tune("gym/CartPole-v1", output=output, **changes)
         assert not output.exists()

@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from rollmill.models.memory_format import has_convolutions
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import EnvSpec
+from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, ReturnRule
@@ -284,17 +285,17 @@ class ReplayLearner(ReplayLearnerBase):
         stop = self._context.stop
         is_done = self._batch is None and self._is_done
         has_batch, episodes = self._batch is not None, self._loader.take_episodes()
-        own = (stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
-        answers = self._collective.gather(own)
-        self._all_have_batches = all(has for _, _, has, _, _, _ in answers)
-        self._steps_of_all = sum(inserted for _, _, _, inserted, _, _ in answers)
-        self._size_of_all = sum(size for _, _, _, _, size, _ in answers)
-        self._take_episodes([episode for *_, ended in answers for episode in ended])
-        if any(stops for stops, *_ in answers) and not stop.is_set():
+        own = _Standing(stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
+        ranks = self._collective.gather(own)
+        self._all_have_batches = all(rank.has_batch for rank in ranks)
+        self._steps_of_all = sum(rank.inserted for rank in ranks)
+        self._size_of_all = sum(rank.size for rank in ranks)
+        self._take_episodes([episode for rank in ranks for episode in rank.episodes])
+        if any(rank.stops for rank in ranks) and not stop.is_set():
             stop.set()
             self._is_stopped_by_others = True
         # Where one rank's steps are all learned, the others' last batches, if they have any, have no counterpart.
-        self._have_ended = any(done for _, done, *_ in answers)
+        self._have_ended = any(rank.is_done for rank in ranks)
         return not (stop.is_set() or self._have_ended)
 
     def _learn(self, drawn: Drawn) -> None:
@@ -313,6 +314,17 @@ class ReplayLearner(ReplayLearnerBase):
             self._left_as_they_were += self._sampler.update(drawn, errors_of(td_error, self.sgd_steps, len(drawn)))
         elif self._device.type == "cuda":
             torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
+
+
+class _Standing(NamedTuple):
+    """How far a rank has come, as the others hear it."""
+
+    stops: bool
+    is_done: bool
+    has_batch: bool
+    inserted: int
+    size: int
+    episodes: list[EpisodeEnd]
 
 
 class _Mean:

@@ -125,10 +125,11 @@ def run(
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
         writer = None
         if not ranks.rank:
-            # What a replay holds beyond the checkpoint is not done again.
-            done = run_setup.memory.inserted or already
             writer = MetricsWriter(
-                run_dir, resume_at_steps=done, wandb_project=config.wandb_project, config=flatten(config)
+                run_dir,
+                resume_at_steps=run_setup.memory.steps_done(already),
+                wandb_project=config.wandb_project,
+                config=flatten(config),
             )
         earlier = read_metrics(run_dir) if resume and not ranks.rank else []
         if earlier and run_setup.memory.inserted:
@@ -338,8 +339,7 @@ def prepare(
     ranks = ranks or Ranks()
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks)
-    # Nothing is to be collected again that is there already, whether a checkpoint has seen it or not.
-    done = memory.inserted or saved_steps
+    done = memory.steps_done(saved_steps)
     return RunSetup(
         config,
         probed,

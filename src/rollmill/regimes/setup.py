@@ -113,6 +113,10 @@ class Memory(NamedTuple):
     inserted: int = 0
     notes: tuple[str, ...] = ()
 
+    def steps_done(self, saved_steps: int | None) -> int | None:
+        """Agent steps that a run which goes on does not do again, whether its checkpoint has seen them or not."""
+        return self.inserted or saved_steps
+
 
 @dataclass(frozen=True)
 class RunSetup:

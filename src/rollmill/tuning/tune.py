@@ -77,14 +77,13 @@ def tune(
     config = _with_room(make_config(preset, overrides, algo=algo, protocol=protocol), overrides).resolved()
     if cores is not None:
         check_cores(cores)
+    given: Curves | None = None
     if curves is not None:
         given = curves if isinstance(curves, Curves) else Curves.read(curves, cores=cores)
         if cores is not None:
             given = replace(given, cores=cores)
-    with contextlib.nullcontext() if output is None else _folder(Path(output)):
-        if output is not None:
-            _check_can_be_written(overrides, Path(output))
-        if curves is not None:
+    with _folder(output, overrides):
+        if given is not None:
             tuning = tune_by_curves(config, preset, overrides, given, begun)
         else:
             tuner = Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
@@ -96,10 +95,15 @@ def tune(
 
 
 @contextlib.contextmanager
-def _folder(directory: Path) -> Iterator[None]:
-    """Leaves no empty folder behind where tuning fails."""
+def _folder(output: Path | str | None, overrides: dict[str, object]) -> Iterator[None]:
+    """Where the result goes, if it is to be kept; no empty folder is left behind where tuning fails."""
+    if output is None:
+        yield
+        return
+    directory = Path(output)
     is_new = not directory.exists()
     try:
+        _check_can_be_written(overrides, directory)
         yield
     except BaseException:
         if is_new:
