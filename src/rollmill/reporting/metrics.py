@@ -87,6 +87,7 @@ class MetricsWriter:
         self._wandb = _start_wandb(wandb_project, self.run_dir, config or {}) if wandb_project is not None else None
         self._file: IO[str] = path.open("a", encoding="utf-8")
         self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
+        self._has_failed = False
 
     def write(self, record: Mapping[str, float | int | str | Sequence[int] | _Number | None]) -> None:
         """Write one record.
@@ -110,6 +111,7 @@ class MetricsWriter:
             if self._events is not None:
                 self._events.write(int(steps), numbers)
         except OSError as error:
+            self._has_failed = True
             raise MetricsNotWrittenError(
                 f"metrics cannot be written to {self.run_dir} ({error.strerror}): make room on its disk; with --resume "
                 "the run goes on from its newest checkpoint"
@@ -118,13 +120,17 @@ class MetricsWriter:
             self._wandb.log(numbers, step=int(steps))
 
     def close(self) -> None:
-        """Close all files; calling it twice does nothing."""
+        """Close all files; calling it twice does nothing.
+
+        Raises:
+            OSError: The disk did not take what was left to write, which no ``write`` has said before.
+        """
         with contextlib.ExitStack() as stack:  # Closes the others too where one cannot be.
             if self._wandb is not None:
                 stack.callback(self._wandb.finish)
                 self._wandb = None
-            # What a disk did not take, it does not take now either; `write` has said so.
-            stack.enter_context(contextlib.suppress(OSError))
+            if self._has_failed:  # What a disk did not take, it does not take now either; `write` has said so.
+                stack.enter_context(contextlib.suppress(OSError))
             if self._events is not None:
                 stack.callback(self._events.close)
                 self._events = None
