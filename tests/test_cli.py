@@ -142,6 +142,8 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("bench everything", "invalid choice: 'everything'"),
         ("bench ring --num-envs 3", "the ring's benchmark has no settings; given: num_envs"),
         ("bench replay --num-envs 3", "the replay's benchmark has no settings; given: num_envs"),
+        ("bench ring gym/CartPole-v1", "the ring's benchmark has no preset; given: gym/CartPole-v1"),
+        ("bench replay gym/CartPole-v1", "the replay's benchmark has no preset; given: gym/CartPole-v1"),
         ("bench ring --install-peers", "--peers and --install-peers are of `rollmill bench replay`"),
         ("bench sim --peers a", "--peers and --install-peers are of `rollmill bench replay`"),
         ("envs nintendo", "there is no family 'nintendo'; there are "),

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.cli_arguments import Command, split_overrides
-from rollmill.cli_parsers import parsers
+from rollmill.cli_parsers import BENCHED_PRESET, parsers
 from rollmill.option_values import coerce
 from rollmill.options import OptionError, describe, parse_overrides
 
@@ -337,10 +337,12 @@ def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     if arguments.what in ("ring", "replay"):
         if overrides:
             raise OptionError(f"the {arguments.what}'s benchmark has no settings; given: {', '.join(overrides)}")
+        if arguments.preset is not None:
+            raise OptionError(f"the {arguments.what}'s benchmark has no preset; given: {arguments.preset}")
         options = {} if arguments.what == "ring" else _peers_of(arguments)
         result: Mapping[str, object] = benchmark.run(seconds=arguments.seconds, **options)
     else:
-        result = benchmark.run(arguments.preset, seconds=arguments.seconds, overrides=overrides)
+        result = benchmark.run(arguments.preset or BENCHED_PRESET, seconds=arguments.seconds, overrides=overrides)
     print(json.dumps(result) if arguments.json else _format_result(result))
     return 0
 

@@ -8,7 +8,9 @@ from pathlib import Path
 import rollmill
 from rollmill.cli_arguments import Command, count, natural, seconds, whole_number
 
-__all__ = ["parsers"]
+__all__ = ["BENCHED_PRESET", "parsers"]
+
+BENCHED_PRESET = "atari/breakout"
 
 _USAGE = {
     "train": "PRESET [--total-steps N] [--run-dir DIR] [--seed S] [--resume] [--tune] [--import MODULE] "
@@ -106,11 +108,11 @@ def parsers() -> tuple[argparse.ArgumentParser, dict[str, Command]]:
         "Measure speed.\n\n"
         "sim: environments alone; sampler: all but the learner, with a random policy; train: everything, beside the\n"
         "machine's bound; ring: the queue between processes; replay: prioritised replay, beside its peers. Any\n"
-        "setting is given as --KEY VALUE, but for ring and replay, which have none.",
+        "setting is given as --KEY VALUE, but for ring and replay, which have none (and no PRESET).",
     )
     bench.parser.add_argument("what", choices=("sim", "sampler", "train", "ring", "replay"), help="what to measure")
     bench.parser.add_argument(
-        "preset", metavar="PRESET", nargs="?", default="atari/breakout", help="default: %(default)s"
+        "preset", metavar="PRESET", nargs="?", help=f"of sim, sampler and train (default: {BENCHED_PRESET})"
     )
     measured = "how long to measure, without what has to be set up (default 30)"
     bench.option("--seconds", measured, kind=seconds, default=30.0, metavar="N")

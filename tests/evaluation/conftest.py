@@ -66,6 +66,7 @@ class Mixed(gym.Env[Any, Any]):
         {
             "where": spaces.Discrete(3, start=1),
             "deep": spaces.Dict({"vector": spaces.Box(-1, 1, (2,), np.float64)}),
+            "pair": spaces.Tuple([spaces.Box(-1, 1, (1,), np.float32), spaces.Discrete(2)]),
             "action_mask": spaces.MultiBinary(3),
         }
     )
@@ -86,6 +87,7 @@ class Mixed(gym.Env[Any, Any]):
         return {
             "where": np.int64(2),
             "deep": {"vector": np.array([0.25, -0.5])},
+            "pair": (np.zeros(1, np.float32), np.int64(1)),
             "action_mask": np.array([0, 1, 0], np.int8),
         }
 

@@ -127,9 +127,13 @@ def test_dict_observations_masks_and_tuples_of_actions(make_run: MakeRun) -> Non
     observation, _ = env.reset(seed=0)
     for _ in range(4):
         observation, *_ = env.step(agent.act(observation))  # asserts the mask and the bounds
+    of_tuple = agent.act(observation, deterministic=True)
+    of_list = agent.act(observation | {"pair": list(observation["pair"])}, deterministic=True)
+    assert of_list[1].tolist() == of_tuple[1].tolist(), "as Gymnasium's own Tuple takes it"
     batch = {
         "where": np.array([1, 3]),
         "deep": {"vector": np.zeros((2, 2))},
+        "pair": (np.zeros((2, 1)), np.array([0, 1])),
         "action_mask": np.array([[1, 0, 0], [0, 0, 1]]),
     }
     discrete, continuous = agent.act(batch)

@@ -151,9 +151,9 @@ def test_when_a_worker_hangs_the_learner_has_time_to_save(tmp_path: Path) -> Non
     def hang(pids: dict[str, int]) -> None:
         mark.touch()
         time.sleep(0.2)
-        # A learner that needs some seconds more, as one with a large network and a slow disk does.
+        # A learner that needs three of the five seconds that a failed run may take: large networks, slow disks.
         os.kill(pids["learner"], signal.SIGSTOP)
-        signal_after(5.0, pids["learner"], signal.SIGCONT)
+        signal_after(3.0, pids["learner"], signal.SIGCONT)
 
     learns = once_it_learns(hang)
 

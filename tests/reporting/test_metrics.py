@@ -52,11 +52,14 @@ def test_a_record_without_steps_is_refused(tmp_path: Path) -> None:
         writer.write({"loss": 1.0})
 
 
-def test_a_disk_that_takes_no_more_is_said_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tensorboard", [False, True])
+def test_a_disk_that_takes_no_more_is_said_once(tmp_path: Path, tensorboard: bool) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with MetricsWriter(tmp_path, tensorboard=False) as writer:
+    with MetricsWriter(tmp_path, tensorboard=tensorboard) as writer:
         writer.write({"agent_steps": 1, "time_s": 0.1})
-        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / METRICS_FILE).stat().st_size + 5, hard))
+        largest = max(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
+        assert (largest > (tmp_path / METRICS_FILE).stat().st_size) is tensorboard, "so that the events are what fails"
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest + 5, hard))
         try:
             with pytest.raises(MetricsNotWrittenError, match=f"to {tmp_path} .*: make room on its disk"):
                 writer.write({"agent_steps": 2, "time_s": 0.2})

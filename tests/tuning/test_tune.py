@@ -103,6 +103,8 @@ def test_what_was_not_seen_to_take_time_says_nothing() -> None:
     idle = replace(run, group_s=0.0, group_overhead_s=0.0, batch_s=0.0)
     for costs in (fit_costs([idle], times), fit_costs([idle, run], times)):
         assert all(math.isfinite(value) for name, value in vars(costs).items() if name != "learner_speedup")
+    alone = times.fixed_s + times.row_s * 64
+    assert fit_costs([idle], times).inference_s(1.0, 64) == pytest.approx(alone, rel=0.1), "the network's own"
 
 
 class SlowSteps(gymnasium.Env[Any, Any]):

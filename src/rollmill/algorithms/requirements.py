@@ -47,8 +47,8 @@ def require_bounds(algorithm: str, action: ActionSpec) -> None:
     for head in action.heads:
         if isinstance(head, BoxHead) and not head.is_bounded:
             raise UnfitActionsError(
-                f"{algorithm} needs finite bounds, but the action space is a Box with low={head.low}, "
-                f"high={head.high}; wrap the environment in one with bounds "
+                f"{algorithm} needs finite bounds, whose distance float32 can hold, but the action space is a Box with "
+                f"low={head.low}, high={head.high}; wrap the environment in one with bounds "
                 "(gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape)))"
             )
 

@@ -64,6 +64,7 @@ class Agent:
 
         self.snapshot = snapshot
         self._observations = ObservationCodec(observation_space)
+        self._space = observation_space
         self._axes = _axes_of(observation_space)
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.box_actions)
@@ -112,8 +113,8 @@ class Agent:
         is_batch = self._is_batch(observation)
         try:
             if not is_batch:
-                observation = _add_axis(observation)
-            num_rows = _num_rows(observation)
+                observation = _add_axis(self._space, observation)
+            num_rows = len(self._first_array(observation))
             arrays = {
                 name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
             }
@@ -197,21 +198,23 @@ class Agent:
         )
 
     def _is_batch(self, observation: Any) -> bool:
-        value = observation
         try:
-            for key in self._axes[0]:
-                value = value[key]
-            extra = np.ndim(value) - self._axes[1]
+            extra = np.ndim(self._first_array(observation)) - self._axes[1]
         except (KeyError, IndexError, TypeError, ValueError):
             extra = -1
         if extra not in (0, 1):
             raise AgentError(
-                f"the observation ({type(observation).__name__}{_shape(value)}) is neither one observation of "
+                f"the observation ({type(observation).__name__}{_shape(observation)}) is neither one observation of "
                 f"{self.snapshot.env.name!r}, whose arrays are "
                 + ", ".join(f"{name} {spec.shape}" for name, spec in self._observations.specs.items())
                 + ", nor a batch of them"
             )
         return extra == 1
+
+    def _first_array(self, observation: Any) -> Any:
+        for key in self._axes[0]:
+            observation = observation[key]
+        return observation
 
     def _read_mask(self, mask: Any, num_rows: int) -> Array:
         parts = mask if isinstance(mask, tuple) else (mask,)
@@ -256,18 +259,14 @@ def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
     return path, len(space.shape or ())
 
 
-def _add_axis(observation: Any) -> Any:
-    if isinstance(observation, Mapping):
-        return {key: _add_axis(value) for key, value in observation.items()}
-    if isinstance(observation, tuple):
-        return tuple(_add_axis(value) for value in observation)
+def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):  # Which takes a list, too, as Gymnasium does.
+        return tuple(_add_axis(each, value) for each, value in zip(space.spaces, observation, strict=True))
     return np.asarray(observation)[None]
-
-
-def _num_rows(batch: Any) -> int:
-    while isinstance(batch, Mapping | tuple):
-        batch = next(iter(batch.values())) if isinstance(batch, Mapping) else batch[0]
-    return len(batch)
 
 
 def _shape(value: Any) -> str:

@@ -10,7 +10,7 @@ from rollmill.runtime.ledger import Role
 ROLE = Role(
     name="policy worker",
     phases=("waiting for observations", "loading weights", "gathering", "forward", "scattering"),
-    counters=("agent steps", "batches"),
+    counters=("rows", "batches"),
     waiting=frozenset({"waiting for observations"}),
 )
 WAITING, LOADING, GATHERING, FORWARD, SCATTERING = range(len(ROLE.phases))

@@ -47,7 +47,7 @@ class Demand:
         group_s: Core-seconds of a group's step.
         group_wait_s: Seconds of a group's step in which no core worked for it.
         group_overhead_s: The part of it that does not depend on the group's size.
-        batch_s: Core-seconds of a forward pass.
+        batch_s: Core-seconds of a forward pass; 0 where none was seen.
         sgd_step_s: Core-seconds of an SGD step, on all of the learner's cores; of none, what one takes at least.
         steps_per_second: Agent steps a second.
         actor_cores: Cores that collecting used.
@@ -118,7 +118,7 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     }
     learner_work = work.get(learning_phases.ROLE.name, 0.0) + work.get(learning_phases.GRADIENT_ROLE.name, 0.0)
     group_steps = max(1.0, steps / rows)
-    batches = max(1.0, _count(inferring, "batches"))
+    batches = _count(inferring, "batches")
     sgd_steps = _count(learning, "SGD steps")
     simulating = sum(account.phases["simulating"] for account in stepping)
     bookkeeping = sum(account.phases["bookkeeping"] for account in stepping)
@@ -129,11 +129,11 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     return Demand(
         allocation=allocation,
         rows=rows,
-        batch_groups=max(1.0, _count(inferring, "agent steps") / rows / batches),
+        batch_groups=max(1.0, _count(inferring, "rows") / rows / max(1.0, batches)),
         group_s=group_s,
         group_wait_s=waited_s / group_steps,
         group_overhead_s=group_s * min(0.9, overhead),
-        batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches,
+        batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches if batches else 0.0,
         sgd_step_s=learner_work / max(1.0, sgd_steps),
         steps_per_second=steps / seconds,
         actor_cores=(stepping_s + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
@@ -157,7 +157,8 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
     row = float(np.mean([max(0.0, d.group_s - overhead) / d.rows for d in demands]))
     env_group, env_row = _fit([[1.0, d.rows] for d in demands], [d.group_s for d in demands], [overhead, row])
     # Of the two parts of a pass, as the network has them alone; what a group costs beside is small before it is known.
-    scale = float(np.mean([d.batch_s / (times.fixed_s + times.row_s * d.batch_groups * d.rows) for d in demands]))
+    ratios = [d.batch_s / (times.fixed_s + times.row_s * d.batch_groups * d.rows) for d in demands if d.batch_s > 0]
+    scale = float(np.mean(ratios or [1.0]))
     prior = [scale * times.fixed_s, 0.05 * scale * times.fixed_s, scale * times.row_s]
     batch, group, inferred_row = _fit(
         [[1.0, d.batch_groups, d.batch_groups * d.rows] for d in demands], [d.batch_s for d in demands], prior
