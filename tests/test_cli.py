@@ -144,6 +144,10 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("bench replay --num-envs 3", "the replay's benchmark has no settings; given: num_envs"),
         ("bench ring gym/CartPole-v1", "the ring's benchmark has no preset; given: gym/CartPole-v1"),
         ("bench replay gym/CartPole-v1", "the replay's benchmark has no preset; given: gym/CartPole-v1"),
+        (
+            "bench sampler gym/CartPole-v1 --regime replay --off-policy.algorithm dqn",
+            "regime='replay': the sampler's benchmark has none",
+        ),
         ("bench ring --install-peers", "--peers and --install-peers are of `rollmill bench replay`"),
         ("bench sim --peers a", "--peers and --install-peers are of `rollmill bench replay`"),
         ("envs nintendo", "there is no family 'nintendo'; there are "),
@@ -247,7 +251,7 @@ def test_eval_prints_lines_or_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert len(data["returns"]) == data["episodes"] == 3
     assert data["agent_steps"] == 7
     assert main(["eval", str(run_dir), "--episodes", "3", "--num-envs", "2", "--deterministic"]) == 0
-    assert "most probable actions" in capsys.readouterr().out
+    assert "its best actions" in capsys.readouterr().out
 
 
 def test_a_failing_environment_shows_its_own_traceback(

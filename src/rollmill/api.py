@@ -22,7 +22,7 @@ from rollmill.run_directory import (
     make_directory,
     new_directory,
 )
-from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.ranks import Ranks, folder_of_rank
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -279,9 +279,8 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
 
     directory, settings, resume = plan.directory, plan.settings, plan.resume
     config = settings.resolved(ranks.world_size)
-    own = directory
+    own = folder_of_rank(directory, ranks.rank)
     if ranks.rank:
-        own = directory / f"rank-{ranks.rank}"
         make_directory(own, is_new=False)
     is_saved = ranks.rank > 0
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS, OffPolicyConfig
 from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
@@ -369,12 +369,13 @@ class Config:
     def _check_sequences(self) -> None:
         """Whether a recurrent core has sequences to learn from, and slots can hold them."""
         replay, core, algorithm = self.replay, self.model.core, self.off_policy.algorithm
-        if core != "none" and algorithm in ("ddpg", "td3", "sac"):
+        if core != "none" and algorithm in OFF_POLICY_ALGORITHMS and algorithm != "dqn":
             raise ConfigError(
                 f"model.core={core!r} with off_policy.algorithm={algorithm!r}: of the off-policy algorithms DQN learns "
                 "from sequences; use algorithm 'dqn', or core='none'."
             )
-        if (core != "none") != replay.has_sequences:
+        # A user's own may have a state of its own, whatever the core: that is looked at when it is built.
+        if algorithm in OFF_POLICY_ALGORITHMS and (core != "none") != replay.has_sequences:
             raise ConfigError(
                 f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core learns "
                 "from sequences, and nothing else does; give both (core='gru', sequence_length=20), or neither "

@@ -27,13 +27,15 @@ ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
 ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
 LONGEST_END_S = 30.0
 SETTINGS = """
-    --num-envs 8 --rollout-length 8 --learner.epochs 1 --learner.minibatches 1 --learner.micro-batch 32
-    --learner.precision fp32 --learner.channels-last false --inference.precision fp32
-    --rollout.num-workers 2 --report-every-s 0.3
+    --num-envs 8 --rollout-length 8 --learner.epochs 1 --learner.minibatches 1 --learner.precision fp32
+    --learner.channels-last false --inference.precision fp32 --rollout.num-workers 2 --report-every-s 0.3
 """
-LOCKSTEP = "--regime lockstep --envs-per-group 2 --checkpoint.every-steps 256 --distributed.timeout-s 10"
+LOCKSTEP = """
+    --regime lockstep --learner.micro-batch 32 --envs-per-group 2 --checkpoint.every-steps 256
+    --distributed.timeout-s 10
+"""
 REGIMES = {
-    "async": "--learner.batch-size 128 --checkpoint.every-s 1",
+    "async": "--learner.micro-batch 32 --learner.batch-size 128 --checkpoint.every-s 1",
     "lockstep": f"{LOCKSTEP} --lag 1",
     "ranks": f"{LOCKSTEP} --lag 2",
     "replay": "--algo dqn --learner.batch-size 32 --learner.num-learners 2 --replay.min-size 100 --replay.capacity 4096"
@@ -140,6 +142,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
             time.sleep(0.05)
         assert not living(token), f"{action}: still there"
         assert set(os.listdir("/dev/shm")) <= shared, f"{action}: shared memory left"
+        assert code != 2, f"the settings are refused: {output}"
         if action == "launched":
             assert code == -signal.SIGKILL
         elif action in ("main", "child", "watchdog"):

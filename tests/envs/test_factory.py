@@ -232,6 +232,20 @@ def test_a_step_without_a_dict_of_info_is_told(harness):
         probe(EnvConfig(name="no-info"))
 
 
+def test_an_environment_of_several_agents_is_told():
+    class Parallel:
+        """As PettingZoo's ParallelEnv."""
+
+        possible_agents = ("left", "right")
+
+        def observation_space(self, agent):
+            return gymnasium.spaces.Box(-1, 1, (2,))
+
+    register_env("parallel", Parallel)
+    with pytest.raises(UnsupportedSpace, match=r"parallel is an environment of several agents.*wrap it in one"):
+        probe(EnvConfig(name="parallel"))
+
+
 def test_a_close_that_fails_spoils_no_probe(harness):
     class Sticky(harness.CountingEnv):
         def close(self):

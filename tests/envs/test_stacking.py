@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import wrappers
+from gymnasium import spaces, wrappers
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
@@ -29,11 +29,17 @@ class Halved(gymnasium.RewardWrapper):
         return reward / 2
 
 
+def of_space(space):
+    return wrappers.FrameStackObservation(Positive(space), 3, padding_type="zero")
+
+
 class Positive(gymnasium.Env):
     """Shows nothing below 5."""
 
-    observation_space = gymnasium.spaces.Box(5, 1000, (2,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, space=spaces.Box(5, 1000, (2,), np.float32)):  # noqa: B008 - nobody changes it
+        self.observation_space = space
 
     def reset(self, *, seed=None, options=None):
         return np.full(2, 10, np.float32), {}
@@ -59,6 +65,12 @@ class Doubled(gymnasium.ObservationWrapper):
         (wrappers.FrameStackObservation(Positive(), 3), FrameStack(depth=3, padding="repeat")),
         # Gymnasium pads it with fives.
         (wrappers.FrameStackObservation(Positive(), 3, padding_type="zero"), None),
+        (of_space(spaces.Dict({"near": spaces.Box(-1, 1, (2,)), "far": spaces.Box(5, 9, (1,))})), None),
+        (of_space(spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Dict({"far": spaces.Box(-9, -5, (1,))})])), None),
+        (of_space(spaces.Dict({"near": spaces.Box(-1, 1, (2,))})), FrameStack(depth=3, padding="zero")),
+        # And this with the smallest choices.
+        (of_space(spaces.MultiDiscrete([3, 3], start=[0, 1])), None),
+        (of_space(spaces.MultiDiscrete([3, 3])), FrameStack(depth=3, padding="zero")),
         (Doubled(stacked_cartpole(stack_size=4)), None),
         (Curious(stacked_cartpole(stack_size=4)), None),
         (gymnasium.make("CartPole-v1"), None),
@@ -75,6 +87,9 @@ def test_a_stack_is_known_by_its_wrapper(env, expected):
         ("stacked_zero", EnvConfig(name="stacked_zero")),
         ("atari", EnvConfig(name="atari/breakout", max_episode_steps=25)),
         ("colour", EnvConfig(name="atari/breakout", max_episode_steps=25, kwargs={"grayscale": False})),
+        # Whose stacks begin with frames of before, so that they are kept as they are.
+        ("kept_same", EnvConfig(name="atari/pong", max_episode_steps=25, kwargs={"autoreset_mode": "SameStep"})),
+        ("kept_lives", EnvConfig(name="atari/breakout", kwargs={"life_loss_info": True})),
     ],
     ids=lambda param: param[0],
 )
@@ -88,10 +103,11 @@ def env(request):
     return config
 
 
-def test_the_replay_makes_stacks_again_as_they_were_shown(env):
-    rows, steps, num_slots = 2, 8, 40
+def test_the_replay_makes_stacks_again_as_they_were_shown(env, request):
+    is_kept = "kept" in request.node.callspec.id
+    rows, steps, num_slots = 2, 8, 60
     spec = probe(env)
-    assert spec.observation["obs"].stack is not None
+    assert (spec.observation["obs"].stack is None) is is_kept
     topology = Topology(
         rollout_length=steps,
         group_rows=rows,
@@ -106,7 +122,8 @@ def test_the_replay_makes_stacks_again_as_they_were_shown(env):
     add_beside_to_layout(layout, spec, fields, topology)
     limits = RateLimits(update_interval=1, min_size=1, error_buffer=1e9, total_steps=10**9)
     store = ReplayStore(Arena.create(layout, poison=True), spec, topology, config, limits, create=True)
-    assert store.observation["obs"].shape[3:] == spec.observation["obs"].shape[1:], "single frames are kept"
+    frames = 0 if is_kept else 1
+    assert store.observation["obs"].shape[3:] == spec.observation["obs"].shape[frames:], "single frames are kept"
     group = make_group(env, rows, [3, 4])
     random = np.random.default_rng(0)
     lengths = np.zeros(rows, np.float32), np.zeros(rows, np.int32)

@@ -107,7 +107,7 @@ def test_the_result_can_be_printed_and_saved(make_run: MakeRun) -> None:
     assert data["interval_95"][0] <= data["mean_return"] <= data["interval_95"][1]
     text = result.describe()
     assert "test/lengths: 5 episodes after 123 agent steps" in text
-    assert "sampled actions" in text
+    assert "sampled (exploring) actions" in text
     assert "video" not in text
     assert "video   x.mp4" in replace(result, video="x.mp4").describe()
 

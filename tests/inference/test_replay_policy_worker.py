@@ -154,4 +154,20 @@ def test_schedules_count_the_steps_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
 )
 def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_worker()[2]._check(action, 4)
+        make_worker()[2]._check_shapes(action, 4)
+
+
+@pytest.mark.parametrize(
+    ("discrete", "continuous", "message"),
+    [
+        ([[1], [0], [5]], None, r"act gave the choice 5 in column 0, which has the choices 0 to 4"),
+        ([[1], [-1], [2]], None, r"the choice -1 in column 0"),
+        (None, [[0.0, 1.0], [0.5, -1.5]], r"act gave the number -1.5 in column 1; all have to be in \[-1, 1\]"),
+        (None, [[np.nan, 1.0]], r"the number nan in column 0"),
+    ],
+)
+def test_actions_outside_of_the_action_space_are_refused(discrete: Any, continuous: Any, message: str) -> None:
+    given = None if discrete is None else np.array(discrete, np.int32)
+    numbers = None if continuous is None else np.array(continuous, np.float32)
+    with pytest.raises(ValueError, match=message):
+        make_worker()[2]._check_values(given, numbers)

@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from tests.algorithms import test_recurrent_dqn as sequences
 from torch import nn
 
 from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
@@ -142,7 +143,7 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
 
 
 class Ranks:
-    """One of two ranks, whose other one has left its gradients already."""
+    """One of two ranks, whose other one has left its gradients already, and what they are means over."""
 
     rank, world_size = 0, 2
 
@@ -150,9 +151,10 @@ class Ranks:
         self.others = []
 
     def sum_gradients(self, parameters, statistics):
-        for parameter, other in zip(parameters, self.others.pop(0), strict=True):
-            parameter.grad += other
-        return statistics
+        gradients, number = self.others.pop(0)
+        for parameter, other in zip(parameters, gradients, strict=True):
+            parameter.grad += number * other
+        return statistics + number
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), CASES[:2])
@@ -167,15 +169,42 @@ def test_two_ranks_are_one_learner_with_the_whole_batch(name, observation, actio
             )
         )
 
-    one = make(name, observation, action).double()
-    first, second = copy.deepcopy(one), copy.deepcopy(one)
+    check_two_ranks(make(name, observation, action), whole, half(slice(0, 4)), half(slice(4, 8)))
+
+
+def test_two_ranks_with_sequences_are_one_learner_with_all_valid_steps():
+    one = sequences.build()
+    whole = sequences.make_batch(sequences.happenings(0), sequences.DISCRETE, one.state_size)
+    whole = whole._replace(
+        observation={"obs": whole.observation["obs"].double()},
+        **{name: getattr(whole, name).double() for name in ("reward", "discount", "rnn_state", "weight")},
+    )
+
+    def half(part):
+        of_rows = ("discrete", "reward", "discount", "then", "valid", "reset")
+        return whole._replace(
+            **{name: getattr(whole, name)[:, part] for name in of_rows},
+            observation={"obs": whole.observation["obs"][:, part]},
+            weight=whole.weight[part],
+            rnn_state=whole.rnn_state[part],
+            reset_steps=torch.nonzero(whole.reset[:, part].any(1)).flatten().tolist(),
+        )
+
+    halves = half(slice(0, 3)), half(slice(3, 6))
+    assert halves[0].valid.sum() != halves[1].valid.sum()
+    check_two_ranks(one, whole, *halves)
+
+
+def check_two_ranks(one, whole, *halves):
+    first, second = copy.deepcopy(one.double()), copy.deepcopy(one)
     ranks = Ranks()
     config = LearnerConfig(max_grad_norm=0.1)
     other = OffPolicyUpdater(second, config, precision="fp64")
-    other.differentiate(0, half(slice(4, 8)))
-    ranks.others.append([p.grad.clone() for p in other.objectives[0].parameters])
+    other.differentiate(0, halves[1])
+    number = halves[1].valid.sum() if hasattr(whole, "valid") else 1
+    ranks.others.append(([p.grad.clone() for p in other.objectives[0].parameters], number))
     OffPolicyUpdater(one, config, precision="fp64").step(whole)
-    OffPolicyUpdater(first, config, precision="fp64", collective=ranks).step(half(slice(0, 4)))
+    OffPolicyUpdater(first, config, precision="fp64", collective=ranks).step(halves[0])
     for (label, expected), found in zip(one.state_dict().items(), first.state_dict().values(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=label)
 

@@ -203,6 +203,36 @@ def test_an_algorithm_of_a_script_is_trained_and_found_again(tmp_path: Path) -> 
     assert len(json.loads(result.stdout)["returns"]) == 2, result.stderr
 
 
+RECURRENT_ALGORITHM = """
+from dataclasses import replace
+
+import rollmill
+from rollmill.algorithms.recurrent_dqn import RecurrentDQN
+
+
+class Remembers(RecurrentDQN):
+    def __init__(self, observation, action, model, config):
+        super().__init__(observation, action, replace(model, core="gru", core_size=8), config)
+
+
+rollmill.register_algorithm("remembers", Remembers)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("leaves_nothing")
+def test_an_algorithm_may_have_a_recurrent_state_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "remembers.py").write_text(RECURRENT_ALGORITHM)
+    command = [*(sys.executable, "-m", "rollmill", "train", "gym/CartPole-v1", "--algo", "remembers", "--quiet")]
+    command += ["--import", "remembers.py", "--num-envs", "2", "--total-steps", "300", "--rollout-length", "24"]
+    command += ["--replay.min-size", "100", "--model.mlp-sizes", "8"]
+    for length, code, said in ((0, 2, "give their length"), (6, 0, "")):
+        words = [*command, "--run-dir", f"run-{length}", "--replay.sequence-length", str(length)]
+        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=100)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+
+
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_algorithm_is_trained_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "hopeful.py").write_text(ALGORITHM)

@@ -359,6 +359,10 @@ def test_what_is_no_replay_is_not_opened(tmp_path):
     del replay
     with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for the file replay; make it"):
         make(path=tmp_path / "nowhere" / "replay")
+    with pytest.raises(FileNotFoundError, match=r"there is no folder .*nowhere for the file copy; make it"):
+        make().save(tmp_path / "nowhere" / "copy")
+    with pytest.raises(IsADirectoryError, match="is a folder; name a file"):
+        make().save(tmp_path)
     with open(tmp_path / "short", "r+b") as file:
         file.truncate(70_000)
     with pytest.raises(OSError, match="70000 bytes"):

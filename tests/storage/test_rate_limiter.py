@@ -215,6 +215,17 @@ def test_another_minimum_size_holds_who_has_not_begun_to_learn_and_nobody_else()
     assert session.sgd_steps == pytest.approx(100, abs=3)
 
 
+def test_a_smaller_minimum_size_is_for_what_comes():
+    session = Session(min_size=100)
+    collect_and_learn(session.limiter, until=90)
+    session.go_on(min_size=20)
+    assert session.limiter.limits.batches_due(session.limiter.inserted) == 0, (
+        "of the steps that were made under the old one, none is due"
+    )
+    collect_and_learn(session.limiter, until=190)
+    assert session.sgd_steps == pytest.approx(50, abs=3)
+
+
 def test_a_replay_that_was_begun_anew_is_counted_from_there_ever_after():
     session = Session(base=1000, sgd_steps=495)
     assert session.before == 495

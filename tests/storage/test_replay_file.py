@@ -13,6 +13,7 @@ from rollmill.storage.replay_file import (
     close_replay,
     discard_new_replay,
     open_replay,
+    remove_replay,
 )
 
 RULES = {"n_step": 3, "stacks": {"obs": [4, "zero"]}}
@@ -71,9 +72,9 @@ def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("harm", "note"),
     [
-        (lambda run_dir: record_of(run_dir).unlink(), "cannot be read"),
+        (remove_replay, "there is none"),
         (lambda run_dir: record_of(run_dir).write_text("{"), "cannot be read"),
-        (lambda run_dir: record_of(run_dir).write_text("{}"), "cannot be read"),
+        (lambda run_dir: record_of(run_dir).write_text("{}"), "is no record of a replay"),
         (lambda run_dir: (run_dir / "replay" / "slots").unlink(), "No such file"),
         (lambda run_dir: (run_dir / "replay" / "slots").write_bytes(b"x"), "has 1 bytes"),
     ],
@@ -154,7 +155,6 @@ def test_a_disk_that_is_full_at_the_record_is_told(tmp_path):
     record_of(tmp_path).with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(NotEnoughDisk, match=r"record.json cannot be written \(No space left on device\): make room"):
         close_replay(tmp_path)
-    record_of(tmp_path).with_suffix(".new").unlink()
     assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
 
 

@@ -407,6 +407,16 @@ def test_a_trial_is_the_run_without_its_beginning() -> None:
     assert trial.replay.update_interval == config.replay.update_interval
 
 
+def test_a_trial_of_a_replay_for_the_disk_fits_into_memory() -> None:
+    settings = {"replay.capacity": 1_500_000_000, "replay.storage": "file", "total_steps": 10**10}
+    config = make_config("gym/CartPole-v1", settings, algo="dqn").resolved()
+    trial = for_trial(config, 1)
+    assert trial.replay.storage == "memory"
+    assert trial.replay.capacity == 100_000
+    with Supervisor() as supervisor:
+        plan_topology(trial, probe(supervisor, trial))
+
+
 RECURRENT = {
     "num_envs": 8,
     "model.core": "gru",

@@ -104,7 +104,12 @@ class Explore(NamedTuple):
 
 
 class Action(NamedTuple):
-    """Actions: ``discrete`` int32 ``[N, K]`` and ``continuous`` float32 ``[N, C]`` in [-1, 1]; None without columns."""
+    """Actions; None without columns. Others than these are refused.
+
+    Attributes:
+        discrete: int32 ``[N, K]``, from 0 below each head's number of choices.
+        continuous: float32 ``[N, C]``, in [-1, 1], which the bounds of the action space are mapped to.
+    """
 
     discrete: Tensor | None
     continuous: Tensor | None

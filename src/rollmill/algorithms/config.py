@@ -17,7 +17,10 @@ from rollmill.value_checks import (
     unit,
 )
 
-__all__ = ["EpsilonKind", "NoiseKind", "OffPolicyConfig", "ValueLossKind"]
+__all__ = ["OFF_POLICY_ALGORITHMS", "EpsilonKind", "NoiseKind", "OffPolicyConfig", "ValueLossKind"]
+
+# Those that nobody has to register.
+OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
 
 EpsilonKind = Literal["schedule", "ladder"]
 NoiseKind = Literal["gaussian", "ou"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.regimes.running import prepare, probe, start_processes
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.supervisor import Supervisor
@@ -33,6 +33,11 @@ class Sampler(SteppingProcesses):
 
     def __init__(self, config: Config) -> None:
         """Starts nothing."""
+        if config.in_replay:
+            raise ConfigError(
+                "regime='replay': the sampler's benchmark has none, because nothing is collected there that nobody "
+                "learns from; `rollmill bench train` measures all of it."
+            )
         super().__init__(ROLE)
         inference = replace(config.inference, random_actions=True, skip_policy=True)
         self._config = replace(config, inference=inference)

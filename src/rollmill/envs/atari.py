@@ -120,21 +120,24 @@ def _screen_size(game: str) -> tuple[int, int]:
 
 def _can_shrink(given: dict[str, Any], game: str) -> bool:
     """Whether ``ShrunkScreens`` shows what ALE would with the arguments ``given``."""
-    if (
-        not given["grayscale"]
-        or given["stack_num"] < 1
-        or AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP)) is not AutoresetMode.NEXT_STEP
-        or given.get("life_loss_info")
-        or given.get("batch_size")
-    ):
+    if not given["grayscale"] or given["stack_num"] < 1 or not _clears_stacks(given) or given.get("batch_size"):
         return False
     height, width = _screen_size(game)
     return bool(1 <= given["img_height"] <= height and 1 <= given["img_width"] <= width)
 
 
-def _stack(depth: Any) -> FrameStack | None:
+def _clears_stacks(given: dict[str, Any]) -> bool:
+    """Whether every episode begins with a stack of nothing but its own frames."""
+    autoreset = AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+    return autoreset is AutoresetMode.NEXT_STEP and not given.get("life_loss_info")
+
+
+def _stack(given: dict[str, Any]) -> FrameStack | None:
     """How ALE stacks; a number that it will refuse is left to it."""
-    return FrameStack(depth=depth, padding="zero") if isinstance(depth, int) and depth > 1 else None
+    depth = given["stack_num"]
+    if not isinstance(depth, int) or depth < 2 or not _clears_stacks(given):
+        return None
+    return FrameStack(depth=depth, padding="zero")
 
 
 def maker(config: EnvConfig) -> Maker:
@@ -192,5 +195,5 @@ def maker(config: EnvConfig) -> Maker:
         max_episode_steps=-(-frames // frameskip),
         reset_seed=seed_array,
         life_key="lives" if options.life_loss else None,
-        stack=_stack(config.kwargs.get("stack_num", options.frame_stack)),
+        stack=_stack({**arguments, **config.kwargs}),
     )

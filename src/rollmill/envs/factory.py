@@ -239,6 +239,11 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
     except FAILURES as error:
         raise failure(config.name, 0, where, 0, error, None) from error
     try:
+        if hasattr(env, "possible_agents"):
+            raise UnsupportedSpace(
+                f"{config.name} is an environment of several agents, as PettingZoo has them; a Gymnasium one is needed:"
+                " wrap it in one for one of the agents, or in a gymnasium.vector.VectorEnv with a row for each"
+            )
         observation_space = env.single_observation_space if native else env.observation_space
         action_space = env.single_action_space if native else env.action_space
         codec = ObservationCodec(observation_space)

@@ -145,8 +145,8 @@ def bare(env: Any) -> Any:
     Where the outer wrappers are ``TimeLimit`` and ``OrderEnforcing`` as ``gymnasium.make`` adds them, both are taken
     off; ``PythonGroup`` keeps the limit with the same meaning (step number ``limit`` of an episode is ``truncated``).
     Gymnasium's own environments assert that each action is in its space, which costs as much as CartPole's physics;
-    ours come out of ``ActionCodec``, in range by construction, so the spaces of those environments (no others, which
-    may mean something by the question) are told to say yes.
+    ours come out of ``ActionCodec``, in range because policies' are, which is checked where an algorithm may be the
+    user's, so the spaces of those environments (no others, which may mean something by the question) say yes.
     """
     if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
         env = env.env

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
-from gymnasium import wrappers
+from gymnasium import spaces, wrappers
 
 from rollmill.specs import FrameStack
 
@@ -45,5 +45,15 @@ def stack_of(env: Any) -> FrameStack | None:
 
 
 def _may_be_zero(frame: gymnasium.Space[Any]) -> bool:
-    """Whether Gymnasium's padding is zeros: in a Box that has no 0 it takes the number next to it."""
-    return not isinstance(frame, gymnasium.spaces.Box) or bool((frame.low <= 0).all() and (frame.high >= 0).all())
+    """Whether Gymnasium's padding is zeros: in a space that has no 0 it takes the number next to it."""
+    match frame:
+        case spaces.MultiDiscrete():
+            return not frame.start.any()
+        case spaces.Box():
+            return bool((frame.low <= 0).all() and (frame.high >= 0).all())
+        case spaces.Dict():
+            return all(map(_may_be_zero, frame.spaces.values()))
+        case spaces.Tuple():
+            return all(map(_may_be_zero, frame.spaces))
+        case _:
+            return True

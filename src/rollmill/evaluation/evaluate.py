@@ -57,7 +57,7 @@ class EvaluationResult:
         interval: Its 95 % bootstrap interval.
         frames: Simulator frames of all episodes.
         seconds: Wall-clock time of the episodes.
-        deterministic: Whether the most probable actions were taken.
+        deterministic: Whether the best actions were taken: the most probable, or those that are valued most.
         seed: Seed of the evaluation.
         video: The film of one episode; None where none was asked for.
     """
@@ -102,7 +102,7 @@ class EvaluationResult:
         low, high = self.interval
         lines = [
             f"{self.env}: {len(self.returns)} episodes after {self.agent_steps:,} agent steps of training",
-            f"  policy  {self.checkpoint}, {'most probable' if self.deterministic else 'sampled'} actions",
+            f"  policy  {self.checkpoint}, {'its best' if self.deterministic else 'sampled (exploring)'} actions",
             f"  return  {self.mean:,.2f}   95 % interval {low:,.2f} to {high:,.2f}   "
             f"smallest {min(self.returns):,.2f}, largest {max(self.returns):,.2f}",
             f"  length  {np.mean(self.lengths):,.1f} agent steps",

@@ -64,6 +64,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         self._total_steps = total_steps
         self._world_size = world_size
         self._num_rows = num_rows
+        self._choices = np.array(action.categorical_sizes, np.int64)
         rows = first_row + np.arange(store.topology.num_groups * self._rows).reshape(-1, self._rows)
         self._row_of_place = torch.from_numpy(rows).to(self._device)
 
@@ -95,18 +96,16 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             action, state = self._acting.model.act_with_state(
                 observation, state, reset, None if mask is None else torch.from_numpy(mask).to(self._device), explore
             )
-        self._check(action, len(groups) * self._rows)
+        self._check_shapes(action, len(groups) * self._rows)
+        discrete = None if action.discrete is None else action.discrete.cpu().numpy()
+        continuous = None if action.continuous is None else action.continuous.float().cpu().numpy()
+        self._check_values(discrete, continuous)
         self._ledger.enter(SCATTERING)
         self._keep_state(groups, state)
-        self._write_actions(
-            slots,
-            steps,
-            None if action.discrete is None else action.discrete.cpu().numpy(),
-            None if action.continuous is None else action.continuous.float().cpu().numpy(),
-        )
+        self._write_actions(slots, steps, discrete, continuous)
         store.arrays["policy_version"][slots, steps] = self._acting.version
 
-    def _check(self, action: Action, rows: int) -> None:
+    def _check_shapes(self, action: Action, rows: int) -> None:
         """Whether an algorithm, which may be the user's own, has chosen what the slots have room for."""
         widths = {"discrete": self._action.num_discrete, "continuous": self._action.num_continuous}
         for (name, width), given in zip(widths.items(), action, strict=True):
@@ -117,6 +116,19 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
                     f"{(rows, width) if width else None} is needed: a row for each environment's agent, a column for "
                     "each of its numbers, None where the action space has no such numbers"
                 )
+
+    def _check_values(self, discrete: NDArray[np.int32] | None, continuous: NDArray[np.float32] | None) -> None:
+        """Whether it is in the action space: the environment would be given something else than what is replayed."""
+        wrong = ""
+        if discrete is not None and (bad := (discrete < 0) | (discrete >= self._choices)).any():
+            row, column = np.argwhere(bad)[0]
+            choices = self._choices[column]
+            wrong = f"the choice {discrete[row, column]} in column {column}, which has the choices 0 to {choices - 1}"
+        elif continuous is not None and (bad := ~(np.abs(continuous) <= 1.0)).any():  # NaN is not, either.
+            row, column = np.argwhere(bad)[0]
+            wrong = f"the number {continuous[row, column]} in column {column}; all have to be in [-1, 1]"
+        if wrong:
+            raise ValueError(f"{type(self._acting.model).__name__}.act gave {wrong}")
 
     def _store_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: Tensor) -> None:
         if (steps % self._store.stride == 0).any():

@@ -43,7 +43,8 @@ class LearnerConfig:
     value, else the default of its version 2.1.1. Where ours differ, the attribute says so.
 
     Attributes:
-        batch_size: Samples (agent steps) of one batch, all its minibatches together.
+        batch_size: Samples (agent steps) of one batch, all its minibatches together. In the replay regime transitions,
+            or sequences where those are learned from.
         minibatches: Parts of equal size that a batch is split into; each gives one SGD step.
         epochs: Passes over each batch.
         discount: Gamma, for each agent step (not frame).
@@ -83,12 +84,12 @@ class LearnerConfig:
         max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
             are left out and counted.
         publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
-            always published. Publishing and loading cost both sides time; samples become ``(publish_every - 1) / 2``
-            steps older.
+            always published, but for a replay's. Publishing and loading cost both sides time; samples become
+            ``(publish_every - 1) / 2`` steps older.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
-        precision: Of the forward and backward pass; ``"auto"`` measures. Parameters are fp32 with either. On a GPU,
-            PyTorch lets fp32 convolutions and recurrent layers compute in TF32. ``"fp64"``: parameters, too, in all
-            processes; slow, for finding out what rounding does.
+        precision: Of the forward and backward pass; ``"auto"`` measures, or in the replay regime goes by the device.
+            Parameters are fp32 with either. On a GPU, PyTorch lets fp32 convolutions and recurrent layers compute in
+            TF32. ``"fp64"``: parameters, too, in all processes; slow, for finding out what rounding does.
         micro_batch: Samples, at most, of one forward and backward pass, whose gradients are summed up to a minibatch's;
             ``"auto"`` measures. It changes speed and memory, not the loss; with one exception: V-trace's advantages are
             known only in the pass itself, so a number given here lets the previous minibatch's moments normalise them.

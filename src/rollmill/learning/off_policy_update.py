@@ -106,7 +106,7 @@ class OffPolicyUpdater:
         for index in self.due(self.sgd_steps):
             loss = self.differentiate(index, batch)
             self._note(loss.statistics)
-            self._average_over_ranks(index)
+            self._average_over_ranks(index, batch)
             self._descend(index)
             if td_error is None:
                 td_error = loss.td_error
@@ -185,14 +185,17 @@ class OffPolicyUpdater:
         self._note(statistics)
         return self._algorithm.update_targets(self.sgd_steps) is not False
 
-    def _average_over_ranks(self, index: int) -> None:
-        """Losses are means over a rank's part; the parts are equal, so the whole batch's gradient is their mean."""
-        ranks = self._collective.world_size
-        if ranks == 1:
+    def _average_over_ranks(self, index: int, batch: TransitionBatch | SequenceBatch) -> None:
+        """The whole batch's gradient: losses are means over a rank's part, of sequences over its valid steps."""
+        if self._collective.world_size == 1:
             return
         parameters = list(self._objectives[index].parameters)
-        self._collective.sum_gradients(parameters, torch.zeros(1, device=self._device))
-        torch._foreach_div_([p.grad for p in parameters if p.grad is not None], float(ranks))
+        mine = torch.ones((), device=self._device)
+        if isinstance(batch, SequenceBatch):
+            mine = batch.valid.sum().float()
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], mine)
+        all_of_them = self._collective.sum_gradients(parameters, mine.view(1))
+        torch._foreach_div_([p.grad for p in parameters if p.grad is not None], all_of_them.clamp(min=1.0)[0])
 
     def _descend(self, index: int) -> None:
         objective = self._objectives[index]
@@ -280,7 +283,7 @@ def _check_objectives(algorithm: OffPolicyAlgorithm, objectives: Sequence[Object
         for objective in objectives:
             if not objective.parameters:
                 wrong = f"have one, {objective.name!r}, without parameters: name what it is to change"
-            elif objective.every < 1:
-                wrong = f"have one, {objective.name!r}, with every={objective.every}: it takes whole numbers from 1"
+            elif type(objective.every) is not int or objective.every < 1:
+                wrong = f"have one, {objective.name!r}, with every={objective.every!r}: it takes whole numbers from 1"
     if wrong:
         raise ValueError(f"the objectives() of {type(algorithm).__name__} {wrong}")

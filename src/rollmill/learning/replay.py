@@ -182,7 +182,7 @@ class ReplayLearnerBase(LearnerBase):
         self._leave_for_evaluation()
         if self._is_time_to_report():
             self._send(self._report())
-        if self._checkpoints.is_due(self.agent_steps):
+        if not self._collective.rank and self._checkpoints.is_due(self.agent_steps):
             self._save()
 
     def _report(self) -> LearnerReport:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 from rollmill.presets.families import Overrides
 
-__all__ = ["OFF_POLICY_ALGORITHMS", "off_policy_overrides"]
-
-OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
+__all__ = ["off_policy_overrides"]
 
 # What on-policy presets set, and transitions have no use for; and what all of these algorithms share.
 _ALL: Overrides = {

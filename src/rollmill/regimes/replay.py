@@ -41,7 +41,7 @@ from rollmill.storage.replay import (
     replay_fields,
     stacked_entries,
 )
-from rollmill.storage.replay_file import OpenedReplay, open_replay
+from rollmill.storage.replay_file import OpenedReplay, has_replay, open_replay
 from rollmill.storage.slots import Topology
 
 # That a sum tree takes.
@@ -146,7 +146,12 @@ def allocate(
     else:
         replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
         if saved_steps is not None:
-            notes.append("the replay was in memory and is gone: it is filled again before learning goes on")
+            notes.append(
+                f"the replay in {run_dir} is removed (replay.storage=memory), and another one filled before learning "
+                "goes on"
+                if has_replay(run_dir)
+                else "the replay was in memory and is gone: it is filled again before learning goes on"
+            )
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)

@@ -31,13 +31,13 @@ from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
-from rollmill.runtime.ranks import Launcher, Ranks
+from rollmill.runtime.ranks import Launcher, Ranks, folder_of_rank
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
-from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay
+from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
 
 __all__ = ["EndedBy", "Outcome", "run"]
 
@@ -103,8 +103,8 @@ def run(
     has_replay_file = config.in_replay and config.replay.storage == "file"
 
     def reported(report: LearnerReport, time_s: float) -> None:
-        if has_replay_file:
-            adopt_replay(run_dir)
+        if config.in_replay:
+            _settle_replays(run_dir, ranks, has_file=has_replay_file)
         if on_report is not None:
             on_report(report, time_s)
 
@@ -121,7 +121,10 @@ def run(
             return signals.received is not None or launcher.is_gone
 
         probed = probe(supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end)
-        already = (probed.saved_steps or saved_steps(run_dir)) if resume else None
+        already = None
+        if resume:
+            # Of a replay, as rank 0's disk has it: the others' have no checkpoints.
+            already = saved_steps(run_dir) if probed.saved_steps is None else probed.saved_steps
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
         writer = None
         if not ranks.rank:
@@ -240,6 +243,19 @@ def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
         return store.latest_header(to_resume=to_resume).agent_steps
     except CheckpointError:
         return None  # The learner will find the same, and say so.
+
+
+def _settle_replays(run_dir: Path, ranks: Ranks, *, has_file: bool) -> None:
+    """The run learns, and so does not go back to the replays that it has begun without."""
+    if has_file:
+        adopt_replay(run_dir)
+    else:
+        remove_replay(run_dir)
+    if not ranks.rank:
+        other = ranks.world_size
+        while (folder := folder_of_rank(run_dir, other)).is_dir():
+            remove_replay(folder)
+            other += 1
 
 
 def _discard_new_replay(run_dir: Path) -> None:

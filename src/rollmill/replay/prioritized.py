@@ -335,7 +335,8 @@ class PrioritizedReplay:
         """Gives transitions the priorities that their TD errors say; a uniform replay ignores it.
 
         Args:
-            batch: What was sampled, or int64 ``[B]``, tickets of it. Of equal tickets the last one's error stays.
+            batch: What was sampled, or int64 ``[B]``, tickets of it. Of equal tickets the last one's error stays; to
+                the maximum, with which transitions begin, all of them count.
             td_errors: ``[B]``, of either sign: the priority becomes ``(|error| + epsilon) ** alpha``.
             priorities: ``[B]``, instead of errors: above 0, taken as they are.
 

@@ -70,8 +70,7 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
         FileNotFoundError: There is no folder for it.
         rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
     """
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {path.parent} for the file {path.name}; make it, or name another")
+    _check_folder(path)
     try:
         arena = Arena.create_file(layout, path)
     except FileExistsError:
@@ -116,6 +115,11 @@ def _begins_with_magic(path: Path) -> bool:
         return file.read(len(_MAGIC)) == _MAGIC
 
 
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {path.parent} for the file {path.name}; make it, or name another")
+
+
 def flush(arena: Memory, ring: ReplayRing) -> None:
     """Brings a mapped file to the disk; in memory nothing happens."""
     map_of(arena).flush()  # most of it while others go on
@@ -144,6 +148,9 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
         OSError: It cannot be written.
         ValueError: There is a file that a replay keeps everything in.
     """
+    _check_folder(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder; name a file")
     if path.is_file() and _begins_with_magic(path):
         raise ValueError(
             f"{path} is a file that a replay keeps everything in, which a copy would destroy; name another"

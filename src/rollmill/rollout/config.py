@@ -19,7 +19,7 @@ class RolloutConfig:
         env_threads: Threads of a native vector environment in each group. "auto": 1, because workers already occupy
             every core.
         decorrelate_steps: Groups start with 0 to so many agent steps of random actions, evenly spread, so that their
-            episodes and slots do not end at the same moment. "auto": one rollout length.
+            episodes and slots do not end at the same moment. "auto": one rollout length, and none in the replay regime.
         step_timeout_s: A step of a group that takes longer is taken for hung and ends the run. Building a group may
             take two seconds more for each of its environments.
     """

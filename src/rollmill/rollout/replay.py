@@ -87,8 +87,8 @@ class ReplayRolloutWorker(RolloutWorker):
         # A worker's groups share its slots.
         (self._pool,) = self._pools
         self._completed = deque(store.take_over(self._pool.free))
-        for slot in self._completed:
-            self._pool.free.remove(slot)
+        kept = set(self._completed)
+        self._pool.free = deque(slot for slot in self._pool.free if slot not in kept)
 
     def _start(self, group: HostedGroup) -> None:
         group.slot = self._take_slot()

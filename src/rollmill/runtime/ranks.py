@@ -6,13 +6,14 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-__all__ = ["DistributedConfig", "Launcher", "Ranks", "RanksError"]
+__all__ = ["DistributedConfig", "Launcher", "Ranks", "RanksError", "folder_of_rank"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:
-    """Ranks that train one policy together, started by torchrun; in lockstep alone.
+    """Ranks that train one policy together, started by torchrun: in lockstep and in the replay regime.
 
     Attributes:
         timeout_s: A rank that is waited for so long is taken for lost, and the run ends. It has to be longer than what
@@ -99,6 +100,11 @@ class Ranks:
             return cores
         first, end = (len(cores) * place // self.local_world_size for place in (self.local_rank, self.local_rank + 1))
         return cores[first:end]
+
+
+def folder_of_rank(run_dir: Path, rank: int) -> Path:
+    """Where in a run's directory a rank keeps what is its own; rank 0 in the directory itself."""
+    return run_dir / f"rank-{rank}" if rank else run_dir
 
 
 class Launcher:

@@ -9,7 +9,6 @@ Importing this module imports no torch: its functions do.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import re
@@ -29,6 +28,7 @@ from rollmill.storage.checkpoint_file import (
     read_header,
     verify_checkpoint,
 )
+from rollmill.storage.whole_files import write_whole
 
 __all__ = [
     "CheckpointConfig",
@@ -298,21 +298,7 @@ class CheckpointStore:
 
     def _write(self, path: Path, content: bytes | bytearray) -> None:
         """Puts a whole file at ``path``, or leaves what was there: write aside, sync, rename, sync the folder."""
-        aside = self.folder / f"{_TEMPORARY}{os.getpid()}"
-        try:
-            with open(aside, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(aside, path)
-        finally:
-            with contextlib.suppress(OSError):
-                aside.unlink(missing_ok=True)
-        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)  # else a power cut may forget the rename
-        finally:
-            os.close(folder)
+        write_whole(path, content, self.folder / f"{_TEMPORARY}{os.getpid()}")
 
 
 def _number(path: Path) -> int:

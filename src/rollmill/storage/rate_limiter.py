@@ -117,7 +117,7 @@ def going_on(arena: Mapping[str, NDArray[Any]], wanted: RateLimits) -> RateLimit
     limiter = RateLimiter(arena, old)
     inserted = limiter.inserted
     limits = replace(wanted, base=old.base)
-    if inserted - old.base >= old.min_size:
+    if inserted - old.base >= min(old.min_size, wanted.min_size):
         limits = replace(wanted, base=inserted, min_size=0)
         limiter.pass_by(old.batches_due(inserted))
     limiter.remember(wanted, limits)

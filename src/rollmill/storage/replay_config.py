@@ -25,8 +25,8 @@ class ReplayConfig:
             of a step. Slots that are being written come on top.
         min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``).
         update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
-            ``batch_size / update_interval`` is Reverb's samples per insert. It holds over the whole run, however fast
-            the processes are: whoever is ahead waits.
+            ``batch_size / update_interval`` (of sequences, ``sequence_length`` times that) is Reverb's samples per
+            insert. It holds over the whole run, however fast the processes are: whoever is ahead waits.
         error_buffer: How many agent steps collecting may be ahead of or behind that, so that neither waits for each
             single step of the other. "auto": one step of every environment, and one update interval.
         n_step: Rewards that are added up before the bootstrap (Sutton 1988; 3 in Rainbow). At most ``rollout_length``.

@@ -20,8 +20,18 @@ from typing import NamedTuple
 
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.runtime.boot import boot_id
+from rollmill.storage.whole_files import write_whole
 
-__all__ = ["OpenedReplay", "ReplayFolderError", "adopt_replay", "close_replay", "discard_new_replay", "open_replay"]
+__all__ = [
+    "OpenedReplay",
+    "ReplayFolderError",
+    "adopt_replay",
+    "close_replay",
+    "discard_new_replay",
+    "has_replay",
+    "open_replay",
+    "remove_replay",
+]
 
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
 _NEW = "new-"
@@ -129,6 +139,17 @@ def discard_new_replay(run_dir: Path) -> None:
         (run_dir / _FOLDER / f"{_NEW}{name}").unlink(missing_ok=True)
 
 
+def has_replay(run_dir: Path) -> bool:
+    """Whether a run has left a replay there."""
+    return (run_dir / _FOLDER / _RECORD).exists()
+
+
+def remove_replay(run_dir: Path) -> None:
+    """Removes the replay of a run that goes on without it, if there is one: nobody could go on with it any more."""
+    for name in (_RECORD, _SLOTS):
+        (run_dir / _FOLDER / name).unlink(missing_ok=True)
+
+
 def close_replay(run_dir: Path) -> None:
     """All processes have ended: what they wrote is brought to the disk, and the record says so."""
     record, path = run_dir / _FOLDER / _RECORD, run_dir / _FOLDER / _SLOTS
@@ -146,9 +167,14 @@ def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> 
     """What keeps a run from going on with its replay; empty for nothing."""
     try:
         found = json.loads(record.read_text())
-        digest, old, boot, closed = found["layout"], dict(found["rules"]), found["boot"], found["closed"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except FileNotFoundError:
+        return "there is none; a run removes the one that it goes on without"
+    except (OSError, ValueError) as error:
         return f"{record} cannot be read ({error})"
+    try:
+        digest, old, boot, closed = found["layout"], dict(found["rules"]), found["boot"], found["closed"]
+    except (ValueError, KeyError, TypeError) as error:
+        return f"{record} is no record of a replay ({error!r})"
     if digest != layout.digest():
         return "its slots are of another shape: settings, the number of workers or Rollmill's version changed"
     if changed := [name for name in {**old, **rules} if old.get(name) != rules.get(name)]:
@@ -164,13 +190,8 @@ def _write(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> No
 
 
 def _replace(record: Path, content: object) -> None:
-    aside = record.with_suffix(".new")
     try:
-        with aside.open("w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, record)
+        write_whole(record, json.dumps(content).encode(), record.with_suffix(".new"))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotEnoughDisk(f"{record} cannot be written ({error.strerror}): make room on its disk") from error

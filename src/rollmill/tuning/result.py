@@ -15,6 +15,8 @@ from rollmill.tuning.search import Candidate
 __all__ = ["TUNED_FILE", "Tuning"]
 
 TUNED_FILE = "tuned.json"
+# Of what the curves say: what is measured and near it needs no explanation.
+_NEAR = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +84,14 @@ class Tuning:
             return "collecting and learning take turns on all cores, so there is nothing to balance between them"
         x_a, x_l = self.solution.actor_cores, self.solution.learner_cores
         collected, learned = self.curves.actors(x_a), self.update_interval * self.curves.learners(x_l)
-        return (
+        text = (
             f"by the curves actors {x_a:.2f} cores, learner {x_l:.2f} cores: f_a(x_a) = {collected:,.0f}, u f_l(x_l) = "
             f"{learned:,.0f} agent steps/s, u = {self.update_interval:g}"
         )
+        measured = self.steps_per_second / min(collected, learned)
+        if measured < _NEAR:
+            text += f"; measured were {measured:.2f} of them: processes also wait for one another and for a core"
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""

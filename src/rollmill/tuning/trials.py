@@ -32,6 +32,8 @@ _SETTLE_S = 0.25
 # A batch of slow environments takes longer; then the network's own time stands for an SGD step's.
 _LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0
+# Agent steps: more than trials make.
+_MOST_KEPT = 100_000
 
 
 class Slice(NamedTuple):
@@ -75,9 +77,12 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
     if not config.in_replay:
         return config
     enough = max(2 * config.learner.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
+    # Whatever is kept, a trial fills little of it: a replay for the disk need not fit into memory.
+    capacity = min(config.replay.capacity, max(_MOST_KEPT, 4 * enough))
+    replay = replace(config.replay, capacity=capacity, min_size=min(config.replay.min_size, enough), storage="memory")
     return replace(
         config,
-        replay=replace(config.replay, min_size=min(config.replay.min_size, enough), storage="memory"),
+        replay=replay,
         off_policy=replace(config.off_policy, random_steps=0),
     )
 
