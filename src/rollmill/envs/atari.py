@@ -128,8 +128,9 @@ def _can_shrink(given: dict[str, Any], game: str) -> bool:
 
 def _clears_stacks(given: dict[str, Any]) -> bool:
     """Whether every episode begins with a stack of nothing but its own frames."""
-    autoreset = AutoresetMode(given.get("autoreset_mode", AutoresetMode.NEXT_STEP))
-    return autoreset is AutoresetMode.NEXT_STEP and not given.get("life_loss_info")
+    clean = AutoresetMode.NEXT_STEP
+    # By its name, too; others, and what is no mode, are left to ALE.
+    return given.get("autoreset_mode", clean) in (clean, clean.value) and not given.get("life_loss_info")
 
 
 def _stack(given: dict[str, Any]) -> FrameStack | None:
