@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.comparing.runs import Comparison
+from rollmill.extras import install_command
 
 __all__ = [
     "AGGREGATES",
@@ -145,6 +146,6 @@ def _rliable() -> tuple[Any, Any]:
         from rliable import library, metrics
     except ImportError as error:
         raise MissingReportExtraError(
-            f'the statistics of a report need rliable, which is not installed ({error}): pip install "rollmill[report]"'
+            f"the statistics of a report need rliable, which is not installed ({error}): {install_command('report')}"
         ) from error
     return library, metrics

@@ -15,6 +15,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_array
+from rollmill.extras import install_command
 from rollmill.native import push_frames
 from rollmill.specs import FrameStack
 
@@ -32,7 +33,7 @@ def _ale() -> Any:
         import ale_py.vector_env
     except ImportError as error:
         raise MissingExtra(
-            f'Atari games need ale-py, which is not installed ({error}): pip install "rollmill[atari]"'
+            f"Atari games need ale-py, which is not installed ({error}): {install_command('atari')}"
         ) from error
     return ale_py
 

@@ -12,6 +12,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.vector_group import seed_none
+from rollmill.extras import install_command
 
 __all__ = ["check_id", "ids", "kind", "maker"]
 
@@ -20,7 +21,7 @@ def _envpool() -> Any:
     try:
         import envpool
     except ImportError as error:
-        raise MissingExtra(f'EnvPool is not installed ({error}): pip install "rollmill[envpool]"') from error
+        raise MissingExtra(f"EnvPool is not installed ({error}): {install_command('envpool')}") from error
     return envpool
 
 

@@ -41,7 +41,7 @@ class UnknownEnvironment(RollmillEnvError):
 
 
 class MissingExtra(RollmillEnvError):
-    """An optional package is not installed; the message says which extra brings it."""
+    """An optional package is not installed; the message says how to install it."""
 
 
 class UnsupportedSpace(RollmillEnvError):

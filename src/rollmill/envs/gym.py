@@ -16,12 +16,13 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code
+from rollmill.extras import install_command
 
 __all__ = ["bare", "find_spec", "ids", "is_registered", "is_registered_by_import", "kind", "maker", "mujoco_ids"]
 
 _OWN = "gymnasium.envs."
 
-# Extra of ours for a package that an entry point lives in or needs.
+# The extra (see rollmill.extras) for a package that an entry point lives in or needs.
 _EXTRAS = {
     "mujoco": "mujoco",
     "gymnasium.envs.mujoco": "mujoco",
@@ -115,7 +116,7 @@ def check_installed(kind: str) -> None:
         MissingExtra: It is not installed.
     """
     if not _is_installed(kind):
-        raise MissingExtra(f'{_PACKAGES[kind][1]} is not installed: pip install "rollmill[{kind}]"')
+        raise MissingExtra(f"{_PACKAGES[kind][1]} is not installed: {install_command(kind)}")
 
 
 def _is_installed(kind: str) -> bool:
@@ -239,6 +240,6 @@ def _log_mujoco_warnings() -> None:
 def _missing(id: str, spec: GymSpec, error: Exception) -> MissingExtra:
     text = f"{getattr(error, 'name', '') or ''} {error} {spec.entry_point}"
     extra = next((extra for key, extra in _EXTRAS.items() if key in text), None)
-    advice = f'pip install "rollmill[{extra}]"' if extra else "install what it names"
+    advice = install_command(extra) if extra else "install what it names"
     logging.getLogger(__name__).debug("%s is missing", id, exc_info=error)
     return MissingExtra(f"{id} needs a package that is not installed ({error}): {advice}")

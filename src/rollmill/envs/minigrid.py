@@ -12,6 +12,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.gym import bare
+from rollmill.extras import install_command
 
 __all__ = ["WithoutMission", "check_id", "ids", "maker"]
 
@@ -58,7 +59,7 @@ def ids() -> list[str]:
     try:
         import minigrid
     except ImportError as error:
-        raise MissingExtra(f'MiniGrid is not installed ({error}): pip install "rollmill[minigrid]"') from error
+        raise MissingExtra(f"MiniGrid is not installed ({error}): {install_command('minigrid')}") from error
     # Importing registers once; a second call (as after the registry was emptied) would only warn.
     if not any(id.startswith("MiniGrid-") for id in gymnasium.registry):
         minigrid.register_minigrid_envs()  # type: ignore[no-untyped-call,unused-ignore]

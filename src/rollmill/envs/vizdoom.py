@@ -9,6 +9,7 @@ from typing import Any
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
+from rollmill.extras import install_command
 
 __all__ = ["check_scenario", "maker", "scenarios"]
 
@@ -34,7 +35,7 @@ def _scenarios_path() -> str:
     except ImportError as error:
         raise MissingExtra(
             f"VizDoom scenarios need vizdoom and OpenCV, and one is not installed ({error}): "
-            'pip install "rollmill[vizdoom]"'
+            f"{install_command('vizdoom')}"
         ) from error
     return str(vizdoom.scenarios_path)
 
