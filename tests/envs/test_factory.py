@@ -180,7 +180,7 @@ def test_a_module_before_the_id_is_imported(tmp_path, monkeypatch):
     )
     monkeypatch.syspath_prepend(tmp_path)
     assert probe(EnvConfig(name="gym/elsewhere:Elsewhere-v0")).max_episode_steps == 7
-    with pytest.raises(UnknownEnvironment, match="no module 'nowhere' to import"):
+    with pytest.raises(UnknownEnvironment, match="there is no module 'nowhere' in"):
         probe(EnvConfig(name="gym/nowhere:Elsewhere-v0"))
 
 

@@ -15,6 +15,7 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, known_names, suggest
+from rollmill.envs.module_names import explain
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 from rollmill.extras import install_command
 
@@ -46,11 +47,9 @@ def find_spec(id: str) -> GymSpec:
     if colon and id not in gymnasium.registry:
         try:
             import_user_code(module)
-        except NoSuchModuleError as error:
-            raise UnknownEnvironment(
-                f"{id!r}: there is no module {module!r} to import; module:id imports the module that registers the id"
-            ) from error
-        return find_spec(name)
+            return find_spec(name)
+        except (NoSuchModuleError, UnknownEnvironment) as error:
+            raise UnknownEnvironment(explain(id) or str(error)) from error
     try:
         return gymnasium.spec(id)
     except gymnasium.error.Error as error:

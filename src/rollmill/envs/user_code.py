@@ -34,6 +34,8 @@ def import_user_code(name: str) -> None:
 
 def import_if_there(name: str) -> ModuleType | None:
     """The module of that dotted name, or None if there is none. Errors inside of one are raised as they are."""
+    if not all(name.split(".")):
+        return None  # Empty, or relative to nothing.
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

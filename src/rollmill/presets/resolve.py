@@ -98,8 +98,12 @@ def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
 def _check_bare(name: str) -> None:
     from rollmill.envs import gym
     from rollmill.envs.factory import suggest
+    from rollmill.envs.module_names import explain
 
     if not gym.is_registered(name):
+        of_module = explain(name)
+        if of_module is not None:
+            raise UnknownEnvironment(of_module)
         # The last part of a preset's name is what people remember.
         presets = list_presets()
         lasts = {preset.partition("/")[2].lower(): preset for preset in reversed(presets)}
