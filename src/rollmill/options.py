@@ -24,6 +24,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rollmill.option_docs import attribute_docs
+from rollmill.option_hints import Hint, hints_for
 from rollmill.option_values import OptionError, coerce, encode, format_value, type_name
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ __all__ = [
 
 T = TypeVar("T", bound="DataclassInstance")
 
+# What a hint may name besides keys: arguments of ``train``.
+_ARGUMENTS = frozenset({"PRESET", "run_dir", "algo"})
 _PYTHON_CONSTANTS = {"True": True, "False": False, "None": None}
 
 
@@ -226,8 +229,10 @@ def _coerce_leaf(value: object, annotation: object, key: str) -> object:
         return _build(nested, value, prefix=key + ".")
     if _allows_none(annotation) and (value is None or str(value).lower() in ("none", "null")):
         return None
+    hints = hints_for(key)
+    foreign = f"; as in other libraries it would be {_named(hints)} here" if hints else ""
     raise OptionError(
-        f"{key} has parts and takes no value of its own; given {value!r}. Set one of {_keys(nested, key)}"
+        f"{key} has parts and takes no value of its own; given {value!r}{foreign}. Set one of {_keys(nested, key)}"
     )
 
 
@@ -265,14 +270,27 @@ def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
         matches = [k for k in known if k.rpartition(".")[2] == key]
         if len(matches) == 1:
             return tuple(matches[0].split("."))
-        if matches:
+        if matches and not hints_for(key):
             raise OptionError(f"{given!r} is ambiguous: give one of {', '.join(matches)}")
+    raise OptionError(f"unknown setting {given!r}{_advice(key, known)}")
+
+
+def _advice(key: str, known: Sequence[str]) -> str:
+    """What an unknown key may have meant: another library's name of a setting, or one of ours, misspelt."""
+    by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
+    last = key.rpartition(".")[2]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
-    if not close:
-        by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
-        close = [by_last[name] for name in difflib.get_close_matches(path[-1], by_last, n=3, cutoff=0.6)]
-    hint = f"; did you mean {' or '.join(close)}?" if close else "; `rollmill train --help` lists all settings"
-    raise OptionError(f"unknown setting {given!r}{hint}")
+    close = close or [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3, cutoff=0.8)]
+    hints = hints_for(key) or (() if close else hints_for(key, cutoff=0.85))
+    hints = tuple(hint for hint in hints if hint.key in known or hint.key in _ARGUMENTS)
+    if hints:
+        return f"; here it is {_named(hints)}"
+    close = close or [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3, cutoff=0.6)]
+    return f"; did you mean {' or '.join(close)}?" if close else "; `rollmill train --help-all` lists all settings"
+
+
+def _named(hints: Sequence[Hint]) -> str:
+    return " or ".join(f"{hint.key} ({hint.remark})" if hint.remark else hint.key for hint in hints)
 
 
 def _is_path(cls: type[DataclassInstance], path: tuple[str, ...]) -> bool:
