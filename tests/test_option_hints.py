@@ -8,7 +8,7 @@ import pytest
 
 import rollmill
 from rollmill.cli import main
-from rollmill.config import Config
+from rollmill.config import Config, ConfigError
 from rollmill.envs.config import EnvConfig
 from rollmill.option_hints import HINTS, hints_for
 from rollmill.options import OptionError, apply, list_options
@@ -142,3 +142,15 @@ def test_a_name_that_is_ours_sets_the_only_key_that_ends_so(name: str, key: str,
     for part in key.split("."):
         config = getattr(config, part)
     assert config == value
+
+
+@pytest.mark.parametrize(
+    ("algo", "name", "meant"),
+    [("sac", "alpha", "off_policy.temperature"), ("dqn", "epsilon", "off_policy.epsilon_start")],
+)
+def test_a_name_that_would_set_what_has_no_effect_is_refused(algo: str, name: str, meant: str) -> None:
+    env = {"sac": "gym/Pendulum-v1", "dqn": "gym/CartPole-v1"}[algo]
+    with pytest.raises(ConfigError, match=f"replay.{name}: of no meaning with replay.priorities='uniform'.*{meant}"):
+        rollmill.make_config(env, {name: 0.1}, algo=algo)
+    given = {name: 0.1, "replay.priorities": "proportional"}
+    assert getattr(rollmill.make_config(env, given, algo=algo).replay, name) == 0.1

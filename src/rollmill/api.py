@@ -69,6 +69,14 @@ _OF_TRAJECTORIES = {
     )
 }
 
+# What says how a prioritised replay draws, by names that mean other things elsewhere.
+_OF_PRIORITIES = {
+    "replay.alpha": "SAC's is off_policy.temperature",
+    "replay.beta": "",
+    "replay.epsilon": "that of exploration is off_policy.epsilon_start and off_policy.epsilon_end, Adam's is "
+    "learner.adam_eps",
+}
+
 
 def make_config(
     preset: str | Callable[..., Any],
@@ -135,6 +143,13 @@ def make_config(
         raise ConfigError(
             f"{', '.join(meaningless)}: of no meaning in the replay regime, where algorithms learn from transitions; "
             "leave it out."
+        )
+    idle = sorted(_OF_PRIORITIES.keys() & given.keys())
+    if config.in_replay and config.replay.priorities == "uniform" and idle:
+        others = "".join(f"; {_OF_PRIORITIES[key]}" for key in idle if _OF_PRIORITIES[key])
+        raise ConfigError(
+            f"{', '.join(idle)}: of no meaning with replay.priorities='uniform'; use "
+            f"replay.priorities='proportional', or leave it out{others}."
         )
     return config
 
