@@ -14,13 +14,16 @@ import pytest
 import rollmill
 from rollmill.cli import main
 from rollmill.cli_arguments import split_overrides
+from rollmill.cli_help import OFF_POLICY, ON_POLICY
+from rollmill.config import Config
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
-from rollmill.options import to_json
+from rollmill.options import list_options, to_json
 from rollmill.reporting.metrics import MetricsWriter
 
-COMMANDS = ("train", "tune", "eval", "watch", "plot", "bench", "envs")
+COMMANDS = ("train", "tune", "eval", "watch", "plot", "report", "verify", "bench", "envs")
+WITH_SETTINGS = ("train", "tune", "verify", "bench")
 
 FAILING_ENV = """
 import gymnasium as gym, numpy as np
@@ -92,7 +95,9 @@ def test_settings_are_told_apart_from_the_commands_own_options(words: str, known
     assert split_overrides(words.split(), options) == (known.split(), overrides.split())
 
 
-@pytest.mark.parametrize("argv", [["--help"], *[[command, "--help"] for command in COMMANDS]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["train", "--help-all"], *[[command, "--help"] for command in COMMANDS]], ids=" ".join
+)
 def test_help_is_useful_and_loads_neither_torch_nor_gymnasium(argv: list[str]) -> None:
     code = (
         "import sys; from rollmill.cli import main\n"
@@ -102,11 +107,23 @@ def test_help_is_useful_and_loads_neither_torch_nor_gymnasium(argv: list[str]) -
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    for word in COMMANDS if argv == ["--help"] else [argv[0], "--help"]:
+    for word in COMMANDS if argv == ["--help"] else [argv[0], "--help", "examples:", f"rollmill {argv[0]} "]:
         assert word in done.stdout
-    if argv[0] in ("train", "bench"):
-        assert "--learner.precision" in done.stdout
-        assert "--num-envs" in done.stdout
+    if argv[0] in WITH_SETTINGS:
+        settings = set(re.findall(r"^  --([\w.-]+)", done.stdout, flags=re.MULTILINE))
+        settings &= {option.key.replace("_", "-") for option in list_options(Config)} - {"total-steps", "seed"}
+        if argv[1] == "--help":
+            assert len(settings) == 15
+            assert "learner.learning-rate" in settings
+        else:
+            assert len(settings) > 150
+            assert "--learner.precision" in done.stdout
+
+
+@pytest.mark.parametrize("shown", [ON_POLICY, OFF_POLICY])
+def test_help_names_the_fifteen_settings_that_matter(shown: dict[str, str]) -> None:
+    assert len(shown) == 15
+    assert shown.keys() <= {option.key for option in list_options(Config)}
 
 
 def test_the_module_runs_as_a_program() -> None:
@@ -189,15 +206,21 @@ def test_wrong_usage_is_one_message_and_exit_code_2(
 
 def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     def epochs(*argv: str) -> str:
-        assert main([*argv, "--help"]) == 0
-        return next(line for line in capsys.readouterr().out.splitlines() if "--learner.epochs" in line)
+        said = []
+        for asked in ("--help", "--help-all"):
+            assert main([*argv, asked]) == 0
+            found = re.search(r"--learner\.epochs +(?:an integer +)?\[?(\d+)", capsys.readouterr().out)
+            assert found is not None
+            said.append(found[1])
+        assert said[0] == said[1]
+        return said[0]
 
-    assert epochs("train").endswith("[1]")
-    assert main(["train", "--help"]) == 0
+    assert epochs("train") == "1"
+    assert main(["train", "--help-all"]) == 0
     assert "--preset" not in capsys.readouterr().out  # which would be refused
-    assert epochs("train", "gym/CartPole-v1").endswith("[4]")
-    assert epochs("train", "gym/CartPole-v1", "--learner.epochs", "7").endswith("[7]")
-    assert epochs("bench", "train", "gym/CartPole-v1").endswith("[4]")
+    assert epochs("train", "gym/CartPole-v1") == "4"
+    assert epochs("train", "gym/CartPole-v1", "--learner.epochs", "7") == "7"
+    assert epochs("bench", "train", "gym/CartPole-v1") == "4"
     assert main(["train", "gym/CartPool-v1", "--help"]) == 2
     assert "did you mean 'CartPole-v1'" in capsys.readouterr().err
 
@@ -205,8 +228,9 @@ def test_help_with_a_preset_shows_its_values(capsys: pytest.CaptureFixture[str])
 def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "gym/Pendulum-v1", "--algo", "sac", "--replay.min-size", "55", "--help"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"--regime .*\[replay\]", said)
-    assert re.search(r"--replay\.min-size .*\[55\]", said)
+    assert "--regime replay " in said
+    assert "--replay.min-size 55 " in said
+    assert "--learner.clip-range" not in said
     assert main(["train", "gym/Pendulum-v1", "--algo", "nosuch", "--help"]) == 2
     assert "algo='nosuch': choose one of ppo" in capsys.readouterr().err
 

@@ -22,11 +22,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.cli_arguments import Command, split_overrides
+from rollmill.cli_help import all_settings, main_settings
 from rollmill.cli_parsers import BENCHED_PRESET, parsers
 from rollmill.option_values import coerce
-from rollmill.options import OptionError, describe, parse_overrides
+from rollmill.options import OptionError, parse_overrides
 
 if TYPE_CHECKING:
+    from rollmill.config import Config
     from rollmill.runtime.ranks import Ranks
 
 __all__ = ["main"]
@@ -34,7 +36,7 @@ __all__ = ["main"]
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
-_NO_SETTINGS = frozenset({"preset"})  # kept in the configuration, but named without a key
+_SHORT_KEYS = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -101,9 +103,10 @@ def _dispatch(argv: list[str]) -> int:
         return _EXIT_USAGE
     command = commands[argv[0]]
     known, overrides = split_overrides(argv[1:], command.options)
-    if command.takes_settings and {"-h", "--help"} & set(known):
+    asked = set(known) & ({"-h", "--help", "--help-all"} if command.takes_settings else set())
+    if asked:
         command.parser.print_help()
-        print(_settings_help(command, [word for word in known if word not in ("-h", "--help")], overrides))
+        print(_settings_help(command, [word for word in known if word not in asked], overrides, "--help-all" in asked))
         return 0
     if overrides and not command.takes_settings:
         raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
@@ -116,22 +119,25 @@ def _dispatch(argv: list[str]) -> int:
     return _RUN[argv[0]](arguments, settings)
 
 
-def _settings_help(command: Command, known: list[str], overrides: list[str]) -> str:
-    """All settings: with a preset's values where one was named, with the defaults otherwise."""
-    from rollmill.config import Config
-
-    title = "settings, as --KEY VALUE (the last part of a key will do where it is unambiguous)"
+def _settings_help(command: Command, known: list[str], overrides: list[str], shows_all: bool) -> str:
+    """Settings, with a preset's values where one was named, with the defaults otherwise."""
     arguments = command.parser.parse_args(known) if known else None
-    if arguments is None or arguments.preset is None:
-        text = describe(Config, hidden=_NO_SETTINGS)
-        return f"\n{title}; a preset named before --help shows its own values:\n\n{text}"
-    from rollmill.api import make_config
+    config: Config | None = None
+    whose = "their defaults (PRESET before --help shows the values of a preset)"
+    if arguments is not None and arguments.preset is not None:
+        from rollmill.api import make_config
 
-    values = parse_overrides(overrides)
-    _import_modules(arguments, values)
-    algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
-    config = make_config(arguments.preset, values, algo=algo, protocol=protocol)
-    return f"\n{title}, and the values of {arguments.preset}:\n\n{describe(Config, values=config, hidden=_NO_SETTINGS)}"
+        values = parse_overrides(overrides)
+        _import_modules(arguments, values)
+        algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
+        config = make_config(arguments.preset, values, algo=algo, protocol=protocol)
+        whose = f"the values of {arguments.preset}"
+    if shows_all:
+        return f"\nall settings, as --KEY VALUE, with {whose}; {_SHORT_KEYS}:\n\n{all_settings(config)}"
+    return (
+        f"\nthe settings that matter most, as --KEY VALUE, with {whose}:\n{main_settings(config)}\n\n"
+        f"{_SHORT_KEYS[0].upper()}{_SHORT_KEYS[1:]}. --help-all lists all settings."
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------- commands

@@ -11,19 +11,29 @@ __all__ = ["Command", "count", "natural", "seconds", "split_overrides", "whole_n
 
 
 class Command:
-    """A subcommand: its parser, and the options that are its own."""
+    """A subcommand: its parser, and the options that are its own.
 
-    def __init__(self, name: str, usage: str, summary: str) -> None:
+    Args:
+        name: As it is typed.
+        usage: What follows the name; with ``--KEY VALUE`` in it, the command takes settings.
+        summary: What it does; the first line stands in the list of commands.
+        examples: Whole commands, shown below the options.
+    """
+
+    def __init__(self, name: str, usage: str, summary: str, *, examples: Sequence[str]) -> None:
         self.parser = argparse.ArgumentParser(
             prog=f"rollmill {name}",
             usage=f"rollmill {name} {usage}",
             description=summary,
+            epilog="\n".join(["examples:", *(f"  {example}" for example in examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,  # an abbreviation could be a setting's name
         )
         self.summary = summary
         self.takes_settings = "--KEY VALUE" in usage
         self.options: dict[str, bool] = {"-h": False, "--help": False}  # name -> whether a value follows
+        if self.takes_settings:
+            self.flag("--help-all", "show all settings, each with its default and what it means")
 
     def flag(self, name: str, text: str) -> None:
         """Add an option without a value."""

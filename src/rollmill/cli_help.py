@@ -1,0 +1,83 @@
+"""What ``--help`` says about settings: the few that matter most, or all of them."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from typing import Final
+
+from rollmill.config import Config
+from rollmill.option_values import format_value
+from rollmill.options import describe, flatten, list_options
+
+__all__ = ["OFF_POLICY", "ON_POLICY", "UNNAMED", "all_settings", "main_settings"]
+
+UNNAMED: Final = frozenset({"preset"})  # Kept in the configuration, but named without a key.
+
+_ALWAYS: Final = {
+    "regime": "async (fastest), lockstep (reproducible) or replay (off-policy)",
+    "num_envs": "environments that run at the same time",
+    "max_seconds": "stop after so many seconds of training",
+    "learner.learning_rate": "learning rate at the start",
+    "learner.schedule": "of the learning rate: constant, linear, kl, or points such as 0:3e-4,1e6:1e-4",
+    "learner.discount": "gamma, the discount factor for each agent step",
+    "model.mlp_sizes": "widths of the hidden layers, for vector observations",
+}
+ON_POLICY: Final = {
+    **_ALWAYS,
+    "rollout_length": "agent steps of a trajectory in each environment",
+    "learner.batch_size": "agent steps of a batch",
+    "learner.minibatches": "parts of a batch, each for one SGD step",
+    "learner.epochs": "passes over each batch",
+    "learner.gae_lambda": "lambda of the advantage estimator (GAE)",
+    "learner.clip_range": "clipping of PPO's probability ratio",
+    "learner.entropy_coef": "weight of the entropy bonus; more explores more",
+    "model.core": "memory of the network: none, gru or lstm",
+}
+OFF_POLICY: Final = {
+    **_ALWAYS,
+    "learner.batch_size": "transitions of a batch, for one SGD step",
+    "replay.capacity": "agent steps that the replay holds",
+    "replay.min_size": "agent steps before the first SGD step",
+    "replay.update_interval": "agent steps for each SGD step",
+    "replay.n_step": "steps of n-step returns",
+    "off_policy.target_update_every": "SGD steps between updates of the target networks",
+    "off_policy.epsilon_end": "DQN: share of random actions after the decay",
+    "off_policy.noise_std": "DDPG, TD3: exploration noise, in half action ranges",
+}
+
+
+def main_settings(values: Config | None = None) -> str:
+    """The settings that matter most, one line each.
+
+    Args:
+        values: A configuration whose values are shown; None shows the defaults of an on-policy run.
+    """
+    chosen = OFF_POLICY if values is not None and values.in_replay else ON_POLICY
+    if values is None:
+        shown = {option.key: option.default for option in list_options(Config)}
+    else:
+        shown = {key: format_value(value) for key, value in flatten(values).items()}
+    rows = [(f"--{key.replace('_', '-')} {shown[key]}", text) for key, text in chosen.items()]
+    width = max(len(left) for left, _ in rows) + 4
+    lines = [
+        line
+        for left, text in rows
+        for line in textwrap.wrap(
+            text, _columns(), initial_indent=f"  {left}".ljust(width), subsequent_indent=" " * width
+        )
+    ]
+    return "\n".join(lines)
+
+
+def all_settings(values: Config | None = None) -> str:
+    """Every setting with its type, its default or value, and its documentation.
+
+    Args:
+        values: A configuration whose values are shown instead of the defaults.
+    """
+    return describe(Config, values=values, hidden=UNNAMED, width=_columns())
+
+
+def _columns() -> int:
+    return min(max(shutil.get_terminal_size().columns, 70), 120)
