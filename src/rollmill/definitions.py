@@ -22,6 +22,9 @@ def _definition(what: object) -> tuple[object, ...]:
     if module is None or name is None:
         return (id(what),)
     file = getattr(sys.modules.get(module), "__file__", None)
+    if module == "__main__" and (file is None or not os.path.isfile(file)):
+        # A notebook or a prompt: a cell that is run again, or a name that is defined anew, replaces what it was.
+        return module, name
     # Functions without a name share theirs.
     line = getattr(getattr(what, "__code__", None), "co_firstlineno", None)
     return (module if file is None else os.path.realpath(file)), name, line

@@ -48,7 +48,14 @@ from rollmill.definitions import is_same_definition
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["AlgorithmFactory", "UnknownAlgorithmError", "make_algorithm", "register_algorithm"]
+__all__ = [
+    "AlgorithmFactory",
+    "UnknownAlgorithmError",
+    "install_algorithm",
+    "make_algorithm",
+    "register_algorithm",
+    "registered_algorithms",
+]
 
 AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, OffPolicyConfig], OffPolicyAlgorithm]
 
@@ -104,6 +111,16 @@ def register_algorithm(name: str, factory: AlgorithmFactory) -> None:
 def is_registered_algorithm(name: str) -> bool:
     """Whether :func:`register_algorithm` was given this name."""
     return name in _algorithms.keys() - _BUILT_IN
+
+
+def registered_algorithms() -> dict[str, AlgorithmFactory]:
+    """What :func:`register_algorithm` was given in this process, by name."""
+    return {name: factory for name, factory in _algorithms.items() if name not in _BUILT_IN}
+
+
+def install_algorithm(name: str, factory: AlgorithmFactory) -> None:
+    """Take over a registration of the process that started this one, unless this one has the name already."""
+    _algorithms.setdefault(name, factory)
 
 
 def make_algorithm(

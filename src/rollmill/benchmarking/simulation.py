@@ -16,7 +16,8 @@ from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView, own_views
 from rollmill.regimes.running import probe
-from rollmill.regimes.setup import Probed, UserCode, build_group
+from rollmill.regimes.setup import Probed, build_group
+from rollmill.regimes.user_code import UserCode
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Role
@@ -81,7 +82,7 @@ def _simulate(
     context: ChildContext, config: Config, user_code: UserCode, probed: Probed, groups: list[int], worker: int
 ) -> None:
     """Child: steps its groups one after another until told to stop."""
-    user_code.install()
+    user_code.install(networks=False)
     envs_per_group = config.envs_per_group
     assert envs_per_group != "auto"
     rows = envs_per_group * probed.spec.rows_per_env

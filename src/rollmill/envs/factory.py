@@ -94,6 +94,11 @@ def resolve_maker(config: EnvConfig) -> Maker:
     registration = find_registration(config.name)
     if registration is not None:
         return _registered_maker(registration, config)
+    if config.name.startswith("__main__:"):
+        raise UnknownEnvironment(
+            f"{config.name!r} was defined in a notebook or at a prompt, and is not defined here: run its cell again "
+            "and use it from there, or write it to a module (%%writefile my_module.py) and train my_module:NAME"
+        )
     family, _, _ = config.name.partition("/")
     if family not in FAMILIES:
         family = "gym"

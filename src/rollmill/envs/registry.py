@@ -102,7 +102,8 @@ def find_registration(name: str) -> Registration | None:
     Raises:
         Exception: Whatever the module raises when it is imported.
     """
-    if name not in _registered and ":" in name and "/" not in name:
+    if ":" in name and "/" not in name and (name not in _registered or name.startswith("__main__:")):
+        # A cell or a prompt may have defined it anew since it was registered.
         factory = _import(*name.split(":", 1))
         if factory is not None:
             register_env(name, factory)

@@ -30,8 +30,10 @@ __all__ = [
     "ObservationEncoder",
     "UnknownModelError",
     "entry_encoder",
+    "install_encoder",
     "make_encoder",
     "register_encoder",
+    "registered_encoders",
     "unknown_name",
 ]
 
@@ -166,6 +168,16 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
 def is_registered_encoder(name: str) -> bool:
     """Whether :func:`register_encoder` was given this name."""
     return name in _encoders
+
+
+def registered_encoders() -> dict[str, EncoderFactory]:
+    """What :func:`register_encoder` was given in this process, by name."""
+    return dict(_encoders)
+
+
+def install_encoder(name: str, factory: EncoderFactory) -> None:
+    """Take over a registration of the process that started this one, unless this one has the name already."""
+    _encoders.setdefault(name, factory)
 
 
 def make_encoder(

@@ -15,7 +15,15 @@ from rollmill.models.observation import (
 )
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["ModelFactory", "UnknownModelError", "make_model", "register_encoder", "register_model"]
+__all__ = [
+    "ModelFactory",
+    "UnknownModelError",
+    "install_model",
+    "make_model",
+    "register_encoder",
+    "register_model",
+    "registered_models",
+]
 
 ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], ActorCritic]
 
@@ -45,6 +53,16 @@ def register_model(name: str, factory: ModelFactory) -> None:
 def is_users(config: ModelConfig) -> bool:
     """Whether this configuration names a model or an encoder that was registered here, and is none of ours."""
     return config.model in _models.keys() - {_BUILT_IN} or is_registered_encoder(config.encoder)
+
+
+def registered_models() -> dict[str, ModelFactory]:
+    """What :func:`register_model` was given in this process, by name."""
+    return {name: factory for name, factory in _models.items() if name != _BUILT_IN}
+
+
+def install_model(name: str, factory: ModelFactory) -> None:
+    """Take over a registration of the process that started this one, unless this one has the name already."""
+    _models.setdefault(name, factory)
 
 
 def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:

@@ -67,7 +67,7 @@ allocate = allocate_slots
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
-    setup.user_code.install()
+    setup.user_code.install(networks=False)
     from rollmill.envs.failures import RestartBudget
     from rollmill.rollout.worker import RolloutWorker
     from rollmill.runtime.seeds import stream

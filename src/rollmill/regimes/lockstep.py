@@ -66,7 +66,7 @@ def _seed_from(config: Config, iteration: int) -> int:
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
-    setup.user_code.install()
+    setup.user_code.install(networks=False)
     from rollmill.envs.failures import RestartBudget
     from rollmill.rollout.lockstep import LockstepRolloutWorker
 

@@ -270,7 +270,7 @@ def _limits_of(setup: RunSetup) -> RateLimits:
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
-    setup.user_code.install()
+    setup.user_code.install(networks=False)
     from rollmill.envs.failures import RestartBudget
     from rollmill.rollout.replay import ReplayRolloutWorker
     from rollmill.runtime.seeds import stream

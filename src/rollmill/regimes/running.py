@@ -22,7 +22,8 @@ from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.setup import Probed, Refusal, RunSetup, UserCode
+from rollmill.regimes.setup import Probed, Refusal, RunSetup
+from rollmill.regimes.user_code import UserCode
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics

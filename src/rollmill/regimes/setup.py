@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.config import Config
-from rollmill.envs.registry import Registration, install, registrations
-from rollmill.envs.user_code import import_user_code
+from rollmill.regimes.user_code import UserCode
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
@@ -57,30 +56,6 @@ class Probed:
     first_iteration: int = 0
     shared: SharedSizes | None = None
     saved_steps: int | None = None
-
-
-@dataclass(frozen=True)
-class UserCode:
-    """What a child needs so that names mean in it what they mean in the process that started the run.
-
-    Attributes:
-        modules: What ``--import`` named: imported again, and so registered again.
-        environments: What was registered in the user's own script, where nothing is imported again.
-    """
-
-    modules: tuple[str, ...]
-    environments: tuple[Registration, ...]
-
-    @classmethod
-    def of_this_process(cls, config: Config) -> UserCode:
-        """What is registered here and now."""
-        return cls(config.env.imports, registrations())
-
-    def install(self) -> None:
-        """Registers it all in this process."""
-        for module in self.modules:
-            import_user_code(module)
-        install(self.environments)
 
 
 class Refusal(NamedTuple):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnProcess
+
+from rollmill.runtime.shipping import is_main_importable
 
 __all__ = ["spawn", "thread_environment"]
 
@@ -30,7 +34,8 @@ def spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         os.environ.update(variables)
         try:
-            process.start()
+            with _unimportable_main_hidden():
+                process.start()
         finally:
             for name, value in before.items():
                 if value is None:
@@ -38,3 +43,21 @@ def spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
                 else:
                     os.environ[name] = value
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def _unimportable_main_hidden() -> Iterator[None]:
+    """Keeps a process that is started meanwhile from importing a main module that it cannot import.
+
+    ``python -`` says that its file is ``<stdin>``, which multiprocessing would look for.
+    """
+    main = sys.modules["__main__"]
+    file = getattr(main, "__file__", None)
+    if file is None or is_main_importable(main):
+        yield
+        return
+    del main.__file__
+    try:
+        yield
+    finally:
+        main.__file__ = file

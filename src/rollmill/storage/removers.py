@@ -22,7 +22,16 @@ import numpy as np
 
 from rollmill.definitions import is_same_definition
 
-__all__ = ["Remover", "RemoverFactory", "UnknownRemoverError", "make_remover", "register_remover", "take_out"]
+__all__ = [
+    "Remover",
+    "RemoverFactory",
+    "UnknownRemoverError",
+    "install_remover",
+    "make_remover",
+    "register_remover",
+    "registered_removers",
+    "take_out",
+]
 
 _CANDIDATES = 16
 
@@ -105,6 +114,16 @@ def register_remover(name: str, factory: RemoverFactory) -> None:
 def is_registered_remover(name: str) -> bool:
     """Whether :func:`register_remover` was given this name."""
     return name in _removers.keys() - _BUILT_IN
+
+
+def registered_removers() -> dict[str, RemoverFactory]:
+    """What :func:`register_remover` was given in this process, by name."""
+    return {name: factory for name, factory in _removers.items() if name not in _BUILT_IN}
+
+
+def install_remover(name: str, factory: RemoverFactory) -> None:
+    """Take over a registration of the process that started this one, unless this one has the name already."""
+    _removers.setdefault(name, factory)
 
 
 def make_remover(name: str, random: np.random.Generator, priority: Callable[[int], float]) -> Remover:

@@ -16,7 +16,8 @@ import numpy as np
 from rollmill.config import Config
 from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
-from rollmill.regimes.setup import Probed, UserCode, make_network, make_off_policy
+from rollmill.regimes.setup import Probed, make_network, make_off_policy
+from rollmill.regimes.user_code import UserCode
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.events import Exited, Failed, Message

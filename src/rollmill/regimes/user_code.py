@@ -1,0 +1,123 @@
+"""What the user registered in this process, for the processes of a run."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rollmill.config import Config
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.registry import Registration, install, registrations
+from rollmill.envs.user_code import import_user_code
+from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
+from rollmill.storage import removers
+
+__all__ = ["UserCode"]
+
+_ENVIRONMENT, _GYMNASIUM_ID, _REMOVER = "environment", "Gymnasium environment", "remover"
+_MODEL, _ENCODER, _ALGORITHM = "model", "encoder", "algorithm"
+_NETWORKS = (_MODEL, _ENCODER, _ALGORITHM)
+
+
+@dataclass(frozen=True)
+class UserCode:
+    """What a child needs so that names mean in it what they mean in the process that started the run.
+
+    Attributes:
+        modules: What ``--import`` named: imported again, and so registered again.
+        definitions: What else was registered, in a script, in a notebook or at a prompt.
+    """
+
+    modules: tuple[str, ...]
+    definitions: tuple[Definition | SealedDefinition, ...]
+
+    @classmethod
+    def of_this_process(cls, config: Config) -> UserCode:
+        """What is registered here and now.
+
+        Raises:
+            UnsendableError: Something that the configuration names cannot be sent to a process.
+        """
+        definitions = tuple(_definitions(config))
+        for each in definitions:
+            if each.is_needed:
+                require_sendable(each.kind, each.name, each.value)
+        return cls(config.env.imports, definitions)
+
+    def install(self, *, networks: bool = True) -> None:
+        """Registers it all in this process.
+
+        Args:
+            networks: Whether models, encoders and algorithms are registered, too; they import torch.
+        """
+        for module in self.modules:
+            import_user_code(module)
+        for definition in self.definitions:
+            assert isinstance(definition, SealedDefinition)
+            if networks or definition.kind not in _NETWORKS:
+                _install(definition)
+
+
+def _definitions(config: Config) -> Iterator[Definition]:
+    for entry in registrations():
+        yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name == config.env.name)
+    yield from _gymnasium_ids(config.env)
+    for name, factory in removers.registered_removers().items():
+        yield Definition(_REMOVER, name, factory, is_needed=name == config.replay.remover)
+    # Only who has registered a network has loaded these modules, and with them torch, in this process.
+    for kind, module, attribute, used in (
+        (_MODEL, "rollmill.models.registry", "registered_models", config.model.model),
+        (_ENCODER, "rollmill.models.observation", "registered_encoders", config.model.encoder),
+        (_ALGORITHM, "rollmill.algorithms.registry", "registered_algorithms", config.off_policy.algorithm),
+    ):
+        loaded = sys.modules.get(module)
+        factories: Mapping[str, Callable[..., Any]] = {} if loaded is None else getattr(loaded, attribute)()
+        for name, factory in factories.items():
+            yield Definition(kind, name, factory, is_needed=name == used)
+
+
+def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:
+    """The id that is trained, where a notebook or a prompt has registered it, or imported what did."""
+    gym = sys.modules.get("rollmill.envs.gym")
+    if gym is None or is_main_importable():
+        return
+    family, slash, id = config.name.partition("/")
+    name = id if slash and family in ("gym", "mujoco") else config.name
+    if not gym.is_registered_by_import(f"gym/{name}"):
+        return
+    spec = copy.copy(gym.find_spec(name))
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        import gymnasium.envs.registration
+
+        spec.entry_point = gymnasium.envs.registration.load_env_creator(spec.entry_point)
+    yield Definition(_GYMNASIUM_ID, name, spec, is_needed=True)
+
+
+def _install(definition: SealedDefinition) -> None:
+    value = definition.open()
+    if value is None:
+        return
+    if definition.kind == _ENVIRONMENT:
+        assert isinstance(value, Registration)
+        install([value])
+    elif definition.kind == _GYMNASIUM_ID:
+        import gymnasium
+
+        gymnasium.registry.setdefault(definition.name, value)
+    elif definition.kind == _REMOVER:
+        removers.install_remover(definition.name, value)
+    elif definition.kind == _MODEL:
+        from rollmill.models.registry import install_model
+
+        install_model(definition.name, value)
+    elif definition.kind == _ENCODER:
+        from rollmill.models.observation import install_encoder
+
+        install_encoder(definition.name, value)
+    else:
+        from rollmill.algorithms.registry import install_algorithm
+
+        install_algorithm(definition.name, value)
