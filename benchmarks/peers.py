@@ -169,6 +169,16 @@ PEERS = (
     ),
 )
 
+# Not one of those: compared by what it learns, in out_of_the_box.py.
+STABLE_BASELINES3_DEFAULTS = Peer(
+    name="stable-baselines3-defaults",
+    script="stable_baselines3_defaults.py",
+    environment=".venv-peers",
+    requirements="requirements.txt",
+    imports="stable_baselines3, ale_py, cv2, mujoco, imageio, packaging, Box2D, minigrid, vizdoom",
+    envs=(),
+)
+
 
 class AbsentError(Exception):
     """A peer cannot be measured; says why."""
