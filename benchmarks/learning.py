@@ -140,7 +140,7 @@ def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
             return result
     settings = {**task.settings, "target_return": task.goal}
     if task.max_seconds is not None:
-        settings["max_seconds"] = seconds_left
+        settings["max_seconds"] = task.max_seconds
     run = rollmill.train(
         task.preset,
         total_steps=task.total_steps,

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import rollmill
+from rollmill.config import ConfigError
 from rollmill.options import OptionError
 from rollmill.run_config import write_config
 from rollmill.run_directory import RunDirectoryError, for_this_run_alone, new_directory
@@ -104,3 +105,13 @@ def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
     write_config(tmp_path, rollmill.make_config(CARTPOLE))
     with pytest.raises(RunDirectoryError, match=r"is a run of 'gym/CartPole-v1', not of 'gym/Acrobot-v1'"):
         rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, resume=True, quiet=True)
+
+
+def test_points_of_the_learning_rate_are_the_rate_itself() -> None:
+    points = {"learner.schedule": "0:3e-4,1e6:1e-4"}
+    assert rollmill.make_config("gym/CartPole-v1", points).learner.schedule == points["learner.schedule"]
+    assert rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": "3e-4"}).learner.learning_rate == 3e-4
+    with pytest.raises(ConfigError, match="leave learning_rate out, or give that of the first point"):
+        rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": 1e-3})
+    with pytest.raises(OptionError, match="choose 'constant', 'linear', 'kl', or points as AGENT_STEPS:LEARNING_RATE"):
+        rollmill.make_config("gym/CartPole-v1", {"learner.schedule": "linaer"})

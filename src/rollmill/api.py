@@ -8,10 +8,12 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from rollmill.config import Config, ConfigError
 from rollmill.envs.registry import register_factory
+from rollmill.learning.config import ScheduleKind
+from rollmill.learning.schedule_points import parse_points
 from rollmill.option_values import coerce
 from rollmill.options import apply, full_keys, to_json
 from rollmill.run_config import CONFIG_FILE, check_goes_on, load_config, write_config
@@ -144,6 +146,14 @@ def make_config(
             f"{', '.join(meaningless)}: of no meaning in the replay regime, where algorithms learn from transitions; "
             "leave it out."
         )
+    if "learner.learning_rate" in given and config.learner.schedule not in get_args(ScheduleKind):
+        first = parse_points(config.learner.schedule)[0][1]
+        if config.learner.learning_rate != first:
+            raise ConfigError(
+                f"learner.learning_rate={config.learner.learning_rate:g} with learner.schedule="
+                f"{config.learner.schedule!r}, whose points are the learning rate itself: leave learning_rate out, or "
+                f"give that of the first point."
+            )
     idle = sorted(_OF_PRIORITIES.keys() & given.keys())
     if config.in_replay and config.replay.priorities == "uniform" and idle:
         others = "".join(f"; {_OF_PRIORITIES[key]}" for key in idle if _OF_PRIORITIES[key])

@@ -69,8 +69,8 @@ class Config:
         rollout_length: T, agent steps of a slot.
         num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
         total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
-        max_seconds: Wall-clock seconds of training (starting up not counted) after which the run ends, if that comes
-            first.
+        max_seconds: Wall-clock seconds of training after which the run ends, if that comes first; starting up does not
+            count, earlier sessions of a resumed run do.
         target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at
             least this; none does not look.
         eval_every: Agent steps after which the network is evaluated, again and again, by a process of its own, with
@@ -339,7 +339,7 @@ class Config:
                 "use a smaller one, or more steps."
             )
         if self.learner.schedule == "kl":
-            raise ConfigError("learner.schedule='kl': in the replay regime use 'constant' or 'linear'.")
+            raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
         if self.num_slots != "auto":
             raise ConfigError(
                 f"num_slots={self.num_slots}: in the replay regime replay.capacity says how much is kept; use 'auto'."

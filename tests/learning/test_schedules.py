@@ -5,13 +5,16 @@ from fractions import Fraction
 
 import pytest
 
+from rollmill.learning.clock import TrainingClock
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.schedules import (
     Constant,
     KLAdaptive,
     Linear,
+    Points,
     Schedule,
     coefficient_schedule,
+    learning_rate_factor,
     learning_rate_schedule,
 )
 
@@ -74,9 +77,9 @@ def test_kl_schedule_refuses_bad_bounds_and_target() -> None:
         KLAdaptive(1e-3, target=0, minimum=1e-6, maximum=1e-2)
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear", "kl"])
+@pytest.mark.parametrize("kind", ["constant", "linear", "kl", "0:1e-3,8192:2e-3,30000:0"])
 def test_resuming_in_the_middle_equals_never_stopping(kind: str) -> None:
-    config = LearnerConfig(schedule=kind, learning_rate=1e-3)  # type: ignore[arg-type]
+    config = LearnerConfig(schedule=kind, learning_rate=1e-3)
     rng = random.Random(7)
     kls = [rng.expovariate(1 / config.kl_target) for _ in range(40)]
 
@@ -116,3 +119,55 @@ def test_coefficients() -> None:
     assert coefficient_schedule("linear", 0.01, 1000).value(250) == 0.0075
     assert coefficient_schedule("constant", 0.01, 0) == Constant(0.01)
     assert Constant(0.01).value(10**9) == 0.01
+
+
+def test_points_are_joined_by_straight_lines_and_constant_outside() -> None:
+    config = LearnerConfig(schedule="1000:3e-4, 2e3:1e-4 ,4_000:0")
+    schedule = learning_rate_schedule(config, 10**9)
+    assert schedule == Points(((1000, 3e-4), (2000, 1e-4), (4000, 0.0)))
+    seen = [schedule.value(steps) for steps in (0, 1000, 1500, 2000, 3000, 4000, 10**12)]
+    assert seen == pytest.approx([3e-4, 3e-4, 2e-4, 1e-4, 5e-5, 0.0, 0.0], rel=1e-12)
+
+
+def test_points_of_several_rates_are_factors_on_the_first() -> None:
+    config = LearnerConfig(schedule="0:1e-3,1000:5e-4", learning_rate=1e-3)
+    assert learning_rate_factor(config, 1000).value(500) == pytest.approx(0.75, rel=1e-12)
+    assert learning_rate_factor(LearnerConfig(schedule="linear"), 1000).value(250) == 0.75
+
+
+def test_a_line_ends_with_the_seconds_or_the_steps_whichever_come_first() -> None:
+    now = 50.0
+    clock = TrainingClock(10.0, now=lambda: now)
+    line = Linear(1.0, 1000, share_of_time=clock.share)
+    now = 80.0
+    assert line.value(0) == 1.0, "starting up does not count"
+    clock.start()
+    now = 84.0
+    assert line.value(100) == pytest.approx(0.6)
+    assert line.value(900) == pytest.approx(0.1)
+    assert line.value(1000) == 0.0
+    now = 91.0
+    assert line.value(500) == 0.0
+
+
+def test_a_resumed_line_over_seconds_continues_where_it_was() -> None:
+    now = 0.0
+    first = TrainingClock(10.0, now=lambda: now)
+    first.start()
+    now = 4.0
+    saved = first.seconds
+    now = 1000.0  # of another session, on another machine
+    second = TrainingClock(10.0, now=lambda: now)
+    second.restore(saved)
+    line = Linear(1.0, 10**9, share_of_time=second.share)
+    assert line.value(0) == pytest.approx(0.6)
+    second.start()
+    now = 1003.0
+    assert line.value(0) == pytest.approx(0.3)
+
+
+def test_without_a_limit_time_does_not_count() -> None:
+    clock = TrainingClock(now=iter(range(100)).__next__)
+    clock.start()
+    assert clock.share() == 0.0
+    assert clock.seconds > 0

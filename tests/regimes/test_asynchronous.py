@@ -17,6 +17,7 @@ from rollmill.reporting.metrics import read_metrics
 from rollmill.run_config import load_config
 from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime.events import ProcessFailed, ProcessHung
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
 
@@ -218,8 +219,14 @@ def test_a_signal_ends_a_run_that_is_still_building_its_first_environment(tmp_pa
     assert not (tmp_path / "run" / "config.json").exists()
 
 
-def test_time_can_end_a_run(tmp_path: Path) -> None:
-    assert train(tmp_path / "run", total_steps=10**9, max_seconds=3.0).ended_by == "max_seconds"
+def test_time_can_end_a_run_over_all_its_sessions(tmp_path: Path) -> None:
+    run = train(tmp_path / "run", total_steps=10**9, max_seconds=3.0)
+    assert run.ended_by == "max_seconds"
+    state = CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).load_latest().state
+    assert state["training_s"] >= 2.5
+    again = rollmill.train(run_dir=run.dir, resume=True, quiet=True, max_seconds=2.0)
+    assert again.ended_by == "max_seconds"
+    assert "s already, and max_seconds=2: use a larger max_seconds" in (run.dir / "run.log").read_text()
 
 
 def test_a_directory_with_a_run_is_not_overwritten(tmp_path: Path) -> None:

@@ -6,13 +6,14 @@ import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from torch import nn
 
+from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.phases import PUBLISHING, REPORTING, SAVING
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport
@@ -32,6 +33,8 @@ class RunPlan:
 
     Attributes:
         total_steps: Agent steps to consume.
+        schedule_s: Seconds of training after which schedules are at their end, as at ``total_steps``; None has them go
+            by agent steps alone.
         seed: Keys the learner's random streams.
         report_every_s: Seconds between two reports.
         resume: Whether to go on from the newest checkpoint.
@@ -47,6 +50,7 @@ class RunPlan:
     checkpoints: CheckpointStore
     evaluations: EvaluationQueue | None = None
     episodes: int = 0
+    schedule_s: float | None = None
 
 
 class LearnerBase(ABC):
@@ -72,6 +76,7 @@ class LearnerBase(ABC):
         self._plan = plan
         self._checkpoints = plan.checkpoints
         self._total_steps = plan.total_steps
+        self._clock = TrainingClock(plan.schedule_s)
         self._collective = collective or Alone()
         self.agent_steps = 0
         self.updates = 0
@@ -117,7 +122,8 @@ class LearnerBase(ABC):
 
     def _send(self, report: LearnerReport) -> None:
         self._ledger.enter(REPORTING)
-        self._context.send(report)
+        self._clock.start()
+        self._context.send(replace(report, training_s=self._clock.seconds))
         self._reported_at = time.monotonic()
         if report.is_record:
             self._recorded_at = self.updates
@@ -168,6 +174,7 @@ class LearnerBase(ABC):
             {
                 "counters": self._counters(),
                 "recent_episodes": [[e.episode_return, e.episode_length] for e in self._recent_episodes],
+                "training_s": self._clock.seconds,
                 **state,
             },
             agent_steps=self.agent_steps,
@@ -200,4 +207,5 @@ class LearnerBase(ABC):
         except RuntimeError as error:
             raise ValueError(f"it is of another network: {error}") from error
         self._take_over_counters(state["counters"])
+        self._clock.restore(state.get("training_s", 0.0))  # Earlier versions' checkpoints do not say.
         self._recent_episodes = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]

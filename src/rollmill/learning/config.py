@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from rollmill.learning.schedule_points import SYNTAX, parse_points
 from rollmill.models.device import check_device_name
 from rollmill.value_checks import (
     above_zero,
@@ -71,13 +72,17 @@ class LearnerConfig:
         weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW).
         rmsprop_alpha: Decay of RMSProp's second moment (0.99: IMPALA, Cleanba).
         rmsprop_eps: RMSProp's epsilon (0.01: Cleanba, whose losses are sums; with our means it needs translating).
-        schedule: Of the learning rate: ``"constant"``, ``"linear"`` to 0 over the run's agent steps, or
-            ``"kl"``, adapted after each batch to hold the KL divergence near ``kl_target``.
+        schedule: Of the learning rate: ``"constant"``; ``"linear"`` to 0 at the end of the run; ``"kl"``, adapted after
+            each batch to hold the KL divergence near ``kl_target``; or points, such as ``0:3e-4,1e6:1e-4,5e6:0``: agent
+            steps and the learning rate there, with straight lines between. ``"linear"`` ends at ``total_steps``, or at
+            ``max_seconds`` where that comes first (in lockstep and with several ranks at ``total_steps`` alone, so that
+            the run depends on no clock). Points replace ``learning_rate``; of off-policy algorithms, other rates keep
+            their ratio to it.
         kl_target: Nats, for ``schedule="kl"``.
         min_learning_rate: Lower bound for ``schedule="kl"``.
         max_learning_rate: Upper bound for ``schedule="kl"``.
-        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0.
-        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0.
+        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
+        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
         reward_scale: Factor on rewards, applied before clipping.
         reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not
             (Sample Factory clips at 1000).
@@ -138,7 +143,7 @@ class LearnerConfig:
     rmsprop_alpha: float = 0.99
     rmsprop_eps: float = 0.01
 
-    schedule: ScheduleKind = "constant"
+    schedule: ScheduleKind | str = "constant"
     kl_target: float = 0.008
     min_learning_rate: float = 1e-6
     max_learning_rate: float = 1e-2
@@ -193,7 +198,6 @@ class LearnerConfig:
             "advantage": get_args(AdvantageKind),
             "clip_kind": get_args(ClipKind),
             "optimiser": get_args(OptimiserKind),
-            "schedule": get_args(ScheduleKind),
             "entropy_schedule": get_args(CoefficientSchedule),
             "clip_schedule": get_args(CoefficientSchedule),
             "precision": get_args(PrecisionChoice),
@@ -204,6 +208,12 @@ class LearnerConfig:
         }
         for name, allowed in choices.items():
             check_choice(f"learner.{name}", getattr(self, name), allowed)
+        if self.schedule not in get_args(ScheduleKind):
+            try:
+                parse_points(self.schedule)
+            except ValueError as error:
+                kinds = ", ".join(map(repr, get_args(ScheduleKind)))
+                raise ValueError(f"learner.schedule={self.schedule!r}: {error}; choose {kinds}, or {SYNTAX}") from None
 
     def _check_numbers(self) -> None:
         for name in ("batch_size", "minibatches", "epochs", "publish_every", "threads", "num_learners"):

@@ -91,9 +91,10 @@ class Learner(LearnerBase):
         torch.manual_seed(plan.seed)
         self._device = take_device(config.device)
         self._model = model.to(self._device)
-        self._learning_rate = learning_rate_schedule(config, self._total_steps)
-        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, self._total_steps)
-        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, self._total_steps)
+        end = self._total_steps, self._clock.share
+        self._learning_rate = learning_rate_schedule(config, *end)
+        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, *end)
+        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
 
         self.stale_samples = 0
         self.invalid_samples = 0

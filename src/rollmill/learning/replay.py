@@ -22,7 +22,7 @@ from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.report import LearnerFinished, LearnerReport
-from rollmill.learning.schedules import coefficient_schedule
+from rollmill.learning.schedules import learning_rate_factor
 from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
 from rollmill.models.memory_format import has_convolutions
@@ -99,9 +99,7 @@ class ReplayLearnerBase(LearnerBase):
         # Whether the ranks have ended together, some perhaps with batches that have no counterpart.
         self._have_ended = False
         self._steps_of_all, self._size_of_all = 0, 0
-        self._schedule = coefficient_schedule(
-            "linear" if config.schedule == "linear" else "constant", 1.0, plan.total_steps
-        )
+        self._schedule = learning_rate_factor(config, plan.total_steps, self._clock.share)
         # Seed and counter of the draws; of each rank's own replay.
         self._draws = np.array([plan.seed + self._collective.rank, 0], np.uint64)
         self._ages = _Mean()

@@ -31,6 +31,8 @@ class LearnerReport:
         losses: Name -> mean.
         learning_rate: The present one.
         fast_path: What the learner chose to compute with, in words.
+        training_s: Seconds of training since the run's first start, without starting up and without pauses between
+            sessions.
         figures: Name -> what else is worth a column; None where there was nothing of it.
         is_record: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the
             next record's means do not begin anew.
@@ -51,6 +53,7 @@ class LearnerReport:
     learning_rate: float
     fast_path: str
     is_record: bool = True
+    training_s: float = 0.0
     figures: Mapping[str, float | None] = field(default_factory=dict)
 
 

@@ -1,25 +1,30 @@
 """Schedules of the learning rate and of the loss's coefficients.
 
 A schedule is asked for its value once a batch, before the batch's first SGD step, and told the batch's mean KL
-divergence once it is known. Its clock is *agent steps consumed by the learner*: valid samples, each counted once,
-however many epochs it is used for.
+divergence once it is known. It goes by *agent steps consumed by the learner*: valid samples, each counted once, however
+many epochs it is used for. A linear one also goes by the clock where seconds limit the run, but never in lockstep nor
+with several ranks, whose clocks differ.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollmill.learning.config import CoefficientSchedule, LearnerConfig
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.schedule_points import parse_points
 
 __all__ = [
     "Constant",
     "KLAdaptive",
     "Linear",
+    "Points",
     "Schedule",
     "coefficient_schedule",
+    "learning_rate_factor",
     "learning_rate_schedule",
 ]
 
@@ -71,20 +76,23 @@ class Constant:
 
 @dataclass(frozen=True)
 class Linear:
-    """From ``initial`` at 0 agent steps straight to ``final`` at ``total_agent_steps``, and ``final`` from there on.
+    """From ``initial`` at the beginning of a run straight to ``final`` at its end, and ``final`` from there on.
 
-    A pure function of the learner's counter of agent steps, so its position is in every checkpoint that holds the
-    counter; a resumed run with a larger total goes on along the new line.
+    The position is the share of the agent steps, or of the seconds where that is larger: both are 1 at the latest when
+    the run ends, whichever limit ends it. Agent steps and seconds are in every checkpoint, so a resumed run continues
+    where it was; one with a larger limit continues along the new line.
 
     Attributes:
         initial: Value at 0 agent steps.
         total_agent_steps: Length of the run in agent steps (frames / frameskip), at least 1.
         final: Value at the end.
+        share_of_time: Gives how much of the run's seconds is over, in [0, 1]; None where no seconds limit the run.
     """
 
     initial: float
     total_agent_steps: int
     final: float = 0.0
+    share_of_time: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
         """Refuses a run without length.
@@ -109,17 +117,51 @@ class Linear:
         if agent_steps >= self.total_agent_steps:
             return self.final  # exactly: a weighted sum may miss it by a rounding error
         progress = agent_steps / self.total_agent_steps
+        if self.share_of_time is not None:
+            progress = max(progress, self.share_of_time())
         return self.initial * (1.0 - progress) + self.final * progress
+
+    def update(self, kl: float) -> None:
+        """Does nothing: the value depends on agent steps and seconds alone."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns the kind alone: the position is the learner's counter of agent steps, and its clock."""
+        return {"kind": "linear"}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Does nothing: the line is the configuration's, the position the learner's counter."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Straight lines between points; the first value before the first one, the last value after the last one.
+
+    Attributes:
+        points: (agent steps, value), by increasing steps; at least one.
+    """
+
+    points: tuple[tuple[int, float], ...]
+
+    def value(self, agent_steps: int) -> float:
+        """Returns the value on the line between the two points around ``agent_steps``."""
+        after = bisect_right(self.points, agent_steps, key=lambda point: point[0])
+        if after == 0:
+            return self.points[0][1]
+        if after == len(self.points):
+            return self.points[-1][1]
+        (left, low), (right, high) = self.points[after - 1 : after + 1]
+        progress = (agent_steps - left) / (right - left)
+        return low * (1.0 - progress) + high * progress
 
     def update(self, kl: float) -> None:
         """Does nothing: the value depends on agent steps alone."""
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the kind alone: the position is the learner's counter of agent steps."""
-        return {"kind": "linear"}
+        return {"kind": "points"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: the line is the configuration's, the position the learner's counter."""
+        """Does nothing: the points are the configuration's, the position the learner's counter."""
 
 
 class KLAdaptive:
@@ -185,12 +227,15 @@ class KLAdaptive:
             self._value = min(max(float(state["value"]), self._minimum), self._maximum)
 
 
-def learning_rate_schedule(config: LearnerConfig, total_agent_steps: int) -> Schedule:
+def learning_rate_schedule(
+    config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
+) -> Schedule:
     """Builds the learning rate's schedule.
 
     Args:
         config: Gives ``schedule``, ``learning_rate`` and the KL rule's target and bounds.
         total_agent_steps: Length of the whole run, as its user gave it: agent steps, not frames.
+        share_of_time: See :class:`Linear`.
 
     Raises:
         ValueError: ``schedule="linear"`` and the total is below 1.
@@ -202,18 +247,41 @@ def learning_rate_schedule(config: LearnerConfig, total_agent_steps: int) -> Sch
             minimum=config.min_learning_rate,
             maximum=config.max_learning_rate,
         )
-    return coefficient_schedule(config.schedule, config.learning_rate, total_agent_steps)
+    if config.schedule in ("constant", "linear"):
+        return coefficient_schedule(config.schedule, config.learning_rate, total_agent_steps, share_of_time)
+    return Points(parse_points(config.schedule))
 
 
-def coefficient_schedule(kind: CoefficientSchedule, initial: float, total_agent_steps: int) -> Schedule:
+def learning_rate_factor(
+    config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
+) -> Schedule:
+    """Builds the schedule of a factor on several learning rates, of which ``config.learning_rate`` is one.
+
+    Args:
+        config: Gives ``schedule`` (not ``"kl"``) and ``learning_rate``.
+        total_agent_steps: Length of the whole run in agent steps.
+        share_of_time: See :class:`Linear`.
+    """
+    if config.schedule in ("constant", "linear"):
+        return coefficient_schedule(config.schedule, 1.0, total_agent_steps, share_of_time)
+    points = parse_points(config.schedule)
+    return Points(tuple((steps, value / config.learning_rate) for steps, value in points))
+
+
+def coefficient_schedule(
+    kind: str, initial: float, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
+) -> Schedule:
     """Builds the schedule of a loss coefficient, such as ``entropy_coef`` or ``clip_range``.
 
     Args:
         kind: ``"constant"``, or ``"linear"`` to 0 over the run.
         initial: The coefficient at the start.
         total_agent_steps: Length of the whole run in agent steps; only ``"linear"`` looks at it.
+        share_of_time: See :class:`Linear`.
 
     Raises:
         ValueError: ``kind`` is ``"linear"`` and the total is below 1.
     """
-    return Linear(initial, total_agent_steps) if kind == "linear" else Constant(initial)
+    if kind == "linear":
+        return Linear(initial, total_agent_steps, share_of_time=share_of_time)
+    return Constant(initial)

@@ -94,7 +94,13 @@ class Monitor:
         """Takes in one report of the learner, with the ledger as it stands."""
         now = time.monotonic() - self._started
         if self._ends_at_s is None and self._config.max_seconds is not None:
-            self._ends_at_s = now + self._config.max_seconds  # Starting up does not count.
+            # Starting up does not count, what earlier sessions have trained does.
+            self._ends_at_s = now + self._config.max_seconds - report.training_s
+            if self._ends_at_s <= now:
+                self.note(
+                    f"the run has trained for {report.training_s:,.0f} s already, and max_seconds="
+                    f"{self._config.max_seconds:g}: use a larger max_seconds, or none, to continue it"
+                )
         if report.fast_path and report.fast_path != self._fast_path:
             self._fast_path = report.fast_path
             self.note(f"learner: {report.fast_path}")

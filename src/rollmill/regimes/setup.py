@@ -147,6 +147,8 @@ class RunSetup:
             checkpoints=CheckpointStore(self.run_dir / "checkpoints", config.checkpoint),
             evaluations=EvaluationQueue(self.run_dir, config.eval_every) if not self.ranks.rank else None,
             episodes=self.episodes,
+            # What a clock decides is neither reproducible nor the same on every rank.
+            schedule_s=None if config.in_lockstep or not self.ranks.is_alone else config.max_seconds,
         )
 
 
