@@ -109,6 +109,13 @@ def get_stuck(context: ChildContext) -> None:
     time.sleep(600)
 
 
+def wait_with_signs_of_life(context: ChildContext) -> None:
+    context.send("ready")
+    while not context.stop.is_set():
+        context.ledger.enter(1)
+        time.sleep(0.01)
+
+
 def ignore_everything(context: ChildContext) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     wait_for_stop(context)

@@ -90,6 +90,27 @@ def test_sigkill_of_the_main_process(tmp_path: Path, kill: Callable[[int, int], 
     assert not _named_memory(run_id).exists()
 
 
+def _resource_tracker_of(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return next(int(c) for c in children if b"resource_tracker" in Path(f"/proc/{c}/cmdline").read_bytes())
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_helpers_that_are_stopped_do_not_stay_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with _main(tmp_path) as (process, run_id, watchdog):
+        _wait_until_up(process, run_id)
+        tracker = _resource_tracker_of(process.pid)
+        if number == signal.SIGKILL:  # The watchdog alone is there to see to the tracker.
+            os.kill(process.pid, signal.SIGSTOP)
+            os.kill(tracker, signal.SIGSTOP)
+        else:
+            os.kill(watchdog, signal.SIGSTOP)
+            os.kill(tracker, signal.SIGSTOP)
+        os.kill(process.pid, number)
+        process.communicate(timeout=60)
+        assert _gone(run_id, [watchdog, tracker])
+
+
 def test_sigkill_of_the_main_process_while_it_starts_others(tmp_path: Path) -> None:
     with _main(tmp_path) as (process, run_id, watchdog):
         time.sleep(0.05)

@@ -326,6 +326,32 @@ def test_a_process_that_does_not_come_up_is_in_phase_start(supervisor: Superviso
     assert supervisor.check_hung({"start": 600.0}) == []
 
 
+def test_a_process_that_waits_shows_signs_of_life_until_it_is_stopped(supervisor: Supervisor) -> None:
+    handle = supervisor.start("waiter", targets.wait_with_signs_of_life, role=targets.WORKER)
+    _until(supervisor, Message)
+    deadline = time.monotonic() + 1.0
+    while time.monotonic() < deadline:
+        time.sleep(0.05)
+        assert supervisor.check_hung({"wait": 5.0}, {"worker": 0.0}) == []
+    os.kill(handle.pid, signal.SIGSTOP)
+    silent: list[Hung] = []
+    while not silent:
+        time.sleep(0.05)
+        silent = supervisor.check_hung({"wait": 0.8})
+    assert (silent[0].handle, silent[0].is_waiting) == (handle, True)
+    assert "no sign of life" in str(silent[0]._replace(is_stopped=False).error())
+    stopped: list[Hung] = []
+    while not stopped:
+        time.sleep(0.05)
+        stopped = supervisor.check_hung({}, {"worker": 0.2})
+    assert (stopped[0].handle, stopped[0].role, stopped[0].is_stopped) == (handle, "worker", True)
+    assert "it has been stopped in phase 'wait'" in str(stopped[0].error())
+    assert supervisor.stopped() == [handle]
+    os.kill(handle.pid, signal.SIGCONT)
+    while supervisor.check_hung({"wait": 0.8}, {"worker": 0.2}):
+        time.sleep(0.05)
+
+
 def test_a_dead_watchdog_is_noticed_once(supervisor: Supervisor) -> None:
     handle = supervisor.start("worker", targets.wait_for_stop)
     _until(supervisor, Message)

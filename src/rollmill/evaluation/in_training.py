@@ -43,9 +43,23 @@ def play_pending(
         queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
 
 
-def evaluate_until(run_dir: Path, *, episodes: int, is_stop_wanted: Callable[[], bool]) -> None:
-    """Plays whatever is left, as it comes, until told to stop."""
+def evaluate_until(
+    run_dir: Path,
+    *,
+    episodes: int,
+    is_stop_wanted: Callable[[], bool],
+    while_waiting: Callable[[], object] = lambda: None,
+) -> None:
+    """Plays whatever is left, as it comes, until told to stop.
+
+    Args:
+        run_dir: Directory of a run.
+        episodes: Whole episodes of each network.
+        is_stop_wanted: Asked at every step, and between two networks.
+        while_waiting: Called several times a second while there is nothing to play.
+    """
     while not is_stop_wanted():
         if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.
             play_pending(run_dir, episodes=episodes, is_stop_wanted=is_stop_wanted)
+        while_waiting()
         time.sleep(_LOOK_S)

@@ -26,8 +26,6 @@ from rollmill.specs import ActionSpec
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
-_POLL_S = 0.2
-
 
 class LockstepPolicyWorker(ActorCriticPolicyWorker):
     """Answers the requests of its groups, reproducibly.
@@ -75,11 +73,8 @@ class LockstepPolicyWorker(ActorCriticPolicyWorker):
     def _make_batching(self, config: InferenceConfig) -> Batching:
         return FixedGroups(self._store, self._index)
 
-    def _await_first_weights(self) -> bool:
-        while not self._weights.wait_for(self._first_iteration, timeout_s=_POLL_S):
-            if self._context.stop.is_set():
-                return False
-        return True
+    def _first_version(self) -> int:
+        return self._first_iteration
 
     def _load(self, groups: NDArray[np.int64]) -> None:
         """Turns to the copy with the weights of the groups' iteration. They were published before it could begin."""

@@ -152,10 +152,15 @@ class PolicyWorker(ABC, Generic[Model]):
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""
         self._ledger.enter(WAITING)
-        while not self._weights.wait_for(0, timeout_s=_POLL_S):
+        while not self._weights.wait_for(self._first_version(), timeout_s=_POLL_S):
+            self._ledger.enter(WAITING)  # Again: a sign of life.
             if self._context.stop.is_set():
                 return False
         return True
+
+    def _first_version(self) -> int:
+        """Of the weights that the first batch needs, at least."""
+        return 0
 
     def _load(self, groups: NDArray[np.int64]) -> None:
         """Takes the weights to answer these groups with: the newest, if they are newer than the worker's."""

@@ -97,6 +97,7 @@ class GradientLearner:
         """Learns until the stop flag is set."""
         # What the run goes on from is not known before the server has published it.
         while self._networks.newest == NOT_PUBLISHED:
+            self._ledger.enter(WAITING)  # Again and again: a sign of life.
             if self._context.stop.is_set():
                 return
             time.sleep(_POLL_S / 10)
@@ -125,6 +126,7 @@ class GradientLearner:
 
     def _wait_for_batch(self, loader: ReplayLoader) -> Drawn | None:
         while not self._context.stop.is_set():
+            self._ledger.enter(WAITING)
             if (batch := loader.next()) is not None:
                 return batch
         return None

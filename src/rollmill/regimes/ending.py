@@ -9,19 +9,17 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal
 
 from rollmill.config import Config
-from rollmill.inference import phases as inference_phases
-from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
-from rollmill.rollout import phases as rollout_phases
-from rollmill.runtime.events import Exited, Failed, Message, ProcessHung
+from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
 
-__all__ = ["EVALUATOR", "LEARNER", "EndedBy", "exited_early", "was_signalled_with_us", "watch"]
+__all__ = ["EVALUATOR", "LEARNER", "EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
 
 EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
 
@@ -36,13 +34,24 @@ _FAILURE_GRACE_S = 3.0
 _END_WITHIN_S = 6.5
 # Between the first and the last process that a signal to all of them reaches.
 _SIGNALLED_WITHIN_S = 0.5
-_BUILDING_S = 2.0
 
 
 def watch(
-    supervisor: Supervisor, config: Config, monitor: Monitor, wanted_end: Callable[[], EndedBy | None]
+    supervisor: Supervisor,
+    config: Config,
+    monitor: Monitor,
+    wanted_end: Callable[[], EndedBy | None],
+    *,
+    is_alone: bool = True,
 ) -> tuple[LearnerFinished, EndedBy, float]:
     """Passes on what the learner reports until the run is over; raises what must end it.
+
+    Args:
+        supervisor: Has started the processes.
+        config: Resolved.
+        monitor: Takes the reports.
+        wanted_end: Asked several times a second; what is to end the run.
+        is_alone: Whether this is the only rank; a learner among several also waits for the others.
 
     Returns:
         The learner's last message, what ended the run, and how many seconds the other processes have to end.
@@ -51,8 +60,7 @@ def watch(
         ProcessFailed: A process failed, hung, or did not end when told to.
         KeyboardInterrupt: Nothing was learned yet.
     """
-    limits = _limits(config)
-    longest_s = {phase: limit.seconds for phase, limit in limits.items()}
+    limits = HangLimits(config, is_alone=is_alone)
     last_moment = math.inf
     has_begun = False
     ended_by: EndedBy | None = None
@@ -71,6 +79,7 @@ def watch(
                     monitor.note(f"evaluations stop, training goes on: {event.error()}")
                 continue
             if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
+                failure = _blaming_stopped(failure, supervisor.stopped())
                 supervisor.stop(grace_s=grace_s())
                 raise failure.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
@@ -97,32 +106,31 @@ def watch(
             last_moment = time.monotonic() + _END_WITHIN_S  # Somebody waits.
         if time.monotonic() > last_moment:
             raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
-        for hung in supervisor.check_hung(longest_s):
-            stacks = supervisor.stacks(hung.handle)
-            supervisor.kill(hung.handle)  # It would use up the time that the learner has to save.
+        for hung in limits.check(supervisor):
+            error = hung_error(supervisor, hung, limits)
+            if hung.handle.name == EVALUATOR:
+                monitor.note(f"evaluations stop, training goes on: {error}")
+                continue
             supervisor.stop(grace_s=grace_s())
-            raise hung.error(stacks, f"{limits[hung.phase].option} sets how many")
+            raise error
 
 
-class _Limit(NamedTuple):
-    seconds: float
-    option: str
+def hung_error(supervisor: Supervisor, hung: Hung, limits: HangLimits) -> ProcessHung:
+    """Kills a hung process, which would use up the time that the learner has to save."""
+    # A stopped process could not answer.
+    stacks = "" if hung.is_stopped else supervisor.stacks(hung.handle)
+    supervisor.kill(hung.handle)
+    return hung.error(stacks, limits.advice_for(hung))
 
 
-def _limits(config: Config) -> dict[str, _Limit]:
-    """How long a process may be in a phase in which it works for itself, and may hang."""
-    assert config.envs_per_group != "auto"
-    rollout, learner, inference = rollout_phases.ROLE.phases, learning_phases.ROLE.phases, inference_phases.ROLE.phases
-    of_step = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
-    return {
-        rollout[rollout_phases.SIMULATING]: of_step,
-        # A group's environments are built, and first reset, one after another.
-        rollout[rollout_phases.BUILDING]: of_step._replace(
-            seconds=of_step.seconds + _BUILDING_S * config.envs_per_group
-        ),
-        learner[learning_phases.LEARNING]: _Limit(config.learner.step_timeout_s, "learner.step_timeout_s"),
-        inference[inference_phases.FORWARD]: _Limit(config.inference.step_timeout_s, "inference.step_timeout_s"),
-    }
+def _blaming_stopped(failure: Failed, stopped: Sequence[Handle]) -> Failed:
+    """The failure, and which other processes a signal has stopped: what waited for them in vain may have failed."""
+    others = ", ".join(str(handle) for handle in stopped if handle != failure.handle)
+    if not others:
+        return failure
+    return failure._replace(
+        description=f"{failure.description} Stopped by a signal such as SIGSTOP, and perhaps the cause: {others}."
+    )
 
 
 def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:

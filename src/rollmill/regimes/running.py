@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollmill.config import Config, ConfigError
+from rollmill.evaluation import phases as evaluation_phases
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
 from rollmill.options import flatten
 from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
-from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, was_signalled_with_us, watch
+from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, hung_error, was_signalled_with_us, watch
+from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
 from rollmill.regimes.user_code import UserCode
@@ -159,7 +161,7 @@ def run(
                 return "caller" if stop_when is not None and stop_when() else None
 
             try:
-                finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end)
+                finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end, is_alone=ranks.is_alone)
             except BaseException:
                 # A run of hours that fails says where its time went, too; its curve takes longer than it may.
                 _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
@@ -198,9 +200,13 @@ def _play_what_is_left(
     if not count:
         return
     note(f"evaluating {count} network(s) that are left, {run_setup.config.eval_episodes} episodes each")
+    limits = HangLimits(run_setup.config)
     with Supervisor(log_path=log_path) as supervisor:
-        supervisor.start(EVALUATOR, children.evaluator, run_setup, True)
+        supervisor.start(EVALUATOR, children.evaluator, run_setup, True, role=evaluation_phases.ROLE)
         while not is_stop_wanted():
+            for hung in limits.check(supervisor):
+                note(f"an evaluation failed: {hung_error(supervisor, hung, limits)}")
+                return
             for event in supervisor.poll(_POLL_S):
                 if isinstance(event, Failed):
                     if not was_signalled_with_us(event, is_stop_wanted):
@@ -313,10 +319,13 @@ def probe(
     """
     handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir, ranks)
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
+    limits = HangLimits(config)
     found: Probed | None = None
     while time.monotonic() < deadline:
         if is_stop_wanted():
             raise KeyboardInterrupt
+        for hung in limits.check(supervisor):
+            raise hung_error(supervisor, hung, limits)
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed):
                 if was_signalled_with_us(event, is_stop_wanted):
@@ -416,7 +425,14 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
         name = f"rollout worker {worker}"
         supervisor.start(name, regime.rollout_worker, run_setup, worker, role=rollout_phases.ROLE, cpus=cpus, nice=nice)
     if learner and config.eval_every is not None and not run_setup.ranks.rank:
-        supervisor.start(EVALUATOR, children.evaluator, run_setup, False, nice=placement.rollout_workers[0][1])
+        supervisor.start(
+            EVALUATOR,
+            children.evaluator,
+            run_setup,
+            False,
+            role=evaluation_phases.ROLE,
+            nice=placement.rollout_workers[0][1],
+        )
 
 
 def describe(run_setup: RunSetup) -> str:

@@ -386,10 +386,25 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     import torch
 
     from rollmill.evaluation.in_training import evaluate_until, play_pending
+    from rollmill.evaluation.phases import PLAYING, WAITING
 
     torch.set_num_threads(1)
-    play = play_pending if is_last else evaluate_until
-    play(setup.run_dir, episodes=setup.config.eval_episodes, is_stop_wanted=context.stop.is_set)
+
+    def is_stop_wanted() -> bool:
+        context.ledger.enter(PLAYING)  # Again at every step: a sign of life.
+        return context.stop.is_set()
+
+    episodes = setup.config.eval_episodes
+    context.ledger.enter(PLAYING)
+    if is_last:
+        play_pending(setup.run_dir, episodes=episodes, is_stop_wanted=is_stop_wanted)
+        return
+    evaluate_until(
+        setup.run_dir,
+        episodes=episodes,
+        is_stop_wanted=is_stop_wanted,
+        while_waiting=lambda: context.ledger.enter(WAITING),
+    )
 
 
 def device_of_rank(name: str, ranks: Ranks) -> torch.device:

@@ -64,27 +64,39 @@ Event = Message | Failed | Exited
 
 
 class Hung(NamedTuple):
-    """A process has been in one phase for longer than allowed.
+    """A process has shown no sign of life for longer than allowed.
 
     Attributes:
         handle: The process.
         phase: The phase that it is in.
         seconds: For how long.
         limit: What was allowed, seconds.
+        role: Its role's name.
+        is_waiting: Whether it waits for another process in this phase, and so should wake up several times a second.
+        is_stopped: Whether a signal has stopped it.
     """
 
     handle: Handle
     phase: str
     seconds: float
     limit: float
+    role: str = ""
+    is_waiting: bool = False
+    is_stopped: bool = False
 
     def error(self, stacks: str = "", advice: str = "") -> ProcessHung:
         """The exception to raise for it, with what ``Supervisor.stacks`` gave, and what sets the limit."""
-        return ProcessHung(
-            f"{self.handle} hangs: it has been in phase {self.phase!r} for {self.seconds:.0f} s; "
-            f"{self.limit:.0f} s are allowed{f' ({advice})' if advice else ''}.",
-            stacks,
-        )
+        if self.is_stopped:
+            what = f"it has been stopped in phase {self.phase!r}, by SIGSTOP or a debugger, for {self.seconds:.0f} s"
+        elif self.is_waiting:
+            what = (
+                f"it has shown no sign of life for {self.seconds:.0f} s in phase {self.phase!r}, in which it wakes up "
+                "several times a second"
+            )
+        else:
+            what = f"it has been in phase {self.phase!r} for {self.seconds:.0f} s"
+        allowed = f"{self.limit:.0f} s are allowed{f' ({advice})' if advice else ''}"
+        return ProcessHung(f"{self.handle} hangs: {what}; {allowed}.", stacks)
 
 
 class ProcessFailed(RuntimeError):  # noqa: N818  named for what it says

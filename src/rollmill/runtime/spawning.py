@@ -13,7 +13,7 @@ from multiprocessing.context import SpawnProcess
 
 from rollmill.runtime.shipping import is_main_importable
 
-__all__ = ["spawn", "thread_environment"]
+__all__ = ["resource_tracker_pid", "spawn", "thread_environment"]
 
 # Starting a process changes os.environ for a moment.
 _starting = threading.Lock()
@@ -23,6 +23,12 @@ def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
     """Environment variables of a child: one thread for every numerical library unless ``extra`` says otherwise."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     return dict.fromkeys(names, "1") | dict(extra or {})
+
+
+def resource_tracker_pid() -> int | None:
+    """Process id of multiprocessing's own helper process; None before the first process was started."""
+    pid = getattr(resource_tracker._resource_tracker, "_pid", None)
+    return pid if isinstance(pid, int) else None
 
 
 def spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ are by the kernel and everything else by the watchdog.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import multiprocessing
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
 from rollmill.runtime import cgroups, sweep
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -44,13 +45,18 @@ from rollmill.runtime.child import (
 )
 from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death
 from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Role
-from rollmill.runtime.spawning import spawn, thread_environment
+from rollmill.runtime.spawning import resource_tracker_pid, spawn, thread_environment
 from rollmill.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
 
-# Between two looks for hung processes; the main loop takes a quarter of a second, and a report some more.
+# Between two looks for hung processes; the main loop takes a quarter of a second, and a report some more. What a look
+# takes beyond the first of these does not count: other processes may have been stopped with this one. Beyond the second
+# one they were, and everybody has the whole time again.
+_COUNTED_S = 1.0
 _HELD_STILL_S = 5.0
+# A process that has shown no sign of life for so long is looked at: whether a signal has stopped it.
+_SILENT_S = 1.0
 
 log = logging.getLogger("rollmill.supervisor")
 
@@ -73,6 +79,9 @@ class _Child:
     started: bool = False
     unwanted: bool = False
     traceback: Traceback | None = None
+    last_sign: tuple[str, float] = ("", 0.0)  # The phase that it entered last, and when.
+    seen_at: float = 0.0
+    stopped_at: float | None = None
 
 
 class Supervisor:
@@ -107,7 +116,9 @@ class Supervisor:
         self._watchdog_handle = Handle("watchdog", 0, -1)
         self._watchdog_reported = False
         self._oom_kills = cgroups.oom_kills()
-        self._looked_at, self._awake_since = math.inf, -math.inf
+        # Seconds in which this process was awake, as `check_hung` counts them; it compares nothing else.
+        self._looked_at, self._awake_s = math.inf, 0.0
+        self._helpers_looked_at = 0.0
 
     def __enter__(self) -> Supervisor:
         self._watchdog = Watchdog(self.run_id)
@@ -199,6 +210,8 @@ class Supervisor:
         assert process.pid is not None
         self.board.set_pid(seat, process.pid)
         self._watchdog.add_group(process.pid)
+        if (tracker := resource_tracker_pid()) is not None:
+            self._watchdog.wakes_at_end(tracker)
         handle = Handle(name, process.pid, self._started)
         self._started += 1
         self._children[handle] = _Child(
@@ -213,6 +226,8 @@ class Supervisor:
         running is killed before its end is reported.
         """
         deadline = time.monotonic() + timeout_s
+        if time.monotonic() - self._helpers_looked_at > _SILENT_S:
+            self._wake_helpers()
         while True:
             events = self._collect()
             remaining = deadline - time.monotonic()
@@ -253,28 +268,54 @@ class Supervisor:
         """The ledger's accounts, by process name, now."""
         return self.board.snapshot()
 
-    def check_hung(self, limits: Mapping[str, float]) -> list[Hung]:
-        """Processes that have been in one phase for longer than its limit. To be called at least once a second.
+    def check_hung(
+        self, limits: Mapping[str, float], stopped: Mapping[str, float] = MappingProxyType({})
+    ) -> list[Hung]:
+        """Processes that have shown no sign of life for too long. To be called at least once a second.
 
-        Where the calls stop for longer, this process was held still (a paused container, a debugger), and the others
-        may have been: then everybody has the whole time again.
+        A sign of life is that a process enters a phase, be it the one that it is in: loops that wait do so several
+        times a second. Only time in which this process was awake itself counts: where the calls stop, it was held still
+        (Ctrl-Z, a paused container, a debugger), and the others may have been.
 
         Args:
             limits: Phase -> seconds; ``"start"`` is the phase before a process enters one of its own. Phases without
-                a limit, such as waiting, may last.
+                a limit may last.
+            stopped: Role -> seconds that a process of that role may be stopped by a signal (SIGSTOP), whatever its
+                phase. Roles without a limit may be stopped.
         """
         hung = []
         now = time.monotonic()
-        if now - self._looked_at > _HELD_STILL_S:
-            self._awake_since = now
+        gap = max(0.0, now - self._looked_at)
+        is_first, was_held_still = math.isinf(self._looked_at), gap > _HELD_STILL_S
+        counted = 0.0 if is_first else min(gap, _COUNTED_S)
+        self._awake_s += counted
         self._looked_at = now
         for child in self._children.values():
             account = self.board.account(child.seat)
-            limit = limits.get(account.current_phase)
-            seconds = now - max(account.current_since, self._awake_since)
-            if limit is not None and seconds > limit:
-                hung.append(Hung(child.handle, account.current_phase, seconds, limit))
+            sign = (account.current_phase, account.current_since)
+            if sign != child.last_sign or was_held_still:
+                age = max(0.0, now - account.current_since)
+                child.seen_at = self._awake_s - (age if is_first else 0.0 if was_held_still else min(age, counted))
+                child.last_sign, child.stopped_at = sign, None
+            silent_s = self._awake_s - child.seen_at
+            is_stopped = silent_s > _SILENT_S and sweep.is_stopped(child.handle.pid)
+            if not is_stopped:
+                child.stopped_at = None
+            elif child.stopped_at is None:
+                child.stopped_at = self._awake_s
+            for seconds, limit in (
+                (silent_s, limits.get(account.current_phase)),
+                (0.0 if child.stopped_at is None else self._awake_s - child.stopped_at, stopped.get(account.role)),
+            ):
+                if limit is not None and seconds > limit:
+                    phase, is_waiting = account.current_phase, account.current_phase in account.waiting
+                    hung.append(Hung(child.handle, phase, seconds, limit, account.role, is_waiting, is_stopped))
+                    break
         return hung
+
+    def stopped(self) -> list[Handle]:
+        """The processes that a signal has stopped (SIGSTOP, or a debugger), now."""
+        return [handle for handle in self._children if sweep.is_stopped(handle.pid)]
 
     def stacks(self, handle: Handle, timeout_s: float = 1.0) -> str:
         """The Python stacks of all threads of a living process, even one stuck in native code; empty if it gives none.
@@ -366,7 +407,18 @@ class Supervisor:
             events += self._collect()
         return events
 
+    def _wake_helpers(self) -> None:
+        """Continues the processes that end by themselves when this one does: stopped, they would stay behind."""
+        self._helpers_looked_at = time.monotonic()
+        watchdog = None if self._watchdog is None else self._watchdog.pid
+        for name, pid in (("watchdog", watchdog), ("resource tracker", resource_tracker_pid())):
+            if pid is not None and sweep.is_stopped(pid):
+                log.warning("The %s (pid %d) was stopped by a signal; it is continued.", name, pid)
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
     def _end_everything(self) -> None:
+        self._wake_helpers()
         sweep.kill_all(self.run_id, [handle.pid for handle in self._children])
         self._wait_for_ends(10.0)
         watchdog, self._watchdog = self._watchdog, None

@@ -7,7 +7,8 @@ colons, so that an outer run also finds what an inner one started.
 
 As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standard input ends, which happens when the
 main process closes it or dies in whatever way, and then kills what is left. Lines ``+PGID`` and ``-PGID`` on standard
-input tell it of process groups. Last it removes the named shared memory that a killed simulator could not remove.
+input tell it of process groups, and ``tPID`` of the program's resource tracker, which ends by itself unless a signal
+has stopped it: then it is continued. Last it removes the named shared memory that a killed simulator could not remove.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import sys
 import time
 from collections.abc import Iterable
 
-__all__ = ["VARIABLE", "kill_all", "members", "remove_leftovers"]
+__all__ = ["VARIABLE", "is_stopped", "kill_all", "members", "remove_leftovers"]
 
 VARIABLE = "ROLLMILL_RUN_ID"
 """Environment variable that carries the tokens."""
@@ -29,6 +30,15 @@ LEFTOVERS = ("ViZDoom",)
 """How the names begin that simulators give their shared memory in ``/dev/shm``."""
 
 _SETTLED_S = 1.0
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal (SIGSTOP, Ctrl-Z) has stopped a process; False where there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"T"
+    except OSError:
+        return False
 
 
 def members(token: str, groups: Iterable[int] = ()) -> list[int]:
@@ -108,11 +118,21 @@ def _mapped_names() -> set[str]:
     return names
 
 
+def _wake_tracker(pid: int) -> None:
+    """Continues a stopped resource tracker, unless the number means another process by now."""
+    with contextlib.suppress(OSError):
+        if is_stopped(pid):
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                if b"resource_tracker" in file.read():
+                    os.kill(pid, signal.SIGCONT)
+
+
 def _watch(main_pid: int, token: str) -> None:
     began = time.time()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
+    tracker = 0
     buffer = b""
     # The parent is looked at too: a process that the main one forked may hold the pipe open after its death.
     while os.getppid() == main_pid:
@@ -123,8 +143,12 @@ def _watch(main_pid: int, token: str) -> None:
             break
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
-            (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
+            if line.startswith(b"t"):
+                tracker = int(line[1:])
+            else:
+                (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
     kill_all(token, groups)
+    _wake_tracker(tracker)
     remove_leftovers(began)
 
 

@@ -1,0 +1,118 @@
+"""How long each process of a run may show no sign of life before it is taken for hung.
+
+Loops that wait for another process wake up five times a second and enter their phase again, so a wait has no limit, but
+the silence of whoever waits has. Work has a limit for each piece of it. A process that a signal has stopped is found in
+every phase, those without a limit included: starting up, measuring, saving.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rollmill.config import Config
+from rollmill.evaluation import phases as evaluation_phases
+from rollmill.inference import phases as inference_phases
+from rollmill.learning import phases as learning_phases
+from rollmill.rollout import phases as rollout_phases
+from rollmill.runtime.events import Hung
+from rollmill.runtime.ledger import START
+from rollmill.runtime.supervisor import NO_ROLE, Supervisor
+
+__all__ = ["HangLimits"]
+
+_BUILDING_S = 2.0
+# A process that waits may get no core for a moment, or read back pages that were swapped out.
+_SHORTEST_SILENCE_S = 5.0
+# Between two waits a worker writes a group's state to the disk, or takes locks that others hold.
+_BOOKKEEPING_S = 60.0
+# Importing torch and the user's modules from a slow disk, and the measurements that a policy worker begins with.
+_START_S = 900.0
+_ENVIRONMENTS_OF_EVALUATION = 8
+
+
+class _Limit(NamedTuple):
+    seconds: float
+    option: str
+
+    def at_least(self, seconds: float) -> _Limit:
+        return self._replace(seconds=max(self.seconds, seconds))
+
+    def plus(self, seconds: float) -> _Limit:
+        return self._replace(seconds=self.seconds + seconds)
+
+
+class HangLimits:
+    """The limits of one run.
+
+    Args:
+        config: Resolved.
+        is_alone: Whether this is the only rank; a learner among several also waits for the others.
+    """
+
+    def __init__(self, config: Config, *, is_alone: bool = True) -> None:
+        """Works them out."""
+        assert config.envs_per_group != "auto"
+        rollout, inference = rollout_phases.ROLE, inference_phases.ROLE
+        learner, evaluator = learning_phases.ROLE, evaluation_phases.ROLE
+        of_rollout = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
+        of_inference = _Limit(config.inference.step_timeout_s, "inference.step_timeout_s")
+        of_learner = _Limit(config.learner.step_timeout_s, "learner.step_timeout_s")
+        for_others = 0.0 if is_alone else config.distributed.timeout_s
+        # A policy worker also waits for more groups than have come.
+        for_groups = config.inference.max_wait_us * 1e-6
+
+        # Pieces of work, whatever else the run is doing.
+        self._work = {
+            rollout.phases[rollout_phases.SIMULATING]: of_rollout,
+            # A group's environments are built, and first reset, one after another.
+            rollout.phases[rollout_phases.BUILDING]: of_rollout.plus(_BUILDING_S * config.envs_per_group),
+            learner.phases[learning_phases.LEARNING]: of_learner,
+            inference.phases[inference_phases.FORWARD]: of_inference,
+        }
+        # What takes no time worth mentioning. While a run ends, its environments are closed meanwhile, for example.
+        self._silence = {
+            START: _Limit(_START_S + for_others, ""),
+            learner.phases[learning_phases.MEASURING]: of_learner.at_least(_START_S).plus(for_others),
+            rollout.phases[rollout_phases.BOOKKEEPING]: of_rollout.at_least(_BOOKKEEPING_S),
+            **{phase: of_rollout.at_least(_SHORTEST_SILENCE_S) for phase in rollout.waiting},
+            **{
+                inference.phases[phase]: of_inference.at_least(_SHORTEST_SILENCE_S).plus(for_groups)
+                for phase in (
+                    inference_phases.WAITING,
+                    inference_phases.LOADING,
+                    inference_phases.GATHERING,
+                    inference_phases.SCATTERING,
+                )
+            },
+            **{
+                learner.phases[phase]: of_learner.at_least(_SHORTEST_SILENCE_S).plus(for_others)
+                for phase in (learning_phases.WAITING, learning_phases.PUBLISHING, learning_phases.REPORTING)
+            },
+            evaluator.phases[evaluation_phases.WAITING]: of_rollout.at_least(_SHORTEST_SILENCE_S),
+            evaluator.phases[evaluation_phases.PLAYING]: of_rollout.plus(_BUILDING_S * _ENVIRONMENTS_OF_EVALUATION),
+        }
+        self._stopped = {
+            rollout.name: of_rollout,
+            inference.name: of_inference,
+            learner.name: of_learner,
+            learning_phases.GRADIENT_ROLE.name: of_learner,
+            evaluator.name: of_rollout,
+            NO_ROLE.name: of_rollout,  # the probe
+        }
+
+    def check(self, supervisor: Supervisor) -> list[Hung]:
+        """Processes that hang, now; to be called several times a second."""
+        is_ending = supervisor.stop_flag.is_set()
+        limits = self._work if is_ending else self._silence | self._work
+        # A run that ends waits for its learner alone.
+        learner = learning_phases.ROLE.name
+        stopped = {learner: self._stopped[learner]} if is_ending else self._stopped
+        return supervisor.check_hung(
+            {phase: limit.seconds for phase, limit in limits.items()},
+            {role: limit.seconds for role, limit in stopped.items()},
+        )
+
+    def advice_for(self, hung: Hung) -> str:
+        """Where the limit comes from; empty where no setting changes it."""
+        limit = self._stopped[hung.role] if hung.is_stopped else (self._silence | self._work)[hung.phase]
+        return f"{limit.option} sets how many" if limit.option else ""
