@@ -15,7 +15,6 @@ from rollmill.envs.errors import (
     EnvironmentFailure,
     InvalidReward,
     MissingExtra,
-    NonFiniteObservation,
     UnknownEnvironment,
     UnsupportedSpace,
 )
@@ -158,12 +157,10 @@ def test_a_reward_may_be_an_array_of_one_element(harness):
 
 @pytest.mark.parametrize("reward", [None, "much", np.zeros(2)])
 def test_what_is_no_reward_is_refused_by_name(reward, harness):
-    with pytest.raises(InvalidReward, match=r"one real number is needed"):
+    with pytest.raises(InvalidReward, match=r"one real number that float32"):
         probe(EnvConfig(name=register(Paying), kwargs={"rewards": [reward]}))
     group = PythonGroup(lambda: Paying([0.0, reward]), num_envs=2, seeds=[0, 1], name="paying", first_index=6)
-    # NumPy reads None as NaN, which the next check names.
-    message = r"environment 6 of paying gave (the reward .*|1 non-finite value\(s\) as reward) at group step 2"
-    with pytest.raises((InvalidReward, NonFiniteObservation), match=message):
+    with pytest.raises(InvalidReward, match=r"environment 6 of paying gave the reward .* at group step 2"):
         harness.run(group, observation_specs(Paying.observation_space), action_spec(Paying.action_space), 3)
 
 

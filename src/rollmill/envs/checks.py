@@ -12,16 +12,47 @@ from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.envs.views import Array, ObservationView
 from rollmill.specs import ActionSpec
 
-__all__ = ["RowChecks", "as_number"]
+__all__ = ["RowChecks", "as_number", "invalid_reward", "shown"]
 
 
 def as_number(reward: Any) -> float:
     """A reward as an environment gave it: a number, or an array of one element.
 
     Raises:
-        TypeError, ValueError: It is neither.
+        TypeError, ValueError, OverflowError: It is neither, or a number that no float64 holds.
     """
-    return float(np.asarray(reward).item())
+    number = np.asarray(reward).item()
+    if isinstance(number, str | bytes | complex):  # float() would parse text
+        raise TypeError(f"it is of type {type(number).__name__}")
+    return float(number)
+
+
+def invalid_reward(whose: str, reward: Any, when: str) -> InvalidReward:
+    """The error for a reward that is no number.
+
+    Args:
+        whose: For the message, "environment 3 of gym/CartPole-v1".
+        reward: As it was given.
+        when: For the message, " at group step 5".
+    """
+    return InvalidReward(
+        f"{whose} gave the reward {shown(reward)} of type {type(reward).__name__}{when}: one real number that float32 "
+        "holds is needed (a float, an integer, or an array of one of them); return such a number from its step"
+    )
+
+
+def shown(value: Any) -> str:
+    """A value for a message, cut short."""
+    try:
+        text = repr(value)
+    except Exception:  # An integer of more than 4,300 digits, or whatever a class of the user's raises.
+        return "(too long to be shown)" if isinstance(value, int) else "(without a repr)"
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
+
+
+# What needs no second look in a list of rewards. An assignment takes others, too, but parses text.
+_PLAIN_NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.bool_, np.int64, np.int32})
+_LONGEST_SHOWN = 80
 
 
 class RowChecks:
@@ -58,14 +89,26 @@ class RowChecks:
             if not np.isfinite(values).all():
                 self._report(values, step, f"observation {key!r}")
 
-    def reward(self, reward: Array, step: int) -> None:
+    def reward(self, reward: Array, step: int, given: Sequence[Any] | Array = ()) -> None:
         """Raise if a reward is NaN or infinite.
+
+        Args:
+            reward: float32 ``[B]``, as it is stored.
+            step: For the message.
+            given: As the environments gave them: what is finite there was too large for float32.
 
         Raises:
             NonFiniteObservation: Names the environment and the step.
+            InvalidReward: It was too large.
         """
         if self._check_finite and not np.isfinite(reward).all():
+            row = int((~np.isfinite(reward)).argmax())
+            if len(given) and np.isfinite(as_number(given[row])):
+                raise self._invalid_reward(row, given[row], step)
             self._report(reward, step, "reward")
+
+    def _invalid_reward(self, row: int, reward: Any, step: int) -> InvalidReward:
+        return invalid_reward(f"environment {self._first + row} of {self._name}", reward, f" at group step {step}")
 
     def _report(self, values: Array, step: int, what: str) -> None:
         bad = ~np.isfinite(values.reshape(len(values), -1))
@@ -112,22 +155,45 @@ class RowChecks:
             "give it with every reset and every step"
         )
 
-    def rewards(self, rewards: Sequence[Any], step: int) -> Array:
-        """Rewards as the environments gave them, as float64 ``[B]``; an array of one element counts as a number.
+    def rewards(self, rewards: Sequence[Any], into: Array, step: int) -> None:
+        """Writes rewards as the environments gave them; an array of one element counts as a number.
+
+        Args:
+            rewards: One for each row.
+            into: float32 ``[B]``.
+            step: For the message.
 
         Raises:
             InvalidReward: One is no number; names the environment and the step.
         """
-        numbers = np.empty(len(rewards))
+        if _PLAIN_NUMBERS.issuperset(map(type, rewards)):
+            try:
+                into[:] = rewards
+                return
+            except OverflowError:  # an integer that no float64 holds
+                pass
         for row, reward in enumerate(rewards):
             try:
-                numbers[row] = as_number(reward)
-            except (TypeError, ValueError) as error:
-                raise InvalidReward(
-                    f"environment {self._first + row} of {self._name} gave the reward {reward!r} at group step {step}: "
-                    "one real number is needed"
-                ) from error
-        return numbers
+                into[row] = as_number(reward)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise self._invalid_reward(row, reward, step) from error
+
+    def reward_batch(self, rewards: Any, into: Array, step: int) -> None:
+        """Writes the rewards of a native vector, an array ``[B]``.
+
+        Raises:
+            InvalidReward: It has another shape, or one of them is no number.
+        """
+        batch = rewards if type(rewards) is np.ndarray else np.asarray(rewards, dtype=_object_if_ragged(rewards))
+        if batch.shape != into.shape:
+            raise InvalidReward(
+                f"{self._name} gave rewards of shape {batch.shape} at group step {step}: shape {into.shape} is needed, "
+                "one real number for each row"
+            )
+        if batch.dtype.kind in "biuf":
+            np.copyto(into, batch, casting="unsafe")
+        else:
+            self.rewards(batch.tolist(), into, step)
 
     def masks(self, mask: Array, step: int) -> None:
         """Raise if a row allows no choice of some head (those of rows whose next action is ignored are relaxed).
@@ -146,3 +212,11 @@ class RowChecks:
                     f"environment {self._first + int(bad.argmax())} of {self._name} allows no choice of action head "
                     f"{head} at group step {step}: at least one entry must be True while the episode goes on"
                 )
+
+
+def _object_if_ragged(rewards: Any) -> Any:
+    """The dtype to make an array of what is none: its own, or Python objects where its parts differ in shape."""
+    try:
+        return np.asarray(rewards).dtype
+    except ValueError:
+        return object

@@ -14,8 +14,9 @@ RollmillEnvError
 # ruff: noqa: N818 - the names say what happened, and the base class says that it is an error
 from __future__ import annotations
 
+import signal
+
 __all__ = [
-    "FAILURES",
     "EnvironmentFailure",
     "InvalidActionMask",
     "InvalidReward",
@@ -25,11 +26,20 @@ __all__ = [
     "UnknownEnvironment",
     "UnreadableSnapshot",
     "UnsupportedSpace",
+    "failures",
 ]
 
 
-# What an environment's own code may fail with: sys.exit() in it ends the environment, not the process that hosts it.
-FAILURES = (Exception, SystemExit)
+def failures() -> tuple[type[BaseException], ...]:
+    """Exceptions that an environment's own code may end with; they go into an ``except`` clause.
+
+    ``sys.exit()`` in it ends the environment, not the process that hosts it. In a process of a run, which Ctrl-C does
+    not reach, a KeyboardInterrupt is the environment's own as well; elsewhere it is the user's.
+    """
+    is_out_of_reach = signal.getsignal(signal.SIGINT) == signal.SIG_IGN and not callable(
+        signal.getsignal(signal.SIGTERM)
+    )
+    return (BaseException,) if is_out_of_reach else (Exception, SystemExit, GeneratorExit)
 
 
 class RollmillEnvError(Exception):

@@ -10,21 +10,21 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import gymnasium
-from gymnasium import spaces
+import numpy as np
 
-from rollmill.envs.actions import BoxActions
-from rollmill.envs.checks import as_number
+from rollmill.envs.actions import ActionCodec, BoxActions
+from rollmill.envs.checks import as_number, invalid_reward
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
-    FAILURES,
     InvalidActionMask,
-    InvalidReward,
     RollmillEnvError,
     UnknownEnvironment,
     UnsupportedSpace,
+    failures,
 )
 from rollmill.envs.failures import RestartBudget, failure
 from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.random_actions import random_actions
 from rollmill.envs.registry import Registration, find_registration, registrations
 from rollmill.envs.repeating import repeats
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
@@ -32,7 +32,7 @@ from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import SavableGroup
-from rollmill.specs import ArraySpec, EnvSpec, FrameStack
+from rollmill.specs import ActionSpec, ArraySpec, EnvSpec, FrameStack
 
 __all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "suggest"]
 
@@ -241,7 +241,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
             env = maker.env()
     except RollmillEnvError:
         raise
-    except FAILURES as error:
+    except failures() as error:
         raise failure(config.name, 0, where, 0, error, None) from error
     try:
         if hasattr(env, "possible_agents"):
@@ -255,14 +255,14 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
         action = action_spec(action_space)
         try:
             shown = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
-        except FAILURES as error:
+        except failures() as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
         info = _two(config.name, shown)[1]
         repeats_itself = None
         if not native:
             codec.check(shown[0])
             if not codec.has_mask and ACTION_MASK not in info:
-                _try_step(config.name, env, codec)
+                _try_step(config.name, env, codec, action)
                 repeats_itself = repeats(env) if tries_to_repeat else None
         return EnvSpec(
             name=config.name,
@@ -275,7 +275,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
             repeats=repeats_itself,
         )
     finally:
-        with contextlib.suppress(Exception):  # those who train with it report it
+        with contextlib.suppress(*failures()):  # those who train with it report it
             env.close()
 
 
@@ -298,14 +298,12 @@ def _two(name: str, shown: Any) -> tuple[Any, Any]:
     return shown
 
 
-def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
-    """One step with a random action, to find early what does not fit."""
-    env.action_space.seed(0)
-    action = env.action_space.sample()
+def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
+    """One step with a random action, as training gives it, to find early what does not fit."""
+    action = ActionCodec(spec).decode_rows(*random_actions(spec, None, 1, np.random.default_rng(0)))[0]
     try:
-        # A choice is a Python integer in training too.
-        result = env.step(int(action) if isinstance(env.action_space, spaces.Discrete) else action)
-    except FAILURES as error:
+        result = env.step(action)
+    except failures() as error:
         raise failure(name, 0, "step", 1, error, None) from error
     if not (isinstance(result, tuple) and len(result) == 5):
         raise UnsupportedSpace(
@@ -317,8 +315,8 @@ def _try_step(name: str, env: Any, codec: ObservationCodec) -> None:
     codec.check(result[0])
     try:
         as_number(result[1])
-    except (TypeError, ValueError) as error:
-        raise InvalidReward(f"{name}: step gave the reward {result[1]!r}: one real number is needed") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise invalid_reward(name, result[1], " at its first step") from error
     if ACTION_MASK in result[4]:
         raise InvalidActionMask(
             f"{name} gives info[{ACTION_MASK!r}] with a step but gave none with reset: give it with every reset and "

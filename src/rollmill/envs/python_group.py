@@ -10,7 +10,7 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec, BoxActions
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import FAILURES, RollmillEnvError
+from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.snapshots import is_pickled_by_arguments, put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
@@ -94,7 +94,7 @@ class PythonGroup:
         try:
             for row in range(num_envs):
                 self._envs.append(self._construct(row))
-        except FAILURES:
+        except failures():
             self.close()
             raise
         self.observation_space = self._envs[0].observation_space
@@ -121,7 +121,7 @@ class PythonGroup:
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
-            except FAILURES as error:
+            except failures() as error:
                 self._mend(row, "reset", error, into)
         into.reset.fill(True)
         self._checks.observation(into, 0)
@@ -162,7 +162,7 @@ class PythonGroup:
                 break
             except RollmillEnvError:
                 raise
-            except FAILURES as error:
+            except failures() as error:
                 rewards[row] = 0.0
                 where = "reset" if row in self._masked else "step"
                 self._mend(row, where, error, into)
@@ -179,10 +179,7 @@ class PythonGroup:
         outcome: OutcomeView,
     ) -> None:
         """Write what the loop found: outcomes, counters, and who is reset next."""
-        try:
-            outcome.reward[:] = rewards
-        except (TypeError, ValueError):  # not all of them are plain numbers
-            outcome.reward[:] = self._checks.rewards(rewards, self._clock)
+        self._checks.rewards(rewards, outcome.reward, self._clock)
         outcome.terminated.fill(False)
         outcome.truncated.fill(False)
         outcome.valid.fill(True)
@@ -209,7 +206,7 @@ class PythonGroup:
             self._masked.append(row)
             self._deadlines[row] = _NO_LIMIT
             self._steps[row] = self._reset_instead(row)
-        self._checks.reward(outcome.reward, self._clock)
+        self._checks.reward(outcome.reward, self._clock, rewards)
         self._checks.observation(into, self._clock)
         if into.action_mask is not None:
             if self._masked:
@@ -234,7 +231,7 @@ class PythonGroup:
         for env in envs:
             try:
                 env.close()
-            except FAILURES as error:
+            except failures() as error:
                 self.failures.append(report(self._name, "close", error))
 
     def _reset_instead(self, row: int) -> Callable[[Any], Any]:
@@ -264,7 +261,7 @@ class PythonGroup:
                 return self._make_env()
             except RollmillEnvError:
                 raise
-            except FAILURES as error:
+            except failures() as error:
                 self._spend(row, "constructor", error)
 
     def _mend(self, row: int, where: str, error: BaseException, into: ObservationView) -> None:
@@ -273,7 +270,7 @@ class PythonGroup:
             self._spend(row, where, error)
             try:
                 self._envs[row].close()
-            except Exception as also:
+            except failures() as also:
                 self.failures.append(report(self._name, "close", also))
             self._envs[row] = self._construct(row)
             self._rebuilds[row] += 1
@@ -284,7 +281,7 @@ class PythonGroup:
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
-            except FAILURES as again:
+            except failures() as again:
                 where, error = "reset", again
                 continue
             self._steps[row] = self._envs[row].step

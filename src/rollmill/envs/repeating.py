@@ -9,7 +9,7 @@ from typing import Any
 from gymnasium import spaces
 from gymnasium.utils.env_checker import data_equivalence
 
-from rollmill.envs.errors import FAILURES
+from rollmill.envs.errors import failures
 
 __all__ = ["repeats"]
 
@@ -29,7 +29,7 @@ def repeats(env: Any) -> bool | None:
     deadline = time.monotonic() + _LONGEST_S
     try:
         one, other = _play(env, deadline), _play(env, deadline)
-    except FAILURES:
+    except failures():
         return None
     length = min(len(one), len(other))
     if length < 2:

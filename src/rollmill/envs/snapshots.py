@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from rollmill.envs.errors import UnreadableSnapshot
+from rollmill.envs.errors import UnreadableSnapshot, failures
 
 __all__ = ["is_pickled_by_arguments", "put_back", "take"]
 
@@ -33,7 +33,7 @@ def take(group: object, attributes: Sequence[str]) -> bytes | None:
     """Pickles attributes of a group; None where one of them cannot be."""
     try:
         state = pickle.dumps({name: getattr(group, name) for name in attributes}, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception:  # Whatever a simulator's own objects raise.
+    except failures():  # Whatever a simulator's own objects raise.
         return None
     return pickle.dumps((getattr(sys.modules["__main__"], "__file__", None), state))
 
@@ -48,7 +48,7 @@ def put_back(group: object, attributes: Sequence[str], snapshot: bytes) -> None:
         main, state = pickle.loads(snapshot)
         found = _Unpickler(io.BytesIO(state), main).load()
         values = [found[name] for name in attributes]
-    except Exception as error:
+    except failures() as error:
         raise UnreadableSnapshot(
             f"the environments that the checkpoint holds cannot be unpickled ({type(error).__name__}: {error}). Were "
             "they saved by another version of their code, or of Rollmill? Then the run cannot go on; begin a new one. "

@@ -54,6 +54,16 @@ def _uniform(values: Array, worst: float) -> float | None:
 
 
 def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _Leaf:
+    leaf = _make_leaf(name, path, space)
+    if not leaf.spec.size:
+        raise UnsupportedSpace(
+            f"observation {name!r} is {space}, which holds no number: every entry needs at least one; leave this entry "
+            "out of the observation space"
+        )
+    return leaf
+
+
+def _make_leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _Leaf:
     if isinstance(space, spaces.Box):
         dtype = "float32" if space.dtype == np.float64 else str(np.dtype(space.dtype))
         low = _uniform(space.low, float(space.low.min()) if space.low.size else 0.0)
@@ -247,7 +257,21 @@ def _misfit(leaf: _Leaf, what: str) -> UnsupportedSpace:
     )
 
 
+def _without_choice(space: spaces.Space[Any]) -> UnsupportedSpace:
+    return UnsupportedSpace(
+        f"action space {space} leaves nothing to choose: each component needs at least one number or one choice; leave "
+        "empty components out of the action space"
+    )
+
+
 def _heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete", "box"], tuple[Head, ...]]:
+    kind, heads = _make_heads(space)
+    if not heads or any(not (head.n if isinstance(head, CategoricalHead) else head.size) > 0 for head in heads):
+        raise _without_choice(space)
+    return kind, heads
+
+
+def _make_heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete", "box"], tuple[Head, ...]]:
     if isinstance(space, spaces.Discrete):
         return "discrete", (CategoricalHead(n=int(space.n), start=int(space.start)),)
     if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
@@ -278,6 +302,8 @@ def action_spec(space: spaces.Space[Any]) -> ActionSpec:
         keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()
         inner = space.spaces.values() if isinstance(space, spaces.Dict) else space.spaces
         found = [_heads(component) for component in inner]
+        if not found:
+            raise _without_choice(space)
         return ActionSpec(
             heads=tuple(head for _, heads in found for head in heads),
             structure="dict" if keys else "tuple",

@@ -10,7 +10,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 from rollmill.envs.actions import ActionCodec, BoxActions
 from rollmill.envs.checks import RowChecks
-from rollmill.envs.errors import FAILURES, RollmillEnvError, UnsupportedSpace
+from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.snapshots import put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
@@ -144,7 +144,7 @@ class VectorGroup:
             self._first_observation(self._seeds, into)
         except RollmillEnvError:
             raise
-        except FAILURES as error:
+        except failures() as error:
             self._mend("reset", error, into)
         self._checks.observation(into, 0)
 
@@ -162,12 +162,12 @@ class VectorGroup:
         masked = self._masked
         try:
             observation, reward, terminated, truncated, info = self._env.step(actions)
-        except FAILURES as error:
+        except failures() as error:
             self._mend("step", error, into)
             _write_failed(outcome)
             return
         self._codec.write(observation, into.observation)
-        np.copyto(outcome.reward, reward, casting="unsafe")
+        self._checks.reward_batch(reward, outcome.reward, self._clock)
         np.copyto(outcome.terminated, terminated)
         np.copyto(outcome.truncated, truncated)
         np.logical_not(masked, out=outcome.valid)
@@ -201,7 +201,7 @@ class VectorGroup:
             self._write_mask(observation, info, into, ~ended)
             try:
                 observation, info = self._env.reset(options={"reset_mask": ended.copy()})
-            except FAILURES as error:
+            except failures() as error:
                 self._mend("reset", error, into)
                 _write_failed(outcome)
                 return
@@ -230,7 +230,7 @@ class VectorGroup:
         if env is not None:
             try:
                 env.close()
-            except Exception as error:  # what failed before, if anything, says more
+            except failures() as error:  # what failed before, if anything, says more
                 self.failures.append(report(self._name, "close", error))
 
     def _end(self, ended: Array, was_masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
@@ -304,7 +304,7 @@ class VectorGroup:
                 return self._make_vector(seeds)
             except RollmillEnvError:
                 raise
-            except FAILURES as error:
+            except failures() as error:
                 self._spend("constructor", error)
 
     def _mend(self, where: str, error: BaseException, into: ObservationView) -> None:
@@ -321,7 +321,7 @@ class VectorGroup:
                 return
             except RollmillEnvError:
                 raise
-            except FAILURES as again:
+            except failures() as again:
                 where, error = "reset", again
 
     def _spend(self, where: str, error: BaseException) -> None:

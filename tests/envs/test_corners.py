@@ -1,0 +1,311 @@
+"""Odd spaces, rewards and exceptions: each is either trained on or refused with an error of ours."""
+
+from __future__ import annotations
+
+import itertools
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.registry import make_algorithm
+from rollmill.algorithms.requirements import UnfitActionsError, require_bounds
+from rollmill.envs import register_env
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.errors import (
+    EnvironmentFailure,
+    InvalidReward,
+    NonFiniteObservation,
+    UnsupportedSpace,
+)
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.random_actions import random_actions
+from rollmill.envs.spaces import action_spec
+from rollmill.envs.views import ObservationView, OutcomeView
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.specs import EnvSpec
+
+BOX = spaces.Box(-1, 1, (2,), np.float32)
+TWO = spaces.Discrete(2)
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Shows samples of any space, and gives what it is told to as its reward from the third step on."""
+
+    def __init__(self, observation: Any = BOX, action: Any = TWO, reward: Any = 1.0, raises: Any = None) -> None:
+        self.observation_space, self.action_space = observation, action
+        self.given, self.raises, self.steps = reward, raises, 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.steps += 1
+        if self.raises is not None and self.steps == 3:
+            raise self.raises
+        return self.observation_space.sample(), self.given if self.steps > 2 else 0.0, False, self.steps % 4 == 0, {}
+
+
+@pytest.fixture(autouse=True)
+def registered() -> None:
+    register_env("test/odd", Odd)
+    register_env("test/odd vector", OddVector, vector=True)
+
+
+def config(**kwargs: Any) -> EnvConfig:
+    return EnvConfig(name="test/odd", kwargs=kwargs)
+
+
+def arrays(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
+    observation = {name: np.zeros((rows, *s.shape), s.dtype) for name, s in spec.observation.items()}
+    outcome = OutcomeView(
+        reward=np.zeros(rows, np.float32),
+        terminated=np.zeros(rows, bool),
+        truncated=np.zeros(rows, bool),
+        valid=np.zeros(rows, bool),
+        episode_return=np.zeros(rows, np.float32),
+        episode_length=np.zeros(rows, np.int32),
+    )
+    return ObservationView(observation, None, np.zeros(rows, bool)), outcome
+
+
+def play(steps: int = 6, **kwargs: Any) -> tuple[EnvSpec, ObservationView]:
+    """As a rollout worker does, with random actions."""
+    spec = probe(config(**kwargs))
+    group = make_group(config(**kwargs), 3, [0, 1, 2])
+    view, outcome = arrays(spec, 3)
+    group.reset(view)
+    random = np.random.default_rng(0)
+    for _ in range(steps):
+        group.step(*random_actions(spec.action, None, 3, random), view, outcome)
+    group.close()
+    return spec, view
+
+
+OBSERVATIONS = [
+    BOX,
+    spaces.Box(-1, 1, (), np.float32),
+    spaces.Box(-np.inf, np.inf, (1,), np.float64),
+    spaces.Box(0, 1, (0,), np.float32),
+    spaces.Box(0, 1, (3, 0), np.float32),
+    spaces.Box(0, 255, (0, 84, 84), np.uint8),
+    spaces.Box(0, 255, (3, 5), np.uint8),
+    spaces.Box(0, 255, (1, 1, 1), np.uint8),
+    spaces.Box(0, 255, (2, 2, 2, 2), np.uint8),
+    spaces.Box(0, 255, (7, 9, 3), np.uint8),
+    spaces.Box(0, 2**16 - 1, (4,), np.uint16),
+    spaces.Box(0, 2**32 - 1, (4,), np.uint32),
+    spaces.Box(0, 2**40, (4,), np.uint64),
+    spaces.Box(-(2**40), 2**40, (4,), np.int64),
+    spaces.Box(-1, 1, (4,), np.float16),
+    spaces.Box(0, 1, (2, 2), np.bool_),
+    spaces.Box(0, 1, (3,), np.int8),
+    spaces.Discrete(1),
+    spaces.Discrete(4, start=-7),
+    spaces.MultiDiscrete([1, 3]),
+    spaces.MultiDiscrete([[2, 3], [4, 5]]),
+    spaces.MultiDiscrete(np.array([], np.int64)),
+    spaces.MultiBinary(3),
+    spaces.MultiBinary((2, 2)),
+    spaces.Dict({}),
+    spaces.Tuple(()),
+    spaces.Dict({"a": spaces.Dict({})}),
+    spaces.Dict({"a": BOX, "b": spaces.Box(0, 1, (0,), np.float32)}),
+    spaces.Dict({"a": BOX, "b": spaces.Dict({}), "c": spaces.Tuple((spaces.Discrete(3), BOX))}),
+    spaces.Tuple((BOX, spaces.MultiBinary(2))),
+    spaces.Text(4),
+    spaces.Sequence(BOX),
+]
+ACTIONS = [
+    spaces.Discrete(1),
+    spaces.Discrete(3, start=-5),
+    spaces.MultiDiscrete([1, 1]),
+    spaces.MultiDiscrete([2, 3], start=[5, -5]),
+    spaces.MultiDiscrete([[2, 3]]),
+    spaces.MultiDiscrete(np.array([], np.int64)),
+    spaces.MultiBinary(2),
+    spaces.MultiBinary((2, 2)),
+    spaces.Box(-1, 1, (), np.float32),
+    spaces.Box(-1, 1, (0,), np.float32),
+    spaces.Box(-1, 1, (2, 0), np.float32),
+    spaces.Box(0, 0, (1,), np.float32),
+    spaces.Box(-np.inf, np.inf, (2,), np.float32),
+    spaces.Box(np.array([-np.inf, 0], np.float32), np.array([0, np.inf], np.float32), dtype=np.float32),
+    spaces.Box(np.finfo(np.float64).min, np.finfo(np.float64).max, (2,), np.float64),
+    spaces.Box(np.finfo(np.float32).min, np.finfo(np.float32).max, (2,), np.float32),
+    spaces.Box(np.finfo(np.float16).min, np.finfo(np.float16).max, (2,), np.float16),
+    spaces.Box(0, 9, (2,), np.int32),
+    spaces.Dict({}),
+    spaces.Tuple(()),
+    spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-1, 1, (0,), np.float32)}),
+    spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Dict({})}),
+    spaces.Dict({"b": spaces.Discrete(2), "a": spaces.Box(-1, 1, (2,), np.float32)}),
+    spaces.Tuple((spaces.Discrete(2), spaces.MultiDiscrete([3, 2]))),
+]
+EMPTY = (
+    [spaces.Dict({}), spaces.Tuple(()), spaces.MultiDiscrete(np.array([], np.int64)), spaces.Box(-1, 1, (0,))],
+    [spaces.Dict({}), spaces.Box(0, 1, (0,)), spaces.Dict({"a": BOX, "b": spaces.Box(0, 1, (0,))})],
+)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning:gymnasium")
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [*((o, spaces.Discrete(2)) for o in OBSERVATIONS), *((BOX, a) for a in ACTIONS)],
+    ids=lambda space: str(space)[:60],
+)
+def test_an_odd_space_is_stepped_and_acted_upon_or_refused(observation: Any, action: Any) -> None:
+    try:
+        spec, view = play(observation=observation, action=action)
+    except UnsupportedSpace:
+        return
+    model = make_model(spec.observation, spec.action, ModelConfig(mlp_sizes=(8,), encoder="auto"))
+    shown = {name: torch.from_numpy(array) for name, array in view.observation.items()}
+    with torch.no_grad():
+        output = model(shown, None, torch.zeros(3, dtype=torch.bool))
+        sample = model.distribution.sample_with_log_prob(output.params, None, torch.Generator().manual_seed(0))
+    for tensor in (output.value, sample.log_prob):
+        assert torch.isfinite(tensor).all()
+    for algo in ("dqn", "sac", "td3"):
+        try:
+            require_bounds(algo, spec.action)
+            algorithm = make_algorithm(
+                spec.observation, spec.action.in_unit_box, ModelConfig(mlp_sizes=(8,)), OffPolicyConfig(algorithm=algo)
+            )
+        except UnfitActionsError:
+            continue
+        assert algorithm.acting is not None
+
+
+@pytest.mark.parametrize("space", EMPTY[0], ids=str)
+def test_an_action_space_with_nothing_in_it_is_refused(space: Any) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"leaves nothing to choose: .* leave empty components out"):
+        probe(config(action=space))
+
+
+def test_a_count_of_zero_is_refused() -> None:
+    space = spaces.MultiDiscrete([3, 2])
+    space.nvec[1] = 0  # Gymnasium's constructor would not have it.
+    with pytest.raises(UnsupportedSpace, match="leaves nothing to choose"):
+        action_spec(space)
+
+
+@pytest.mark.parametrize("space", EMPTY[1], ids=str)
+def test_an_observation_without_numbers_is_refused(space: Any) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"holds no number|has no entry"):
+        probe(config(observation=space))
+
+
+REWARDS = [10**400, -(10**5000), 1 + 2j, np.complex128(1j), None, "1.5", b"1", [1.0, 2.0], np.zeros(3), {}, object()]
+
+
+@pytest.mark.parametrize("reward", REWARDS, ids=lambda r: str(type(r)))
+def test_a_reward_that_is_no_number_is_refused(reward: Any) -> None:
+    message = r"environment 0 of test/odd gave the reward .* of type .* at group step 3: one real number .* return"
+    with pytest.raises(InvalidReward, match=message):
+        play(reward=reward)
+
+
+@pytest.mark.parametrize("reward", [True, np.float64(1), np.array([2.0]), np.int64(3), np.array(1.5, np.float16)])
+def test_a_reward_that_is_nearly_a_number_is_taken(reward: Any) -> None:
+    play(reward=reward)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
+@pytest.mark.parametrize("reward", [1e300, np.float64(-1e39)])
+def test_a_reward_beyond_float32_is_refused(reward: Any) -> None:
+    with pytest.raises(InvalidReward, match="that float32 holds"):
+        play(reward=reward)
+
+
+@pytest.mark.parametrize("reward", [float("nan"), np.inf, np.float32("nan")])
+def test_a_reward_that_is_not_finite_is_refused(reward: Any) -> None:
+    with pytest.raises(NonFiniteObservation, match="as reward at group step 3"):
+        play(reward=reward)
+
+
+class OddVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
+    """Gives the rewards that it is told to."""
+
+    def __init__(self, num_envs: int, rewards: Any) -> None:
+        self.num_envs, self.given = num_envs, rewards
+        self.single_observation_space, self.single_action_space = BOX, spaces.Discrete(2)
+        self.metadata = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        return np.zeros((self.num_envs, 2), np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        ends = np.zeros(self.num_envs, bool)
+        return np.zeros((self.num_envs, 2), np.float32), self.given, ends, ends.copy(), {}
+
+
+@pytest.mark.parametrize(
+    "rewards",
+    [
+        np.array([1j, 2.0, 3.0]),
+        np.array(["1", "2", "3"]),
+        [None, 1.0, 2.0],
+        [10**400, 1, 1],
+        1.0,
+        np.zeros((3, 1)),
+        [np.zeros(2), 1.0, 2.0],
+        None,
+    ],
+    ids=str,
+)
+def test_rewards_of_a_vector_that_are_no_numbers_are_refused(rewards: Any) -> None:
+    vector = EnvConfig(name="test/odd vector", kwargs={"rewards": rewards})
+    spec = probe(vector)
+    group = make_group(vector, 3, [0, 1, 2])
+    view, outcome = arrays(spec, 3)
+    group.reset(view)
+    with pytest.raises(
+        InvalidReward, match=r"of test/odd vector gave the reward|test/odd vector gave rewards of shape"
+    ):
+        group.step(np.zeros((3, 1), np.int32), None, view, outcome)
+
+
+class Abort(BaseException):
+    """A user's own."""
+
+
+@pytest.fixture
+def out_of_reach() -> Iterator[None]:
+    """As in a process of a run."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("out_of_reach")
+@pytest.mark.parametrize("error", [KeyboardInterrupt("mine"), SystemExit(3), GeneratorExit(), Abort("stop")], ids=repr)
+def test_whatever_an_environment_raises_is_named(error: BaseException) -> None:
+    with pytest.raises(EnvironmentFailure, match=f"raised {type(error).__name__} in its step") as failure:
+        play(raises=error)
+    assert failure.value.__cause__ is error
+
+
+def test_ctrl_c_is_no_failure_of_the_environment() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        play(raises=KeyboardInterrupt())
+
+
+def test_random_pairs_of_spaces_are_stepped_or_refused() -> None:
+    random = np.random.default_rng(7)
+    pairs = list(itertools.product(OBSERVATIONS, ACTIONS))
+    for index in random.choice(len(pairs), 25, replace=False):
+        observation, action = pairs[index]
+        try:
+            play(steps=3, observation=observation, action=action)
+        except UnsupportedSpace:
+            continue
