@@ -24,17 +24,20 @@ class Verification:
     """What a comparison found.
 
     Attributes:
-        updates: Updates that both runs made.
+        regime: The regime that was compared: "lockstep" or "async".
+        updates: Updates that were compared: as many as were asked for, or fewer if a run made fewer.
         hash_a: SHA-256 over everything that the first run learned from and what became of the network, in hexadecimal.
         hash_b: The second run's.
         equal: Whether they are the same.
-        difference: Where they part, or None.
+        difference: The first difference, or None. Outside of lockstep its part is "batch": the two batches hold
+            different samples, so nothing can be said of who began it.
         workers_a: Rollout workers and policy workers of the first run, which nothing delays.
         workers_b: Those of the second run, every process of which is delayed at random.
         resumed_from: The update that the second run went back to, as if it had been interrupted, and was resumed from;
             0 if it was not.
     """
 
+    regime: str
     updates: int
     hash_a: str
     hash_b: str
@@ -62,7 +65,7 @@ class Verification:
         update, part, step = self.difference
         where = f"update {update}" if step is None else f"update {update}, step {step} of the rollout"
         meaning = _MEANINGS[part]
-        if part == "environment" and update == self.resumed_from:
+        if part == "environment" and update == self.resumed_from > 0:
             meaning += f"; {_AFTER_RESUMING}"
         return "\n".join([*lines, f"different, first at {where}: {part} ({meaning})"])
 
@@ -72,6 +75,9 @@ _MEANINGS = {
     "or shares state with others",
     "inference": "the same observations led to other actions, values or probabilities",
     "learner": "the same batch led to other weights: an operation on this device is not deterministic",
+    "batch": "the async regime learns from whichever slots were completed first, so two runs are expected to differ, "
+    "and the difference says nothing about the environment, inference or the learner; compare with --regime lockstep, "
+    "which is reproducible",
 }
 _AFTER_RESUMING = (
     "or, as the run was resumed here, it does not go on as before when it is pickled and unpickled, which "
@@ -96,15 +102,21 @@ def verify(
         algo: See :func:`rollmill.train`.
         delay_s: Longest of the second run's delays.
         say: Gets a line before each run.
-        **overrides: Settings; the regime is "lockstep" unless they say otherwise.
+        **overrides: Settings; the regime is "lockstep" unless they say otherwise. "async" may be given to see how its
+            runs differ.
 
     Raises:
-        ValueError: The configuration cannot be used, or ``updates`` is below 1.
+        ValueError: The configuration cannot be used, ``updates`` is below 1, or the regime is "replay".
         ProcessFailed: A run failed.
     """
     if updates < 1:
         raise ValueError(f"updates={updates}: give at least 1")
     config = make_config(preset, {"regime": "lockstep", **overrides}, algo=algo)
+    if config.in_replay:
+        raise ValueError(
+            "regime='replay' cannot be verified: its learner draws from whatever was stored first, so no two runs are "
+            "equal; give regime='lockstep' (reproducible) or 'async'; `rollmill report` compares runs of a replay"
+        )
     given = full_keys(config, {"regime": "lockstep", **overrides})
     settings: dict[str, Any] = given | {
         "total_steps": updates * config.learner.batch_size,
@@ -130,12 +142,17 @@ def verify(
                 say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
                 _go_back(run_dir)
                 train(run_dir=run_dir, quiet=True, resume=True)
-            found.append(read_fingerprints(run_dir))
+            # A run makes more updates than that where samples do not count, such as the rows that an autoreset made.
+            found.append(read_fingerprints(run_dir)[:updates])
     a, b = found
     made = min(len(a), len(b))
     difference = first_difference(a, b)
+    if difference is not None and not config.in_lockstep:
+        difference = Difference(difference.update, "batch", None)
     hash_a, hash_b = a[made - 1]["chain"], b[made - 1]["chain"]
-    return Verification(made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from)
+    return Verification(
+        config.regime, made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from
+    )
 
 
 def _go_back(run_dir: Path) -> None:

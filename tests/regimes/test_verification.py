@@ -11,19 +11,20 @@ import pytest
 
 from rollmill.cli import main
 from rollmill.learning.fingerprints import Difference, first_difference
-from rollmill.verification import verify
+from rollmill.verification import Verification, verify
 
 TINY = {"num_envs": 8, "envs_per_group": 2, "rollout_length": 8, "learner.minibatches": 2}
 
 
 def test_the_command_finds_two_runs_equal(capsys: pytest.CaptureFixture[str]) -> None:
     settings = [word for key, value in TINY.items() for word in (f"--{key}", str(value))]
-    assert main(["verify", "gym/CartPole-v1", "--updates", "4", "--lag", "0", "--json", *settings]) == 0
+    assert main(["verify", "gym/CartPole-v1", "--updates", "3", "--lag", "0", "--json", *settings]) == 0
     found = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert found["equal"] is True
+    assert found["regime"] == "lockstep"
     assert found["hash_a"] == found["hash_b"]
     assert len(found["hash_a"]) == 64
-    assert found["updates"] >= 4
+    assert found["updates"] == 3
     assert found["difference"] is None
 
 
@@ -85,3 +86,29 @@ def test_the_first_difference_names_the_part() -> None:
 def test_no_update_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         verify("gym/CartPole-v1", updates=0)
+
+
+def test_a_replay_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"regime='replay' cannot be verified.*lockstep"):
+        verify("gym/CartPole-v1", algo="dqn", regime="replay")
+
+
+def test_a_difference_names_a_resume_only_after_one() -> None:
+    def described(resumed_from: int) -> str:
+        first = Difference(resumed_from, "environment", 0)
+        return Verification("lockstep", 3, "a" * 64, "b" * 64, False, first, (1, 1), (2, 2), resumed_from).describe()
+
+    assert "does not follow its seed" in described(0)
+    assert "resumed" not in described(0)
+    assert "checkpoint.save_environments=false" in described(2)
+
+
+@pytest.mark.slow
+def test_async_is_said_to_differ_by_itself() -> None:
+    result = verify("gym/CartPole-v1", updates=2, regime="async", **TINY)
+    assert not result.equal
+    assert result.updates == 2
+    assert result.difference == Difference(0, "batch", None)
+    assert "the async regime learns from whichever slots were completed first" in result.describe()
+    for wrong in ("does not follow its seed", "resumed", "unpickled"):
+        assert wrong not in result.describe()
