@@ -82,7 +82,8 @@ def test_a_page_of_many_runs(tmp_path: Path) -> None:
                 runs.append(a_run(name, env, seed, final, regime="lockstep", lag=lag))
     report = write_report(runs, tmp_path / "report")
     page = report.page.read_text()
-    assert page.count("data:image/png;base64,") == len(report.pictures) == 4
+    assert page.count("data:image/png;base64,") == len(report.pictures) == 6
+    assert "human = 1" in page
     assert "<link" not in page
     assert 'src="http' not in page
     of_method = report.figures["aggregates"]
@@ -114,7 +115,7 @@ def test_returns_are_compared_at_equal_steps_and_at_equal_time(tmp_path: Path) -
     assert by_method["regime=lockstep"]["return_at_equal_time"] == pytest.approx(50.0)
     assert by_method["regime=async"]["return_at_equal_steps"] == pytest.approx(20.0)
     assert by_method["regime=async"]["return_at_equal_time"] == pytest.approx(40.0)
-    assert "gym/CartPole-v1: 2,000 agent steps, 4.0 minutes" in report.page.read_text()
+    assert "(2,000 agent steps, 4.0 minutes)" in report.page.read_text()
 
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:

@@ -1,20 +1,23 @@
-"""The pictures of a report: learning curves, aggregate scores, performance profiles."""
+"""The pictures of a report: learning curves, scores with intervals, aggregate scores, performance profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.statistics import AGGREGATES, Profile, ScoreInterval
-from rollmill.reporting.plots import Curve, NothingToPlotError, curve_of, overlay
+from rollmill.comparing.styles import Style, styles
+from rollmill.reporting.plots import curve_of
 
-__all__ = ["draw_aggregates", "draw_curves", "draw_profiles"]
+__all__ = ["draw_aggregates", "draw_curves", "draw_profiles", "draw_scores"]
 
-# Okabe and Ito's colours, which colour-blind people can tell apart.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#000000")
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
+_LABEL_WIDTH = 60  # characters of a method's name in a line
+_LEGEND_WIDTH = 130  # characters of all columns of a legend
 
 
 def _figure(width: float, height: float) -> Any:
@@ -37,63 +40,142 @@ def _save(figure: Any, path: Path) -> Path:
     return path
 
 
+def _wrapped(label: str) -> str:
+    # A name's "$" begins no formula.
+    return textwrap.fill(label, _LABEL_WIDTH).replace("$", r"\$")
+
+
+def _legend(figure: Any, handles: Sequence[Any]) -> None:
+    """Below the axes, where it hides no curve."""
+    longest = max(len(line) for handle in handles for line in str(handle.get_label()).splitlines())
+    columns = max(1, min(len(handles), _LEGEND_WIDTH // (longest + 8)))
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize="small", handlelength=3.5
+    )
+
+
+def _styles_of(labels: Sequence[str]) -> dict[str, Style]:
+    return dict(zip(labels, styles(len(labels)), strict=True))
+
+
 def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
     """Return over agent steps and over minutes in one environment: each method's mean, and the range of its runs.
 
-    Evaluations, where there are any, are drawn as points over the curve of the training episodes.
+    Runs that share little of an axis are drawn one by one. Evaluations, where there are any, are drawn as large points
+    over the curve of the training episodes. Every method is in the legend, also one without a curve.
     """
+    from matplotlib.lines import Line2D
     from matplotlib.ticker import EngFormatter
 
-    figure = _figure(10.0, 3.8)
+    style_of = _styles_of(comparison.labels)
+    ranked = comparison.ranked(env)
+    figure = _figure(10.0, 4.2 + 0.2 * len(ranked))
     by_steps, by_time = figure.subplots(1, 2, sharey=True)
     for axes, key, scale in ((by_steps, "agent_steps", 1.0), (by_time, "time_s", 60.0)):
-        for place, label in enumerate(comparison.labels):
-            runs = comparison.of(label, env)
-            _draw_method(axes, runs, key, scale, _COLOURS[place % len(_COLOURS)], label)
+        for label in ranked:
+            _draw_method(axes, comparison.of(label, env), key, scale, style_of[label])
         _tidy(axes)
     by_steps.set_xlabel("agent steps")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
     by_steps.set_ylabel("return")
     by_time.set_xlabel("minutes")
-    if by_steps.get_legend_handles_labels()[0]:
-        by_steps.legend(frameon=False, fontsize="small")
+    handles = []
+    for label in ranked:
+        runs, style = comparison.of(label, env), style_of[label]
+        singles = curves_of_method(runs, "agent_steps").singles
+        drawn = len(singles)
+        count = f" ({drawn} of {len(runs)} runs)" if drawn < len(runs) else f" ({len(runs)} runs)" * (len(runs) > 1)
+        has_points = any(map(is_coarse, singles)) or any(run.evaluations for run in runs)
+        handles.append(
+            Line2D(
+                [],
+                [],
+                color=style.colour,
+                linestyle=style.line,
+                linewidth=1.8,
+                marker=style.marker if has_points else None,
+                markersize=4.0,
+                label=_wrapped(label + count),
+            )
+        )
+    _legend(figure, handles)
     figure.suptitle(env, fontweight="bold", parse_math=False)
     return _save(figure, path)
 
 
-def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, colour: str, label: str) -> None:
-    curves = [curve_of(run.records, key, "episode_return") for run in runs]
-    try:
-        band = overlay(curves)
-    except NothingToPlotError:
-        band = None
-    if band is not None:
-        count = f" ({len(runs)} runs)" if len(runs) > 1 else ""
-        axes.plot(band.x / scale, band.mean, color=colour, linewidth=1.8, label=f"{label}{count}")
-        if len(runs) > 1:
-            axes.fill_between(band.x / scale, band.low, band.high, color=colour, alpha=0.15, linewidth=0)
-    for curve in curves if len(curves) > 1 else ():
-        axes.plot(curve.x / scale, curve.y, color=colour, alpha=0.3, linewidth=0.7)
+def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, style: Style) -> None:
+    found = curves_of_method(runs, key)
+    for curve in found.singles:
+        is_faint = found.mean is not None
+        axes.plot(
+            curve.x / scale,
+            curve.y,
+            color=style.colour,
+            linestyle="-" if is_faint else style.line,
+            alpha=0.3 if is_faint else 1.0,
+            linewidth=0.7 if is_faint else 1.8 if len(found.singles) == 1 else 1.2,
+            marker=style.marker if is_coarse(curve) else None,
+            markersize=3.0,
+        )
+    if found.mean is not None:
+        x = found.mean.x / scale
+        axes.plot(x, found.mean.mean, color=style.colour, linestyle=style.line, linewidth=1.8)
+        axes.fill_between(x, found.mean.low, found.mean.high, color=style.colour, alpha=0.12, linewidth=0)
     if key == "agent_steps":
         for run in runs:
-            points = _evaluated(run)
-            axes.plot(points.x, points.y, "o", color=colour, markersize=3.5)
+            points = curve_of(list(run.evaluations), "agent_steps", "mean_return")
+            axes.plot(
+                points.x,
+                points.y,
+                style.marker,
+                color=style.colour,
+                markersize=5.0,
+                markeredgecolor="white",
+                markeredgewidth=0.5,
+            )
 
 
-def _evaluated(run: ComparedRun) -> Curve:
-    return curve_of(list(run.evaluations), "agent_steps", "mean_return")
+def draw_scores(comparison: Comparison, env: str, found: Mapping[str, ScoreInterval], path: Path) -> Path:
+    """Return at the end of each run in one environment as a point, and each method's mean with its interval."""
+    style_of = _styles_of(comparison.labels)
+    ranked = [label for label in comparison.ranked(env) if label in found]
+    figure = _figure(10.0, 1.0 + 0.4 * max(1, len(ranked)))
+    axes = figure.subplots()
+    for place, label in enumerate(ranked):
+        style, (value, low, high) = style_of[label], found[label]
+        axes.plot([low, high], [place, place], color=style.colour, alpha=0.35, linewidth=9, solid_capstyle="butt")
+        axes.plot([value, value], [place - 0.3, place + 0.3], color=style.colour, linewidth=2.5)
+        scores = [run.score for run in comparison.of(label, env) if run.score is not None]
+        axes.plot(
+            scores,
+            [place] * len(scores),
+            style.marker,
+            color=style.colour,
+            markersize=5.0,
+            markeredgecolor="white",
+            markeredgewidth=0.5,
+        )
+    axes.set_yticks(range(len(ranked)), [_wrapped(label) for label in ranked])
+    axes.set_ylim(len(ranked) - 0.5, -0.5)
+    axes.margins(x=0.05)
+    axes.set_xlabel("return at the end")
+    axes.set_title(env, fontweight="bold", parse_math=False)
+    _tidy(axes)
+    return _save(figure, path)
 
 
 def draw_aggregates(found: Mapping[str, Mapping[str, ScoreInterval]], path: Path) -> Path:
     """Each aggregate with its interval, a line for each method."""
+    style_of = _styles_of(list(found))
     figure = _figure(10.0, 1.2 + 0.35 * len(found))
     for axes, name in zip(figure.subplots(1, len(AGGREGATES)), AGGREGATES, strict=True):
         for place, (label, of_method) in enumerate(found.items()):
             value, low, high = of_method[name]
-            colour = _COLOURS[place % len(_COLOURS)]
+            colour = style_of[label].colour
             axes.barh(place, max(high - low, 1e-9), left=low, color=colour, alpha=0.35, height=0.6)
-            axes.plot([value, value], [place - 0.3, place + 0.3], color=colour, linewidth=2.5, label=label)
-        axes.set_yticks(range(len(found)), list(found) if name == AGGREGATES[0] else [""] * len(found))
+            axes.plot([value, value], [place - 0.3, place + 0.3], color=colour, linewidth=2.5)
+        names = [_wrapped(label) for label in found] if name == AGGREGATES[0] else [""] * len(found)
+        axes.set_yticks(range(len(found)), names)
         axes.invert_yaxis()
         axes.margins(x=0.1)
         axes.set_title(_TITLES[name], fontsize="medium")
@@ -104,15 +186,22 @@ def draw_aggregates(found: Mapping[str, Mapping[str, ScoreInterval]], path: Path
 
 def draw_profiles(profiles: Mapping[str, Profile], path: Path) -> Path:
     """Share of runs that score more than tau, over tau."""
-    figure = _figure(6.0, 3.8)
+    figure = _figure(6.0, 3.8 + 0.2 * len(profiles))
     axes = figure.subplots()
-    for place, (label, of_method) in enumerate(profiles.items()):
-        colour = _COLOURS[place % len(_COLOURS)]
-        axes.plot(of_method.scores, of_method.share, color=colour, linewidth=1.8, label=label)
-        axes.fill_between(of_method.scores, of_method.low, of_method.high, color=colour, alpha=0.15, linewidth=0)
+    handles = []
+    for (label, of_method), style in zip(profiles.items(), styles(len(profiles)), strict=True):
+        handles += axes.plot(
+            of_method.scores,
+            of_method.share,
+            color=style.colour,
+            linestyle=style.line,
+            linewidth=1.8,
+            label=_wrapped(label),
+        )
+        axes.fill_between(of_method.scores, of_method.low, of_method.high, color=style.colour, alpha=0.12, linewidth=0)
     axes.set_xlabel("human-normalised score, tau")
     axes.set_ylabel("share of runs with a score above tau")
     axes.set_ylim(-0.02, 1.02)
-    axes.legend(frameon=False, fontsize="small")
+    _legend(figure, handles)
     _tidy(axes)
     return _save(figure, path)

@@ -10,12 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 import rollmill
-from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles
-from rollmill.comparing.runs import ComparedRun, Comparison, compare
-from rollmill.comparing.statistics import AGGREGATES, ScoreInterval, aggregates, profile, score_matrices
+from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles, draw_scores
+from rollmill.comparing.method_curves import curve_notes
+from rollmill.comparing.runs import Comparison, compare
+from rollmill.comparing.statistics import (
+    AGGREGATES,
+    ScoreInterval,
+    aggregates,
+    mean_intervals,
+    profile,
+    score_matrices,
+)
+from rollmill.comparing.tables import scores_section, table
 
 __all__ = ["Report", "write_report"]
 
@@ -23,9 +30,10 @@ PAGE = "report.html"
 FIGURES = "report.json"
 
 _STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-table { border-collapse: collapse; margin: 1rem 0; } td, th { padding: .25rem .8rem; text-align: right; }
-th { border-bottom: 1px solid #888; } td:first-child, th:first-child { text-align: left; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+td, th { padding: .25rem .7rem; text-align: right; vertical-align: top; } th { border-bottom: 1px solid #888; }
+td:first-child, th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 10rem; }
 tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
 """
 
@@ -63,29 +71,46 @@ def write_report(
     comparison = compare(runs)
     folder = Path(output)
     folder.mkdir(parents=True, exist_ok=True)
-    pictures = [
-        draw_curves(comparison, env, folder / f"curves-{env.replace('/', '-').replace(':', '-')}.png")
-        for env in comparison.envs
-    ]
+    intervals = {env: mean_intervals(comparison, env, seed=seed) for env in comparison.envs}
+    pictures_of = {env: _draw(comparison, env, intervals[env], folder) for env in comparison.envs}
+    pictures: list[Path] = []
     games, matrices = score_matrices(comparison)
     found: Mapping[str, Mapping[str, ScoreInterval]] = {}
     if games:
         found = aggregates(matrices, seed=seed)
-        pictures += [draw_aggregates(found, folder / "aggregates.png")]
+        pictures = [draw_aggregates(found, folder / "aggregates.png")]
         pictures += [draw_profiles(profile(matrices, seed=seed), folder / "profiles.png")]
-    figures = _figures(comparison, games, {label: len(scores) for label, scores in matrices.items()}, found)
+    runs_of_game = {label: len(scores) for label, scores in matrices.items()}
+    figures = _figures(comparison, intervals, games, runs_of_game, found)
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
-    page.write_text(_page(comparison, games, found, figures, pictures, title or ", ".join(comparison.envs)))
-    return Report(page, tuple(pictures), figures)
+    parts = [f"<h1>{html.escape(title or ', '.join(comparison.envs))}</h1>"]
+    for env in comparison.envs:
+        parts += [scores_section(comparison, env, intervals[env]), *map(_picture, pictures_of[env])]
+        parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
+    if games:
+        parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(_picture, pictures)]
+    page.write_text(_page(title or ", ".join(comparison.envs), parts))
+    return Report(page, (*(path for paths in pictures_of.values() for path in paths), *pictures), figures)
+
+
+def _draw(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterval], folder: Path) -> list[Path]:
+    """The pictures of one environment."""
+    name = env.replace("/", "-").replace(":", "-")
+    drawn = [draw_curves(comparison, env, folder / f"curves-{name}.png")]
+    if intervals:
+        drawn.append(draw_scores(comparison, env, intervals, folder / f"scores-{name}.png"))
+    return drawn
 
 
 def _figures(
     comparison: Comparison,
+    intervals: Mapping[str, Mapping[str, ScoreInterval]],
     games: Sequence[str],
     runs_of_game: Mapping[str, int],
     found: Mapping[str, Mapping[str, ScoreInterval]],
 ) -> dict[str, Any]:
+    differing = {env: comparison.differing_settings(env) for env in comparison.envs}
     return {
         "rollmill": rollmill.__version__,
         "runs": [
@@ -94,6 +119,7 @@ def _figures(
                 "method": run.label,
                 "env": run.env,
                 "seed": run.seed,
+                "settings": {key: str(run.settings[key]) for key in differing[run.env] if key in run.settings},
                 "agent_steps": run.agent_steps,
                 "minutes": run.minutes,
                 "score": run.score,
@@ -104,6 +130,10 @@ def _figures(
             }
             for run in comparison.runs
         ],
+        "returns": {
+            env: {label: interval._asdict() for label, interval in of_env.items()} for env, of_env in intervals.items()
+        },
+        "notes": {env: curve_notes(comparison, env) for env in comparison.envs},
         "games": list(games),
         "runs_of_each_game": dict(runs_of_game),
         "aggregates": {
@@ -113,18 +143,7 @@ def _figures(
     }
 
 
-def _page(
-    comparison: Comparison,
-    games: Sequence[str],
-    found: Mapping[str, Mapping[str, ScoreInterval]],
-    figures: Mapping[str, Any],
-    pictures: Sequence[Path],
-    title: str,
-) -> str:
-    parts = [f"<h1>{html.escape(title)}</h1>", _scores(comparison)]
-    if games:
-        parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures)]
-    parts += [_picture(path) for path in pictures]
+def _page(title: str, parts: Sequence[str]) -> str:
     body = "\n".join(parts)
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
@@ -132,57 +151,12 @@ def _page(
     )
 
 
-def _scores(comparison: Comparison) -> str:
-    rows = []
-    for env in comparison.envs:
-        for label in comparison.labels:
-            if runs := comparison.of(label, env):
-                rows.append([env, label, *_summary(runs), *_at_common_places(runs, comparison.common(env))])
-    head = ["environment", "method", "seeds", "agent steps", "minutes", "return", "smallest", "largest", "human = 1"]
-    head += ["at equal steps", "at equal time"]
-    ends = "; ".join(
-        f"{html.escape(env)}: {steps:,} agent steps, {minutes:.1f} minutes"
-        for env, (steps, minutes) in ((env, comparison.common(env)) for env in comparison.envs)
-    )
-    note = (
-        "Return: mean over the seeds of the last evaluation, or of the last 100 training episodes where a run has no "
-        "evaluations; raw, neither scaled nor clipped. At equal steps and at equal time: of the last 100 training "
-        f"episodes, where the first of all runs has ended ({ends})."
-    )
-    return f'{_table(head, rows)}<p class="note">{note}</p>'
-
-
-def _summary(runs: Sequence[ComparedRun]) -> list[str]:
-    scores = [run.score for run in runs if run.score is not None]
-    normalised = [run.human_normalised_score for run in runs if run.human_normalised_score is not None]
-    steps, minutes = np.mean([run.agent_steps for run in runs]), np.mean([run.minutes for run in runs])
-    of_scores = (np.mean(scores), min(scores), max(scores)) if scores else (None,) * 3
-    return [
-        str(len(runs)),
-        f"{steps:,.0f}",
-        f"{minutes:,.1f}",
-        *("-" if value is None else f"{value:,.2f}" for value in of_scores),
-        f"{np.mean(normalised):.3f}" if normalised else "-",
-    ]
-
-
-def _at_common_places(runs: Sequence[ComparedRun], common: tuple[int, float]) -> list[str]:
-    """Mean return over the runs at so many agent steps, and minutes."""
-    steps, minutes = common
-    cells = []
-    for axis, place in (("agent_steps", float(steps)), ("time_s", 60.0 * minutes)):
-        found = [run.return_at(axis, place) for run in runs]
-        known = [value for value in found if value is not None]
-        cells.append(f"{np.mean(known):,.2f}" if len(known) == len(found) else "-")
-    return cells
-
-
 def _aggregate_table(found: Mapping[str, Mapping[str, ScoreInterval]]) -> str:
     rows = [
         [label, *(f"{v.value:.3f} [{v.low:.3f}, {v.high:.3f}]" for v in (of_method[name] for name in AGGREGATES))]
         for label, of_method in found.items()
     ]
-    return _table(["method", "median", "interquartile mean", "mean", "optimality gap"], rows)
+    return table(["method", "median", "interquartile mean", "mean", "optimality gap"], rows)
 
 
 def _note(games: Sequence[str], figures: Mapping[str, Any]) -> str:
@@ -192,13 +166,6 @@ def _note(games: Sequence[str], figures: Mapping[str, Any]) -> str:
         f"({html.escape(', '.join(games))}); runs of each game: {counts}. 95 % intervals of the stratified bootstrap "
         "(Agarwal et al. 2021, rliable).</p>"
     )
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str], tag: str) -> str:
-        return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
-
-    return "<table>" + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table>"
 
 
 def _picture(path: Path) -> str:

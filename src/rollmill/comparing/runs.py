@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from rollmill.comparing.methods import differing_settings, labels, settings_of_run
 from rollmill.evaluation.human_scores import human_normalised
 from rollmill.options import flatten
 from rollmill.reporting.metrics import read_metrics
@@ -17,13 +18,6 @@ from rollmill.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]
-
-# What two runs of one method may differ in, because it changes neither the method nor, beyond chance, its result.
-_SAME_METHOD = (
-    *("seed", "preset", "env.name", "env.imports", "env.kwargs", "max_seconds", "target_return"),
-    *("report_every_s", "wandb_project", "eval_every", "eval_episodes"),
-)
-_SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
 
 
 class ComparisonError(ValueError):
@@ -41,6 +35,7 @@ class ComparedRun:
         seed: Its seed.
         records: Its metrics.
         evaluations: What its evaluations found, in the order of their agent steps.
+        settings: Its settings by dotted key; see :func:`rollmill.comparing.methods.settings_of_run`.
     """
 
     path: Path
@@ -49,6 +44,7 @@ class ComparedRun:
     seed: int
     records: Sequence[dict[str, Any]]
     evaluations: Sequence[dict[str, Any]]
+    settings: Mapping[str, Any]
 
     @property
     def score(self) -> float | None:
@@ -105,6 +101,17 @@ class Comparison:
         runs = [run for run in self.runs if run.env == env]
         return min(run.agent_steps for run in runs), min(run.minutes for run in runs)
 
+    def differing_settings(self, env: str) -> list[str]:
+        """Keys of the settings that differ between the runs of an environment."""
+        runs = [run for run in self.runs if run.env == env]
+        return differing_settings([run.settings for run in runs], [env] * len(runs))
+
+    def ranked(self, env: str) -> list[str]:
+        """The methods of an environment, the one with the largest mean return first; those without a return last."""
+        scores = {label: [r.score for r in self.of(label, env) if r.score is not None] for label in self.labels}
+        present = [label for label in self.labels if self.of(label, env)]
+        return sorted(present, key=lambda label: -float(np.mean(scores[label])) if scores[label] else np.inf)
+
     def of(self, label: str, env: str) -> list[ComparedRun]:
         """One method's runs on one environment, by seed."""
         return sorted((r for r in self.runs if (r.label, r.env) == (label, env)), key=lambda run: run.seed)
@@ -128,15 +135,24 @@ def compare(runs: Sequence[str | Path]) -> Comparison:
     configs = {path: flatten(load_config(path)) for _, path in named}
     if len(configs) < len(named):
         raise ComparisonError("a run was named twice: give each directory once")
-    labels = _labels([configs[path] for _, path in named])
+    records = {path: read_metrics(path) for path in configs}
+    settings = {path: settings_of_run(config, path, records[path]) for path, config in configs.items()}
+    of_runs = [settings[path] for _, path in named]
+    differing = differing_settings(of_runs, [str(configs[path]["env.name"]) for _, path in named])
     found = []
-    for (name, path), label in zip(named, labels, strict=True):
+    for (name, path), label in zip(named, labels(of_runs, differing), strict=True):
         config = configs[path]
         seed = config["seed"]
         assert isinstance(seed, int)
         found.append(
             ComparedRun(
-                path, name or label, str(config["env.name"]), seed, read_metrics(path), EvaluationQueue(path).records()
+                path=path,
+                label=name or label,
+                env=str(config["env.name"]),
+                seed=seed,
+                records=records[path],
+                evaluations=EvaluationQueue(path).records(),
+                settings=settings[path],
             )
         )
     _check_seeds(found)
@@ -148,37 +164,6 @@ def _name_and_path(run: str | Path) -> tuple[str, Path]:
         return "", Path(run)
     name, equals, path = run.partition("=")
     return (name, Path(path)) if equals else ("", Path(run))
-
-
-def _labels(configs: Sequence[dict[str, object]]) -> list[str]:
-    """For each run, the settings in which the methods differ."""
-
-    def is_of_method(key: str) -> bool:
-        return key not in _SAME_METHOD and not key.startswith(_SAME_METHOD_PARTS)
-
-    keys = [key for key in dict.fromkeys(k for c in configs for k in c) if is_of_method(key)]
-    # Presets of different environments differ, too, which is no difference of methods: only what differs within one is.
-    by_env: dict[object, list[dict[str, object]]] = {}
-    for config in configs:
-        by_env.setdefault(config["env.name"], []).append(config)
-    telling = [key for key in keys if any(len({repr(c.get(key)) for c in group}) > 1 for group in by_env.values())]
-    telling = telling[: _keys_needed(configs, telling)]
-
-    def label(config: dict[str, object]) -> str:
-        # Only lockstep has a lag that is set.
-        named = [key for key in telling if key != "lag" or config.get("regime") == "lockstep"]
-        return ", ".join(f"{key.rpartition('.')[2]}={config.get(key)}" for key in named)
-
-    return [label(config) or "rollmill" for config in configs]
-
-
-def _keys_needed(configs: Sequence[dict[str, object]], keys: Sequence[str]) -> int:
-    """How many of the keys, the first ones, tell as many methods apart as all of them do."""
-
-    def told_apart(count: int) -> int:
-        return len({tuple(repr(config.get(key)) for key in keys[:count]) for config in configs})
-
-    return next(count for count in range(len(keys) + 1) if told_apart(count) == told_apart(len(keys)))
 
 
 def _check_seeds(runs: Sequence[ComparedRun]) -> None:

@@ -1,7 +1,8 @@
-"""What scores over several games and seeds say, after Agarwal et al. (2021, arXiv:2108.13264), by their own library.
+"""What scores over several seeds and games say.
 
-Scores are human-normalised, ``[runs, games]`` for each method. Intervals are of the stratified bootstrap: runs are
-drawn anew within each game.
+In one environment: the mean return with its interval of the percentile bootstrap over runs. Over several Atari games,
+after Agarwal et al. (2021, arXiv:2108.13264), by their own library: scores are human-normalised, ``[runs, games]`` for
+each method, and intervals are of the stratified bootstrap, which draws runs anew within each game.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ __all__ = [
     "Profile",
     "ScoreInterval",
     "aggregates",
+    "mean_intervals",
     "profile",
     "score_matrices",
 ]
@@ -52,6 +54,30 @@ class Profile(NamedTuple):
     share: Floats
     low: Floats
     high: Floats
+
+
+def mean_intervals(
+    comparison: Comparison, env: str, *, seed: int = 0, resamples: int = _RESAMPLES
+) -> dict[str, ScoreInterval]:
+    """Mean raw return of each method in one environment, with its 95 % interval of the percentile bootstrap over runs.
+
+    A method without a return is left out. The interval of a single run is that run: nothing is known of its spread.
+
+    Args:
+        comparison: The runs.
+        env: The environment.
+        seed: Keys the bootstrap.
+        resamples: How many.
+    """
+    found = {}
+    for label in comparison.labels:
+        scores = np.array([run.score for run in comparison.of(label, env) if run.score is not None], np.float64)
+        if not scores.size:
+            continue
+        drawn = np.random.default_rng(seed).integers(scores.size, size=(resamples, scores.size))
+        low, high = np.percentile(scores[drawn].mean(1), (2.5, 97.5))
+        found[label] = ScoreInterval(float(scores.mean()), float(low), float(high))
+    return found
 
 
 def score_matrices(comparison: Comparison) -> tuple[list[str], dict[str, Floats]]:

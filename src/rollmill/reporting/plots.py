@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rollmill.reporting.metrics import read_metrics
 
-__all__ = ["Curve", "NothingToPlotError", "PlotError", "curve_of", "overlay", "plot_runs"]
+__all__ = ["Band", "Curve", "NothingToPlotError", "PlotError", "curve_of", "overlay", "plot_runs"]
 
 Floats = NDArray[np.float64]
 

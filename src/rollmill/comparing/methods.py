@@ -1,0 +1,111 @@
+"""Which settings make a method, which of them differ between runs, and how methods are named by them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["differing_settings", "is_of_method", "labels", "settings_of_run"]
+
+# What says which run it is, not how it was trained.
+_IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
+# What two runs of one method may differ in, because it changes neither the method nor, beyond chance, its result.
+_SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes")
+_SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
+_OF_REPLAY = ("off_policy.", "replay.")
+_PRECISION = "learner.precision"
+# The learner's first line in a run's log: "learner: bf16, channels_last, ...". A resumed run has several.
+_LOGGED_PRECISION = re.compile(r"\blearner: (fp32|bf16|fp64|fp16)\b")
+_LOG_FILE = "run.log"
+
+
+def settings_of_run(
+    config: Mapping[str, object], run_dir: Path, records: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The settings of a run by dotted key, without those that have no effect in its regime.
+
+    Args:
+        config: Flat configuration of the run.
+        run_dir: Its directory.
+        records: Its metrics.
+
+    Returns:
+        Key -> value. ``learner.precision`` is what the run computed in, where ``auto`` was given and the run says it;
+        a run that was resumed in another precision has both, as in ``"bf16, then fp32"``.
+    """
+    found = {key: value for key, value in config.items() if key not in _IDENTITY and _has_effect(key, config)}
+    if found.get(_PRECISION) == "auto":
+        found[_PRECISION] = _resolved_precision(run_dir, records) or "auto"
+    return found
+
+
+def is_of_method(key: str) -> bool:
+    """Whether two runs that differ in this setting are of different methods."""
+    return key not in _SAME_METHOD and not key.startswith(_SAME_METHOD_PARTS)
+
+
+def _has_effect(key: str, config: Mapping[str, object]) -> bool:
+    regime = config.get("regime")
+    if key == "lag":
+        return regime == "lockstep"
+    return regime == "replay" or not key.startswith(_OF_REPLAY)
+
+
+def _resolved_precision(run_dir: Path, records: Sequence[Mapping[str, Any]]) -> str:
+    """The precisions that the run computed in, in order; empty where neither metrics nor log say."""
+    found = [str(record["precision"]) for record in records if record.get("precision") is not None]
+    if not found:
+        try:
+            found = _LOGGED_PRECISION.findall((run_dir / _LOG_FILE).read_text(errors="replace"))
+        except OSError:
+            return ""
+    changes = [one for i, one in enumerate(found) if i == 0 or one != found[i - 1]]
+    return ", then ".join(changes)
+
+
+def differing_settings(settings: Sequence[Mapping[str, Any]], envs: Sequence[str]) -> list[str]:
+    """Keys whose values differ between runs of one environment.
+
+    Presets of different environments differ as well, which is no difference between methods.
+
+    Args:
+        settings: Of each run, see :func:`settings_of_run`.
+        envs: The environment of each run.
+    """
+    by_env: dict[str, list[Mapping[str, Any]]] = {}
+    for env, of_run in zip(envs, settings, strict=True):
+        by_env.setdefault(env, []).append(of_run)
+    keys = dict.fromkeys(key for of_run in settings for key in of_run)
+
+    def differs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
+        # A setting without effect in one run's regime does not differ there: the regime does.
+        return len({repr(of_run[key]) for of_run in group if key in of_run}) > 1
+
+    return [key for key in keys if any(differs(key, group) for group in by_env.values())]
+
+
+def labels(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
+    """For each run, the settings that tell its method from the others: ``"regime=async, epochs=4"``.
+
+    Args:
+        settings: Of each run, see :func:`settings_of_run`.
+        keys: Those that differ, see :func:`differing_settings`.
+    """
+    telling = [key for key in keys if is_of_method(key)]
+    telling = telling[: _keys_needed(settings, telling)]
+
+    def label(of_run: Mapping[str, Any]) -> str:
+        return ", ".join(f"{key.rpartition('.')[2]}={of_run[key]}" for key in telling if key in of_run)
+
+    return [label(of_run) or "rollmill" for of_run in settings]
+
+
+def _keys_needed(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
+    """How many of the keys, the first ones, tell as many methods apart as all of them do."""
+
+    def told_apart(count: int) -> int:
+        return len({tuple(repr(of_run.get(key)) for key in keys[:count]) for of_run in settings})
+
+    return next(count for count in range(len(keys) + 1) if told_apart(count) == told_apart(len(keys)))
