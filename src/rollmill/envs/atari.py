@@ -62,7 +62,7 @@ def check_game(game: str) -> None:
 
 
 class ShrunkScreens(VectorWrapper[Any, Any, Any]):
-    """Grey whole screens, shrunk by area and stacked: what ALE does itself, faster (docs/journal.md).
+    """Grey whole screens, shrunk by area and stacked: what ALE does itself, faster (docs/journal/).
 
     The images are ALE's (``cv2.INTER_AREA``), except that a mean that ends in exactly one half is rounded upwards. An
     episode begins with zeros before its first frame.

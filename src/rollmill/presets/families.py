@@ -29,7 +29,7 @@ Overrides = Mapping[str, object]
 # the value. Ours for two cores without a GPU, where a sample costs as much to learn from as to simulate: one epoch over
 # eight minibatches of 128 instead of four epochs over four of 256, at a learning rate of 1e-3 instead of 2.5e-4, which
 # moves the policy as far a sample, and pictures centred by their median, without which such a rate kills nine of ten
-# filters (docs/journal.md); rollouts of 32 steps (Sample Factory) instead of 128, so that samples are young.
+# filters (docs/journal/); rollouts of 32 steps (Sample Factory) instead of 128, so that samples are young.
 ATARI: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,
@@ -61,7 +61,7 @@ ATARI: Overrides = {
 # VizDoom. Rollout, batch, epochs, discount, Adam's epsilon and gradient norm are those of the Sample Factory paper
 # (Petrenko et al. 2020, arXiv:2006.11751), table A.5; network: its "simplified" one with a GRU of 512 (figure A.1),
 # as in its experiments with the standard scenarios; GAE instead of V-trace, as in its version 2.1.1. Ours, for runs
-# of some million samples instead of hundreds of millions (docs/journal.md): 16 SGD steps of 4e-4 for a batch of 2,048
+# of some million samples instead of hundreds of millions (docs/journal/): 16 SGD steps of 4e-4 for a batch of 2,048
 # instead of one of 1e-4, clipping at 0.2, five times the entropy bonus, and the value as in the Atari preset; the
 # game variables beside the picture, as the package's own Gymnasium environments give them; and 64 environments, so
 # that a group has 16 rows: with fewer, inference spends its time on streaming the weights; and pictures are centred.
@@ -148,7 +148,7 @@ MUJOCO: Overrides = {
 # CartPole and its like. Stable-Baselines3's rl-zoo (hyperparams/ppo.yml, CartPole-v1: rollouts of 32 steps, discount
 # 0.98, lambda 0.8, learning rate 1e-3, falling linearly, clipping 0.2, no entropy bonus), with the batch and its four
 # epochs grown to 32 trajectories. Ours: clipping does not fall, and 64 environments, which keep the learner
-# busy (docs/journal.md).
+# busy (docs/journal/).
 CLASSIC_CONTROL: Overrides = {
     "num_envs": 64,
     "rollout_length": 32,
@@ -188,7 +188,7 @@ CLASSIC_CONTROL_POOL: Overrides = {
 
 # Any other environment, of which we know nothing: CleanRL's ppo.py and ppo_continuous_action.py agree on all but the
 # learning rate (3e-4 is the more careful one); vectors are normalised, since their scale is unknown, and pictures are
-# centred (docs/journal.md).
+# centred (docs/journal/).
 GENERIC: Overrides = {
     "num_envs": 32,
     "rollout_length": 32,
@@ -245,7 +245,7 @@ MINIGRID: Overrides = {
 
 # Tasks that ask for memory: a GRU over rollouts that hold what must be remembered and its use (the corridor of MemoryS7
 # is walked in about 10 steps), at the reference's learning rate. Three times its entropy bonus: with 0.01 agents stop
-# looking around and guess before they have learned what is to be remembered (docs/journal.md).
+# looking around and guess before they have learned what is to be remembered (docs/journal/).
 MINIGRID_MEMORY: Overrides = {
     **MINIGRID,
     "learner.batch_size": 2048,

@@ -67,14 +67,14 @@ _DQN_PONG: Overrides = {
     "replay.min_size": 20_000,
     "replay.update_interval": 8.0,
     "off_policy.double": True,
-    # At a constant rate one last network played a rally that never ends (docs/journal.md).
+    # At a constant rate one last network played a rally that never ends (docs/journal/).
     "learner.schedule": "linear",
 }
 _DQN_CARTPOLE: Overrides = {
     "num_envs": 1,
     "total_steps": 50_000,
     # The zoo's single steps, batches of 64 and constant 2.3e-3 forget: of five seeds three ended below 200, and one of
-    # five still did where the rate fell from 1e-3 (docs/journal.md).
+    # five still did where the rate fell from 1e-3 (docs/journal/).
     "learner.batch_size": 128,
     "replay.n_step": 3,
     "learner.learning_rate": 1e-3,
@@ -141,7 +141,7 @@ _LUNAR_LANDER_DDPG: Overrides = {
 }
 # What decides is whether a seed comes to land at all: the smaller of two critics remembers how the first policies
 # crashed, and many seeds hover from then on and never touch the ground again. A small replay forgets the crashes
-# (docs/journal.md).
+# (docs/journal/).
 _LUNAR_LANDER_TD3: Overrides = {
     **_LUNAR_LANDER_DDPG,
     "total_steps": 200_000,

@@ -21,7 +21,7 @@ class PlacementConfig:
             to the scheduler. ``"auto"`` is "on" where there are enough cores and the container does not limit CPU time;
             "off" otherwise, since pinning would then only take choice away.
         pin_on_two_cores: Whether "auto" is "rollout_workers" on two cores that have equally many of those. Measured on
-            one machine (docs/journal.md): 5 per cent more steps a second in Atari and 9 in VizDoom, whose presets say
+            one machine (docs/journal/): 5 per cent more steps a second in Atari and 9 in VizDoom, whose presets say
             so, with 8 and 23 per cent more policy lag; 15 per cent less in Gymnasium's CartPole. Not measured with more
             cores, where one of many rollout workers would share its core with the learner.
         rollout_worker_nice: Niceness of rollout workers, 0..19. Deprioritised: they are many, and a late learner or
