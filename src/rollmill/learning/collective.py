@@ -35,7 +35,10 @@ class Collective(Protocol):
         ...
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
-        """Replaces each parameter's gradient by the sum over the ranks, one without a gradient counting as zeros.
+        """Replaces each parameter's gradient by the sum over the ranks, in the parameter's memory layout.
+
+        A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps none, so that an
+        optimiser skips it as it does with one rank.
 
         Args:
             parameters: The same on every rank.

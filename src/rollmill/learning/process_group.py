@@ -175,20 +175,25 @@ class ProcessGroup:
         return total
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
-        """One message for all of them."""
+        """One message for all of them, and for which of them have a gradient on some rank."""
+        absent = [p.grad is None for p in parameters]
         parts = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in parameters]
-        flat = torch.cat([*parts, statistics.to(parts[0].dtype)])
+        has_gradient = parts[0].new_tensor([not is_absent for is_absent in absent])
+        flat = torch.cat([*parts, has_gradient, statistics.to(parts[0].dtype)])
         with self._naming_the_lost():
             dist.all_reduce(flat)
-        offset = 0
-        for parameter in parameters:
-            summed = flat[offset : offset + parameter.numel()].view(parameter.shape)
-            if parameter.grad is None:
-                parameter.grad = summed.clone()
-            else:
-                parameter.grad.copy_(summed)
-            offset += parameter.numel()
-        return flat[offset:].to(statistics.dtype)
+        *summed, ranks_with_gradient, totals = flat.split(
+            [*(p.numel() for p in parameters), len(parameters), len(statistics)]
+        )
+        # The host waits for these numbers only where one of its own gradients is missing.
+        counts = ranks_with_gradient.tolist() if any(absent) else [1.0] * len(parameters)
+        for parameter, total, count in zip(parameters, summed, counts, strict=True):
+            if parameter.grad is None and count > 0:
+                # In the parameter's own memory layout, because fused optimisers read both in storage order.
+                parameter.grad = torch.empty_like(parameter)
+            if parameter.grad is not None:
+                parameter.grad.copy_(total.view(parameter.shape))
+        return totals.to(statistics.dtype)
 
     def columns(self, array: NDArray[Dtype]) -> NDArray[Dtype]:
         """The arrays of all ranks, side by side."""
