@@ -58,13 +58,18 @@ class Sampler:
         return sorted(answers)
 
 
-def a_model() -> ActorCritic:
-    return ActorCritic(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(64, 64)))
+def a_model(**options: Any) -> ActorCritic:
+    return ActorCritic(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(64, 64), **options))
 
 
 @contextmanager
 def serving(
-    *, policy_worker_of_group: tuple[int, ...] = (0,) * NUM_GROUPS, precision: Any = "fp32", **options: Any
+    *,
+    policy_worker_of_group: tuple[int, ...] = (0,) * NUM_GROUPS,
+    precision: Any = "fp32",
+    model: ActorCritic | None = None,
+    inferred: Any = "float32",
+    **options: Any,
 ) -> Iterator[Sampler]:
     """Policy worker 0 in a thread, with groups of two rows, two on each rollout worker, and published weights."""
     num_groups = len(policy_worker_of_group)
@@ -76,8 +81,8 @@ def serving(
         slots_of_worker=(2,) * (num_groups // 2),
         num_policy_workers=max(policy_worker_of_group) + 1,
     )
-    model = a_model()
-    fields = slots.slot_fields(SPEC, rollout_length=2, state_size=0)
+    model = model or a_model()
+    fields = slots.slot_fields(SPEC, rollout_length=2, state_size=model.state_size, inferred=inferred)
     layout = ArenaLayout()
     slots.add_to_layout(layout, fields, topology)
     weights.add_to_layout(layout, nbytes=flat_nbytes(model))
@@ -213,3 +218,28 @@ def test_newer_weights_are_used_in_every_precision(precision: str) -> None:
                 expected = model({"observation": torch.from_numpy(observation[0, 0])}).value
             assert (sampler.store.arrays["policy_version"][0, 0] == version).all()
             torch.testing.assert_close(torch.from_numpy(sampler.store.arrays["value"][0, 0]), expected)
+
+
+@torch.no_grad()
+def test_nothing_that_a_network_in_double_precision_computes_is_rounded() -> None:
+    model = a_model(core="gru", core_size=8).double()
+    literal = copy.deepcopy(model)
+    with serving(min_batch_groups=1, model=model, inferred="float64") as sampler:
+        store = sampler.store
+        observation = store.observation["observation"]
+        observation[...] = np.random.default_rng(0).standard_normal(observation.shape)
+        store.arrays["reset"][...] = False
+        state = None
+        for slot, step in ((0, 0), (0, 1), (1, 0)):
+            store.group_slot[0], store.group_step[0] = slot, step
+            if state is not None:
+                before = state
+            sampler.ask(0)
+            assert sampler.answered(within_s=5.0) == [0]
+            output = literal({"observation": torch.from_numpy(observation[slot, step])}, state, None)
+            state = output.rnn_state
+            torch.testing.assert_close(
+                torch.from_numpy(store.arrays["value"][slot, step]), output.value, rtol=1e-14, atol=1e-14
+            )
+        assert store.arrays["log_prob"].dtype == np.float64
+        torch.testing.assert_close(torch.from_numpy(store.arrays["rnn_state"][1]), before, rtol=1e-14, atol=1e-14)

@@ -1,4 +1,4 @@
-"""One of two ranks on one host: a program that runs the checks of ``test_process_group.py`` and prints what came of them.
+"""One of two ranks on one host: runs the checks of ``test_process_group.py`` and prints their results.
 
 A check that raises leaves its traceback; the other rank, which may wait for it then, ends by its timeout.
 """

@@ -79,7 +79,7 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
             None if continuous is None else continuous.cpu().numpy(),
         )
         self._ledger.enter(SCATTERING)
-        value = output.value.float().cpu().numpy().reshape(len(groups), rows)
+        value = wide(output.value).cpu().numpy().reshape(len(groups), rows)
         arrays["log_prob"][slots, steps] = log_prob.cpu().numpy().reshape(len(groups), rows)
         arrays["value"][slots, steps] = value
         arrays["policy_version"][slots, steps] = self._acting.version

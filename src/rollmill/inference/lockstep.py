@@ -20,6 +20,7 @@ from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import LOADING, SCATTERING
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.distributions import Sample
+from rollmill.models.precision import wide
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.noise import RowNoise
 from rollmill.specs import ActionSpec
@@ -98,7 +99,7 @@ class LockstepPolicyWorker(ActorCriticPolicyWorker):
             super()._infer(groups, slots, steps, mask)
             return
         # x_T: its value completes the slot. The action is chosen when x_T is x_0 of the next slot, by another version.
-        value = self._forward(groups, slots, steps).value.float().cpu().numpy()
+        value = wide(self._forward(groups, slots, steps).value).cpu().numpy()
         self._ledger.enter(SCATTERING)
         self._store.arrays["value"][slots, steps] = value.reshape(len(groups), self._rows)
         if self._state is not None:

@@ -27,7 +27,7 @@ from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
-from rollmill.storage.slots import ACTIONS, SlotStore, encode
+from rollmill.storage.slots import ACTIONS, RNN_STATE, SlotStore, encode
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 _POLL_S = 0.2
@@ -94,9 +94,11 @@ class PolicyWorker(ABC, Generic[Model]):
         groups = topology.groups_of_policy_worker(index)
         self._place_of_group = np.full(topology.num_groups, -1, np.int64)
         self._place_of_group[groups] = np.arange(len(groups))
-        self._state = (
-            torch.zeros(len(groups), self._rows, model.state_size, device=self._device) if model.state_size else None
-        )
+        self._state: Tensor | None = None
+        if model.state_size:
+            # In the precision that slots keep it in.
+            dtype = torch.from_numpy(store.arrays[RNN_STATE][:0]).dtype
+            self._state = torch.zeros(len(groups), self._rows, model.state_size, dtype=dtype, device=self._device)
         self._prepare(model)
         model.eval()  # a user's own network may have layers that learn otherwise than they act
         self._bf16 = not config.skip_policy and self._precision(model, config) == "bf16"
@@ -210,7 +212,7 @@ class PolicyWorker(ABC, Generic[Model]):
         """Keeps the state ``[n * B, S]`` from behind x_t for the groups' next steps."""
         if self._state is not None:
             assert state is not None
-            self._state[self._place_of_group[groups]] = state.float().view(len(groups), self._rows, -1)
+            self._state[self._place_of_group[groups]] = state.view(len(groups), self._rows, -1).to(self._state.dtype)
 
     def _write_actions(
         self,

@@ -182,9 +182,8 @@ class ProcessGroup:
         flat = torch.cat([*parts, has_gradient, statistics.to(parts[0].dtype)])
         with self._naming_the_lost():
             dist.all_reduce(flat)
-        *summed, ranks_with_gradient, totals = flat.split(
-            [*(p.numel() for p in parameters), len(parameters), len(statistics)]
-        )
+        sizes = [*(p.numel() for p in parameters), len(parameters), len(statistics)]
+        *summed, ranks_with_gradient, totals = torch.split(flat, sizes)
         # The host waits for these numbers only where one of its own gradients is missing.
         counts = ranks_with_gradient.tolist() if any(absent) else [1.0] * len(parameters)
         for parameter, total, count in zip(parameters, summed, counts, strict=True):

@@ -20,20 +20,20 @@ class NonFiniteSampleError(RuntimeError):
 
 @dataclass(frozen=True)
 class Targets:
-    """What the loss pulls towards, for a whole batch.
+    """What the loss pulls towards, for a whole batch; advantages and returns are as precise as the values are.
 
     Attributes:
         reward: float32 ``[T, N]``, scaled and clipped.
         cut: bool ``[T, N]``, see :mod:`rollmill.specs`.
-        advantage: float32 ``[T, N]``, from GAE; None where V-trace computes it inside the loss.
-        return_: float32 ``[T, N]`` in the units of the rewards: GAE's; with V-trace the behaviour policy's, for the
+        advantage: float ``[T, N]``, from GAE; None where V-trace computes it inside the loss.
+        return_: float ``[T, N]`` in the units of the rewards: GAE's; with V-trace the behaviour policy's, for the
             normaliser of returns alone, or None where there is none.
     """
 
     reward: NDArray[np.float32]
     cut: NDArray[np.bool_]
-    advantage: NDArray[np.float32] | None
-    return_: NDArray[np.float32] | None
+    advantage: NDArray[np.floating[Any]] | None
+    return_: NDArray[np.floating[Any]] | None
 
 
 def targets_of(
@@ -61,7 +61,8 @@ def targets_of(
     is_vtrace = config.advantage == "vtrace"
     if is_vtrace and not normalises_returns:
         return Targets(reward, cut, None, None)
-    value = arrays["value"] * np.float32(value_std) + np.float32(value_mean)
+    inferred = arrays["value"].dtype.type  # float64 in a run of double precision, in which nothing is rounded
+    value = arrays["value"] * inferred(value_std) + inferred(value_mean)
     trace = config.vtrace_lambda if is_vtrace else config.gae_lambda
     advantage, return_ = gae_numpy(reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=trace)
     return Targets(reward, cut, None if is_vtrace else advantage, return_)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,12 +40,12 @@ class Whole(NamedTuple):
 
     Attributes:
         keep: bool ``[T, N]``: samples that count.
-        advantage: float32 ``[T, N]``, where they are known beforehand and to be normalised.
+        advantage: float ``[T, N]``, where they are known beforehand and to be normalised.
         columns: Which of the N trajectories are this rank's.
     """
 
     keep: NDArray[np.bool_]
-    advantage: NDArray[np.float32] | None
+    advantage: NDArray[np.floating[Any]] | None
     columns: range
 
     @classmethod

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -91,15 +91,18 @@ def gae(
 
 def gae_numpy(
     reward: NDArray[np.float32],
-    value: NDArray[np.float32],
+    value: NDArray[np.floating[Any]],
     terminated: NDArray[np.bool_],
     cut: NDArray[np.bool_],
     valid: NDArray[np.bool_],
     *,
     discount: float,
     gae_lambda: float,
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """:func:`gae` on NumPy arrays: about twice as fast as torch on a CPU, for batches that are prepared there."""
+) -> tuple[NDArray[np.floating[Any]], NDArray[np.floating[Any]]]:
+    """:func:`gae` on NumPy arrays: about twice as fast as torch on a CPU, for batches that are prepared there.
+
+    The result is as precise as the values are.
+    """
     delta = np.where(terminated, reward, reward + np.float32(discount) * value[1:]) - value[:-1]
     advantage = np.where(valid, delta, np.float32(0.0))
     decay = (~cut & valid) * np.float32(discount * gae_lambda)

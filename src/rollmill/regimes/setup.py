@@ -168,7 +168,12 @@ def allocate_slots(
     Raises:
         NotEnoughMemory: They do not fit.
     """
-    fields = slot_fields(probed.spec, rollout_length=config.rollout_length, state_size=probed.state_size)
+    fields = slot_fields(
+        probed.spec,
+        rollout_length=config.rollout_length,
+        state_size=probed.state_size,
+        inferred="float64" if config.learner.precision == "fp64" else "float32",
+    )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     # The newest version, and in lockstep those that groups may still be acting by.

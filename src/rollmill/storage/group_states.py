@@ -25,12 +25,12 @@ class GroupState(NamedTuple):
     Attributes:
         environments: See ``SavableGroup.snapshot``; None where they are built anew.
         first: x_0 and what belongs to it, by the names of the slots' arrays: ``[B, ...]``.
-        rnn_state: float32 ``[B, S]`` before x_0; None without a core.
+        rnn_state: float ``[B, S]`` before x_0; None without a core.
     """
 
     environments: bytes | None
     first: Mapping[str, NDArray[Any]]
-    rnn_state: NDArray[np.float32] | None
+    rnn_state: NDArray[np.floating[Any]] | None
 
 
 class GroupStates:

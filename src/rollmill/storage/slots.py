@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,8 +141,19 @@ OBSERVATION_PREFIX = "observation/"
 RNN_STATE = "rnn_state"
 
 
-def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[SlotField]:
-    """The arrays of a slot, in the meaning that :mod:`rollmill.specs` gives them."""
+def slot_fields(
+    spec: EnvSpec, *, rollout_length: int, state_size: int, inferred: Literal["float32", "float64"] = "float32"
+) -> list[SlotField]:
+    """The arrays of a slot, in the meaning that :mod:`rollmill.specs` gives them.
+
+    Args:
+        spec: The environment.
+        rollout_length: T.
+        state_size: S of the recurrent state; 0 without a core.
+        inferred: Dtype of what a policy worker computes: values, log-probabilities and recurrent state. A network in
+            double precision wants float64, since rounding would make differences of 1e-16 between batches of different
+            sizes into differences of 1e-8.
+    """
     steps = rollout_length
 
     def scalar(name: str, dtype: str, time: int = steps) -> SlotField:
@@ -159,8 +170,8 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
         )
     fields += [
         scalar("reset", "bool", steps + 1),
-        scalar("value", "float32", steps + 1),
-        scalar("log_prob", "float32"),
+        scalar("value", inferred, steps + 1),
+        scalar("log_prob", inferred),
         scalar("policy_version", "int32"),
         scalar("reward", "float32"),
         scalar("terminated", "bool"),
@@ -170,7 +181,7 @@ def slot_fields(spec: EnvSpec, *, rollout_length: int, state_size: int) -> list[
         scalar("episode_length", "int32"),
     ]
     if state_size:
-        fields.append(SlotField(RNN_STATE, ArraySpec(shape=(state_size,), dtype="float32"), 0))
+        fields.append(SlotField(RNN_STATE, ArraySpec(shape=(state_size,), dtype=inferred), 0))
     return fields
 
 
@@ -254,7 +265,7 @@ class SlotStore:
         self.group_generation = arena["group_generation"]
         self.group_iteration = arena["group_iteration"]
         self.group_is_parked = arena["group_is_parked"]
-        self.group_rnn_state: NDArray[np.float32] | None = (
+        self.group_rnn_state: NDArray[np.floating[Any]] | None = (
             arena["group_rnn_state"] if RNN_STATE in self.arrays else None
         )
         rings = {
