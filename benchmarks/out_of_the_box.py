@@ -26,6 +26,7 @@ from typing import Any
 from untuned.runs import LIBRARIES, FailedError, Job, Places, StoppedError, jobs_of, read_result, run_job
 from untuned.table import table
 from untuned.tasks import RANDOM, scaled, selected
+from untuned.verdicts import false_verdicts
 
 _RESULTS = Path(__file__).resolve().parent / "results" / "out_of_the_box"
 _SAY_EVERY_S = 300.0
@@ -130,6 +131,9 @@ def _parser() -> argparse.ArgumentParser:
         "--runs", type=Path, default=Path("runs/out_of_the_box"), help="folder of run directories, logs"
     )
     parser.add_argument("--table", action="store_true", help="run nothing; print what there is as Markdown")
+    parser.add_argument(
+        "--error-rate", action="store_true", help="run nothing; print how often equal libraries would be told apart"
+    )
     parser.add_argument("--list", action="store_true", help="run nothing; list what is left to run, with minutes")
     return parser
 
@@ -148,6 +152,12 @@ def main() -> int:
     places = Places(results=arguments.results.resolve() / folder, runs=arguments.runs.resolve() / folder)
     if arguments.table:
         print(table(tasks, places, arguments.seeds))
+        return 0
+    if arguments.error_rate:
+        print(f"{len(arguments.seeds)} seeds: share of comparisons of equal libraries that are not called equal")
+        for ratio in (0.0, 1.0, 2.0, 5.0):
+            rate = false_verdicts(len(arguments.seeds), ratio)
+            print(f"{rate:4.0%}  where seeds differ by {ratio:g} standard errors of an evaluation")
         return 0
     jobs = jobs_of(tasks, arguments.libraries, arguments.seeds)
     left = [job for job in jobs if read_result(places, job) is None]

@@ -175,7 +175,7 @@ def _train_rollmill(
         *("--total-steps", str(task.steps), "--seed", str(job.seed)),
         *(() if task.limit is None else ("--env.max-episode-steps", str(task.limit))),
     ]
-    can_resume = any((run_dir / "checkpoints").glob("*.pt"))
+    can_resume = any((run_dir / "checkpoints").glob("checkpoint_*.pt"))
     if run_dir.exists() and not can_resume:
         shutil.rmtree(run_dir)
     train = ["train", "--resume"] if can_resume else first

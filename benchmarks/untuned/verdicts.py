@@ -2,7 +2,8 @@
 
 The bootstrap is hierarchical (Davison and Hinkley 1997, section 3.8): it draws training seeds with replacement, and
 then, within each, episodes with replacement. An interval so covers both the chance in training and that in evaluation.
-With two seeds it cannot be wider than what these two seeds show, so it understates how much a third could differ.
+It cannot be wider than what the seeds show, so with two seeds it understates how much a third could differ: where seeds
+differ much, "better" and "worse" are often wrong. `false_verdicts` measures how often.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MARGIN", "WIDE", "Interval", "Verdict", "compare", "mean_interval"]
+__all__ = ["MARGIN", "WIDE", "Interval", "Verdict", "compare", "false_verdicts", "mean_interval"]
 
 MARGIN = 0.02
 """A difference smaller than this share of the better library's gain counts as none."""
@@ -83,6 +84,26 @@ def compare(ours: Returns, theirs: Returns, baseline: Returns) -> Verdict:
     )
     is_wide = not neither and max(-difference.low, difference.high) > WIDE * gain
     return Verdict("equal", difference, is_wide, neither)
+
+
+def false_verdicts(num_seeds: int, ratio: float, *, episodes: int = 50, repetitions: int = 300) -> float:
+    """Share of comparisons of two equal libraries whose interval of the difference excludes 0; the margin is left out.
+
+    Args:
+        num_seeds: Training seeds of each library.
+        ratio: Standard deviation between the seeds' true means, in standard errors of one seed's evaluation.
+        episodes: Of each evaluation.
+        repetitions: Comparisons.
+    """
+    generator = np.random.default_rng((8, num_seeds))
+
+    def returns() -> Returns:
+        means = ratio / np.sqrt(episodes) * generator.normal(size=(num_seeds, 1))
+        drawn: list[list[float]] = (means + generator.normal(size=(num_seeds, episodes))).tolist()
+        return drawn
+
+    found = [compare(returns(), returns(), [[0.0]]).difference for _ in range(repetitions)]
+    return sum(difference.low > 0.0 or difference.high < 0.0 for difference in found) / repetitions
 
 
 def _mean(returns: Returns) -> float:
