@@ -21,7 +21,7 @@ from rollmill.learning.report import LearnerReport
 
 
 def report(agent_steps: int) -> LearnerReport:
-    return LearnerReport(agent_steps, 0, 0, 0, 0, 0, (), 0.0, 0, (), 1.0, {}, 1e-3, "")
+    return LearnerReport(agent_steps=agent_steps)
 
 
 class TestSlices:

@@ -158,4 +158,4 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         assert store.load_latest().state["counters"]["agent_steps"] >= 0
     if regime in ("lockstep", "ranks") and any("_end" not in path.name for path in store.paths()):
         state = store.load_latest(to_resume=True).state
-        assert len(InFlight.unpack(state).groups) == (4 if state["counters"]["updates"] else 0)
+        assert len(InFlight.unpack(state).groups) == (4 if state["counters"]["batches"] else 0)

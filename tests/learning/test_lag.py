@@ -35,5 +35,6 @@ def test_large_lags_share_the_last_bin() -> None:
 
 
 def test_nothing_seen_is_no_lag() -> None:
-    assert LagStatistics().mean == 0.0
-    assert LagStatistics().versions_per_trajectory == 0.0
+    statistics = LagStatistics()
+    statistics.observe(np.zeros((3, 0), np.int64), np.zeros((3, 0), bool))
+    assert (statistics.mean, statistics.maximum, statistics.versions_per_trajectory) == (None, None, None)

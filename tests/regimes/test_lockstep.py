@@ -176,7 +176,7 @@ def test_ended_and_resumed_is_as_if_never_interrupted(
     assert 4 <= before < len(read_fingerprints(ended))
     assert first_difference(read_fingerprints(whole), read_fingerprints(ended)) is None
     expected, found = records(whole), records(ended)
-    assert [row["updates"] for row in expected] == list(range(len(expected)))
+    assert [row["batches"] for row in expected] == list(range(len(expected)))
     # A row that is on its way when everything is killed is lost, and no other one is.
     lost = [row for row in expected if row not in found]
     assert [row for row in expected if row not in lost] == found
@@ -192,11 +192,11 @@ def test_a_run_told_to_end_within_an_update_ends_well_and_counts_none_of_it(tmp_
     run = rollmill.train("gym/CartPole-v1", run_dir=tmp_path / "run", quiet=True, **settings)
     assert run.ended_by == "max_seconds"
     rows = read_metrics(run.dir)
-    assert [row["updates"] for row in rows] == list(range(len(rows)))
+    assert [row["batches"] for row in rows] == list(range(len(rows)))
     # Here the schedule goes by agent steps alone, of which hardly any were taken: no clock decides what is learned.
     assert rows[-1]["learning_rate"] > 0.8 * rows[0]["learning_rate"]
     counters = CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).load_latest().state["counters"]
-    assert (rows[-1]["updates"], rows[-1]["agent_steps"]) == (counters["updates"], counters["agent_steps"])
+    assert (rows[-1]["batches"], rows[-1]["agent_steps"]) == (counters["batches"], counters["agent_steps"])
 
 
 @pytest.mark.parametrize(

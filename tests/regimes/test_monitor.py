@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 
 import rollmill
-from rollmill.learning.report import LearnerReport
+from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.running import _leave_curve, _leave_ledger
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsNotWrittenError, MetricsWriter, read_metrics
+from rollmill.runtime.ledger import ProcessAccount
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.episodes import EpisodeEnd
 
@@ -63,8 +64,7 @@ def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> No
 
 
 def report_of(agent_steps: int, **changes: Any) -> LearnerReport:
-    plain = LearnerReport(agent_steps, 0, 0, 0, 0, 0, (), 0.0, 0, (), 1.0, {}, 1e-3, "")
-    return replace(plain, **changes)
+    return LearnerReport(agent_steps=agent_steps, **changes)
 
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
@@ -77,10 +77,64 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
         assert not monitor.has_reached_target, "which has to be shown once more"
         monitor.report(report_of(2000, episodes=350, recent_episodes=old[50:] + new[50:]), {})
         assert monitor.mean_return == 25.0
-        monitor.report(report_of(2500, episodes=399, recent_episodes=old[99:] + new[1:], is_record=False), {})
+        monitor.report(report_of(2500, episodes=399, recent_episodes=old[99:] + new[1:], is_row=False), {})
         monitor.report(report_of(3000, episodes=400, recent_episodes=new), {})
         assert monitor.has_reached_target
     rows = read_metrics(tmp_path)
     assert [row["episodes"] for row in rows] == [300, 350, 400]
     assert [row["episode_return"] for row in rows] == [20.0, 25.0, 30.0]
     assert rows[0]["time_s"] >= 50.0
+
+
+def account(**phases: float) -> ProcessAccount:
+    return ProcessAccount(
+        name="learner",
+        role="learner",
+        pid=1,
+        phases={"learning": 0.0, "waiting": 0.0, **phases},
+        counters={},
+        waiting=frozenset({"waiting"}),
+        alive_since=0.0,
+        current_phase="learning",
+        current_since=0.0,
+        ended=False,
+        cpu_seconds=0.0,
+    )
+
+
+def test_the_end_shows_what_was_known_last_and_no_zeros(tmp_path: Path) -> None:
+    out = io.StringIO()
+    display = Display(console=Console(file=out, width=300), plain_interval_s=0.0)
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    config = rollmill.make_config("gym/CartPole-v1")
+    with Monitor(config, PROBED, writer=writer, display=display) as monitor:
+        began = time.monotonic()
+        some = PolicyLag(mean=2.5, maximum=4, histogram=(0, 3, 0, 0, 1, 0), versions_per_trajectory=1.5)
+        monitor.report(report_of(0, lag=PolicyLag(), at=began), {"learner": account()})
+        accounts = {"learner": account(learning=3.0, waiting=1.0)}
+        monitor.report(report_of(1000, lag=some, at=began + 10.0), accounts)
+        # The end of a run: a moment later, in which nothing was learned.
+        accounts = {"learner": account(learning=3.0, waiting=1.1)}
+        monitor.report(report_of(1000, lag=PolicyLag(), at=began + 10.1, is_row=False), accounts)
+    first, *_, last = out.getvalue().splitlines()
+    assert "| - frames/s |" in first
+    assert first.endswith("| lag -")
+    assert "lag 2.5 (max 4) | learner 75% busy, waiting 25%" in last
+    rows = read_metrics(tmp_path)
+    assert [row["policy_lag_mean"] for row in rows] == [None, 2.5]
+    assert [row["policy_lag_histogram"] for row in rows] == [[], [0, 3, 0, 0, 1]]
+
+
+def test_rows_are_of_the_time_at_which_they_were_reported(tmp_path: Path) -> None:
+    writer = MetricsWriter(tmp_path, tensorboard=False)
+    with Monitor(rollmill.make_config("gym/CartPole-v1"), PROBED, writer=writer, display=None) as monitor:
+        began = time.monotonic()
+        for second in range(3):
+            accounts = {"learner": account(learning=2.0 * second, waiting=2.0 * second)}
+            for moment in (0.0, 0.1):
+                monitor.report(report_of(1000 * second, at=began + 5.0 * second + moment), accounts)
+    rows = read_metrics(tmp_path)
+    assert [round(row["time_s"] - rows[0]["time_s"], 3) for row in rows] == [0.0, 0.1, 5.0, 5.1, 10.0, 10.1]
+    assert rows[-1]["steps_per_second"] == pytest.approx(200, rel=0.05)
+    shares = [row.get("share/learner/learning") for row in rows]
+    assert shares == [None, None, 0.5, None, 0.5, None], "a tenth of a second says nothing of where the time goes"

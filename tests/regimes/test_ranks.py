@@ -98,7 +98,7 @@ def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], 
     output = finish(torchrun(ranks, tmp_path / "together", *words, *updates))
     one, other = weights(tmp_path / "alone"), weights(tmp_path / "together")
     assert one["counters"] == other["counters"], output
-    assert one["counters"]["updates"] >= 10
+    assert one["counters"]["batches"] >= 10
     assert distance(one["model"], other["model"]) < 1e-4
     if "fp64" in words and "gru" not in words:  # Recurrent states are rounded to float32 in slots.
         assert distance(one["model"], other["model"]) < 1e-10
@@ -119,18 +119,18 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     output = finish(torchrun(2, run_dir, *words, "--total-steps", "600"))
     last = read_metrics(run_dir)[-1]
     assert 600 <= last["agent_steps"] <= 604, output
-    assert 247 <= last["updates"] <= 254
+    assert 247 <= last["batches"] <= 254
     assert last["episodes"] > 5
     output = finish(torchrun(2, run_dir, "--resume", "--total-steps", "900"))
     again = read_metrics(run_dir)[-1]
     assert 900 <= again["agent_steps"] <= 904, output
-    assert again["updates"] > last["updates"]
+    assert again["batches"] > last["batches"]
     steps = [row["agent_steps"] for row in read_metrics(run_dir)]
     assert steps == sorted(steps), "a run that goes on does not begin again"
     # Each rank's own replay: what is in a file is learned from at once, without it 100 steps come first.
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
     assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
-    assert (again["updates"] - last["updates"] >= 130) == (storage == "file")
+    assert (again["batches"] - last["batches"] >= 130) == (storage == "file")
     if storage == "file":
         # One rank alone leaves the other's replay behind; then neither is gone on with.
         finish(torchrun(1, run_dir, "--resume", "--total-steps", "1300"))
@@ -192,7 +192,7 @@ def test_ranks_end_together_when_time_is_up_and_when_they_are_told_to(tmp_path: 
     timed = torchrun(2, tmp_path / "timed", *CARTPOLE, "--total-steps", "100000000", "--max-seconds", "2")
     output = finish(timed)
     assert timed.returncode == 0, output
-    assert weights(tmp_path / "timed")["counters"]["updates"] > 0
+    assert weights(tmp_path / "timed")["counters"]["batches"] > 0
     told = torchrun(2, tmp_path / "told", *CARTPOLE, "--total-steps", "100000000")
     deadline = time.monotonic() + 60
     while not (tmp_path / "told" / "config.json").exists() and time.monotonic() < deadline:

@@ -17,6 +17,7 @@ import torch
 
 import rollmill
 from rollmill.config import ConfigError
+from rollmill.reporting.metric_table import metric_names
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.arena import NotEnoughDisk
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
@@ -118,7 +119,7 @@ def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
     assert run.ended_by == "total_steps"
     assert 600 <= run.agent_steps < 602
     # One SGD step for two agent steps, from 100 on; nobody gets ahead by more than four rows and one interval.
-    assert 249 <= last["updates"] <= 250 + 4
+    assert 249 <= last["batches"] <= 250 + 4
     assert last["episodes"] > 0
     assert np.isfinite([value for name, value in last.items() if name.startswith("loss/")]).all()
     result = rollmill.evaluate(run.dir, episodes=2)
@@ -138,14 +139,17 @@ def test_several_learners_take_every_step_that_is_due_and_none_too_old(
     changes = {"learner.num_learners": learners, "learner.max_staleness": bound, "debug_delay_s": 0.01, **settings}
     run, last = train(preset, tmp_path / "run", algo=algo, **{**changes, "replay.priorities": "proportional"})
     assert run.ended_by == "total_steps"
-    assert 249 <= last["updates"] <= 250 + 4
+    assert 249 <= last["batches"] <= 250 + 4
     rows = read_metrics(run.dir)
     ages = [row["replay/age"] for row in rows]
     assert ages[0] is None  # nothing was learned from yet
     assert max(filter(None, ages)) > 0
-    most = max(row["learners/staleness_max"] for row in rows)
+    assert rows[0]["learners/staleness_mean"] is None
+    most = max(filter(None, (row["learners/staleness_max"] for row in rows)))
     assert 1 <= most <= (2 * learners if bound == "auto" else bound)
-    assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
+    assert max(row.get("loss/td_error", 0.0) for row in rows) > 0
+    written = {key for row in rows for key in row}
+    assert {name for name in metric_names() if name.startswith(("learners/", "share/gradient learner/"))} <= written
 
 
 class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
@@ -271,10 +275,10 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
         assert "begun anew" not in log
         assert rows[: len(before)] == before, "what is not done again stays told"
         assert [row["episodes"] for row in rows] == sorted(row["episodes"] for row in rows)
-        assert last["updates"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
+        assert last["batches"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
     else:
         assert "the replay was in memory and is gone" in log
-        assert last["updates"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
+        assert last["batches"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
 
 
 def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(tmp_path: Path) -> None:
@@ -294,7 +298,7 @@ def test_a_run_that_goes_on_for_less_than_a_sample_ends(changes: dict[str, Any],
     run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 16)
     assert run.ended_by == "total_steps"
     # Its replay was in memory: sixteen steps make no sample of eight rows.
-    assert read_metrics(run.dir)[-1]["updates"] == before["updates"]
+    assert read_metrics(run.dir)[-1]["batches"] == before["batches"]
 
 
 class LosesReplay(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -362,7 +366,7 @@ def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rule
     )
     log = (run.dir / "run.log").read_text()
     assert "goes on with the replay" in log
-    assert read_metrics(run.dir)[-1]["updates"] - before["updates"] == pytest.approx(400 / 8, abs=3)
+    assert read_metrics(run.dir)[-1]["batches"] - before["batches"] == pytest.approx(400 / 8, abs=3)
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.n_step": 4})
     log = (run.dir / "run.log").read_text()
     assert "is begun anew: it was written with n_step=1 (now 4)" in log

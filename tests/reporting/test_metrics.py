@@ -130,3 +130,12 @@ def test_a_missing_tracker_says_what_to_install(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "wandb", None)  # as if it were not installed, also where it is
     with pytest.raises(TrackerNotInstalledError, match=r"'mill' needs the package wandb: pip install wandb"):
         MetricsWriter(tmp_path, wandb_project="mill")
+
+
+def test_runs_of_earlier_versions_are_read_under_todays_names(tmp_path: Path) -> None:
+    (tmp_path / METRICS_FILE).write_text('{"agent_steps": 9, "updates": 3, "policy_version": 12}\n')
+    write(tmp_path, 10)
+    assert read_metrics(tmp_path) == [
+        {"agent_steps": 9, "batches": 3, "sgd_steps": 12},
+        {"agent_steps": 10, "time_s": 1.0},
+    ]

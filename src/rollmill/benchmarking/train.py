@@ -95,7 +95,7 @@ class Training(NamedTuple):
         seconds: That count.
         steps_per_second: Distinct valid samples consumed.
         frames_per_second: The same times the frameskip.
-        policy_lag_mean: In SGD steps, over all samples.
+        policy_lag_mean: In policy versions, over all samples.
         policy_lag_max: The largest of a sample.
         fast_path: How the learner computed.
         ledger: Where each process's time went.
@@ -143,12 +143,13 @@ def measure_training(
         raise KeyboardInterrupt
     steps = window.steps_per_second
     reports = [report for reports in window.slices for _, report in reports]
+    lags = [report.lag for report in reports if report.lag is not None]
     return Training(
         window.seconds,
         steps,
         steps * outcome.probed.spec.frameskip,
-        fmean(report.policy_lag_mean or 0.0 for report in reports),
-        max(report.policy_lag_max or 0 for report in reports),
+        fmean([lag.mean for lag in lags if lag.mean is not None] or [0.0]),
+        max([lag.maximum for lag in lags if lag.maximum is not None], default=0),
         reports[-1].fast_path,
         outcome.summary,
     )

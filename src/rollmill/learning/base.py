@@ -16,7 +16,7 @@ from torch import nn
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.phases import PUBLISHING, REPORTING, SAVING
-from rollmill.learning.report import RECENT_EPISODES, LearnerReport
+from rollmill.learning.report import RECENT_EPISODES, LearnerReport, is_milestone
 from rollmill.models.flat_state import FlatState
 from rollmill.runtime.child import ChildContext
 from rollmill.storage.checkpoints import CheckpointStore
@@ -25,6 +25,8 @@ from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.weights import WeightStore
 
 __all__ = ["LearnerBase", "RunPlan"]
+
+_NO_ROW = (-1, -1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,12 +81,12 @@ class LearnerBase(ABC):
         self._clock = TrainingClock(plan.schedule_s)
         self._collective = collective or Alone()
         self.agent_steps = 0
-        self.updates = 0
+        self.batches = 0
         self.sgd_steps = 0
         self.episodes = 0
         self._recent_episodes: list[EpisodeEnd] = []
         self._reported_at = 0.0
-        self._recorded_at = -1
+        self._row_at = _NO_ROW
 
     # --- Weights.
 
@@ -117,6 +119,31 @@ class LearnerBase(ABC):
         self.episodes += len(episodes)
         self._recent_episodes = [*self._recent_episodes, *episodes][-RECENT_EPISODES:]
 
+    def _report_if_due(self) -> None:
+        """Sends a row of metrics if one is due, by batches or by seconds; the display hears of the rest."""
+        is_time = self._is_time_to_report()
+        if self._has_new_row and (is_time or self._is_milestone):
+            self._send(self._report())
+        elif is_time:
+            self._send(self._progress())
+
+    @abstractmethod
+    def _report(self) -> LearnerReport:
+        """A row of metrics; the means of the next one begin anew."""
+
+    @abstractmethod
+    def _progress(self) -> LearnerReport:
+        """What has changed, for the display alone."""
+
+    @property
+    def _has_new_row(self) -> bool:
+        """Whether anything has been learned, or collected, since the last row."""
+        return self._row_at != (self.batches, self.agent_steps)
+
+    @property
+    def _is_milestone(self) -> bool:
+        return self.batches > self._row_at[0] and is_milestone(self.batches)
+
     def _is_time_to_report(self) -> bool:
         return time.monotonic() - self._reported_at >= self._plan.report_every_s
 
@@ -125,8 +152,8 @@ class LearnerBase(ABC):
         self._clock.start()
         self._context.send(replace(report, training_s=self._clock.seconds))
         self._reported_at = time.monotonic()
-        if report.is_record:
-            self._recorded_at = self.updates
+        if report.is_row:
+            self._row_at = (self.batches, self.agent_steps)
 
     # --- Checkpoints.
 
@@ -145,14 +172,15 @@ class LearnerBase(ABC):
         """What a checkpoint counts on from."""
         return {
             "agent_steps": self.agent_steps,
-            "updates": self.updates,
+            "batches": self.batches,
             "sgd_steps": self.sgd_steps,
             "episodes": self.episodes,
         }
 
     def _take_over_counters(self, counters: Mapping[str, int]) -> None:
         self.agent_steps = counters["agent_steps"]
-        self.updates = counters["updates"]
+        # Earlier versions called them updates.
+        self.batches = counters["batches"] if "batches" in counters else counters["updates"]
         self.sgd_steps = counters["sgd_steps"]
         # Earlier versions' checkpoints do not count them.
         self.episodes = max(counters.get("episodes", 0), self._plan.episodes)

@@ -86,8 +86,8 @@ class LearnerConfig:
         reward_scale: Factor on rewards, applied before clipping.
         reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not
             (Sample Factory clips at 1000).
-        max_policy_lag: Samples of a policy version older than this many SGD steps, against the learner's at admission,
-            are left out and counted.
+        max_policy_lag: Samples that are more than this many policy versions older than the learner's at admission are
+            left out and counted. Versions count SGD steps in async, and batches in lockstep.
         publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
             always published, but for a replay's. Publishing and loading cost both sides time; samples become
             ``(publish_every - 1) / 2`` steps older.

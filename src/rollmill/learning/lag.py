@@ -1,4 +1,7 @@
-"""Policy lag: how many SGD steps behind the learner the policy was that chose an action. Measured, and bounded."""
+"""Policy lag: how many versions behind the learner the policy was that chose an action. Measured, and bounded.
+
+Versions count SGD steps in async, and batches in lockstep; ``learner.max_policy_lag`` counts them, too.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ HISTOGRAM_BINS = 64
 
 
 def expected_lag(*, num_rows: int, rollout_length: int, batch_size: int, sgd_steps_per_batch: int) -> float:
-    """The lag that the run's sizes imply, in SGD steps: (N_iter / N_batch - 1) x SGD steps a batch.
+    """The lag that an async run's sizes imply, in SGD steps: (N_iter / N_batch - 1) x SGD steps a batch.
 
     N_iter samples are collected in one iteration of all rows over one rollout, N_batch are learned from at once
     (Sample Factory, section 3.4). What waits in queues comes on top; that is why the measured lag stands beside it.
@@ -25,8 +28,8 @@ class LagStatistics:
 
     Attributes:
         samples: Valid samples seen.
-        total: Sum of their lags, in SGD steps.
-        maximum: The largest.
+        total: Sum of their lags, in policy versions.
+        maximum: The largest; None where nothing was seen.
         histogram: int64 ``[HISTOGRAM_BINS]`` samples by lag; the last bin collects everything above.
         trajectories: Trajectories seen.
         versions: Sum over trajectories of the number of policy versions in each.
@@ -34,7 +37,7 @@ class LagStatistics:
 
     samples: int = 0
     total: float = 0.0
-    maximum: int = 0
+    maximum: int | None = None
     histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(HISTOGRAM_BINS, np.int64))
     trajectories: int = 0
     versions: int = 0
@@ -45,17 +48,17 @@ class LagStatistics:
         if len(of_valid):
             self.samples += len(of_valid)
             self.total += float(of_valid.sum())
-            self.maximum = max(self.maximum, int(of_valid.max()))
+            self.maximum = max(self.maximum or 0, int(of_valid.max()))
             self.histogram += np.bincount(np.clip(of_valid, 0, HISTOGRAM_BINS - 1), minlength=HISTOGRAM_BINS)
         self.trajectories += lag.shape[1]
         self.versions += lag.shape[1] + int((lag[1:] != lag[:-1]).sum())
 
     @property
-    def mean(self) -> float:
-        """Mean lag; 0 where nothing was seen."""
-        return self.total / self.samples if self.samples else 0.0
+    def mean(self) -> float | None:
+        """Mean lag; None where nothing was seen."""
+        return self.total / self.samples if self.samples else None
 
     @property
-    def versions_per_trajectory(self) -> float:
-        """Mean number of policy versions that acted within one trajectory."""
-        return self.versions / self.trajectories if self.trajectories else 0.0
+    def versions_per_trajectory(self) -> float | None:
+        """Mean number of policy versions that acted within one trajectory; None where nothing was seen."""
+        return self.versions / self.trajectories if self.trajectories else None

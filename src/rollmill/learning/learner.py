@@ -30,7 +30,7 @@ from rollmill.learning.optimisers import (
     set_learning_rate,
 )
 from rollmill.learning.phases import LEARNING, MEASURING, SAVING, WAITING
-from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.report import LearnerFinished, LearnerReport, PolicyLag
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
 from rollmill.learning.update import Updater, Whole
@@ -170,16 +170,11 @@ class Learner(LearnerBase):
             loader.close()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
-        last = replace(self._report(), is_record=self.updates > self._recorded_at)
+        last = replace(self._report(), is_row=self._has_new_row)
         self._context.send(LearnerFinished(last, str(path), self._is_stopped_by_others))
 
     def _first_report(self) -> LearnerReport:
         return self._report()
-
-    def _report_if_due(self) -> None:
-        """A record every few seconds."""
-        if self._is_time_to_report():
-            self._send(self._report())
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
         """What every rank calls once for each batch, or when it is to stop.
@@ -246,8 +241,8 @@ class Learner(LearnerBase):
         consumed = int(whole.keep.sum()) if is_complete else 0
         self.agent_steps += consumed
         if self._fingerprints is not None and is_complete:
-            self._fingerprints.add(self.updates, batch, self._model, self._optimiser)
-        self.updates += is_complete
+            self._fingerprints.add(self.batches, batch, self._model, self._optimiser)
+        self.batches += is_complete
         self._context.dawdle()
         self._publish_last()
         self._context.dawdle()
@@ -307,30 +302,30 @@ class Learner(LearnerBase):
         self._ledger.enter(LEARNING)
 
     def _report(self) -> LearnerReport:
-        """A record; the next one's means begin anew."""
-        report = replace(self._progress(), losses=self._updater.take_losses(), is_record=True)
+        report = replace(self._progress(), losses=self._updater.take_losses(), is_row=True)
         self._lag = LagStatistics()
         return report
 
     def _progress(self) -> LearnerReport:
-        """For the display alone."""
         lag = self._lag
         return LearnerReport(
             agent_steps=self.agent_steps,
-            updates=self.updates,
+            batches=self.batches,
             sgd_steps=self.sgd_steps,
-            stale_samples=self.stale_samples,
-            invalid_samples=self.invalid_samples,
+            policy_version=self._published,
             episodes=self.episodes,
             recent_episodes=tuple(self._recent_episodes),
-            policy_lag_mean=lag.mean,
-            policy_lag_max=lag.maximum,
-            policy_lag_histogram=tuple(lag.histogram.tolist()),
-            versions_per_trajectory=lag.versions_per_trajectory,
-            losses={},
             learning_rate=self._learning_rate.value(self.agent_steps),
             fast_path=self._fast_path.describe(),
-            is_record=False,
+            lag=PolicyLag(
+                mean=lag.mean,
+                maximum=lag.maximum,
+                histogram=tuple(lag.histogram.tolist()),
+                versions_per_trajectory=lag.versions_per_trajectory,
+                stale_samples=self.stale_samples,
+                invalid_samples=self.invalid_samples,
+            ),
+            is_row=False,
         )
 
     def _save(self) -> Path | None:

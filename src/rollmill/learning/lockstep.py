@@ -27,8 +27,8 @@ from rollmill.storage.group_states import GroupStates
 
 __all__ = ["InFlight", "LockstepLearner", "WrongVersionError"]
 
-_RECORDS = 1000
-_MOST_STEPS_BETWEEN_RECORDS = 100_000
+_ROWS = 1000
+_MOST_STEPS_BETWEEN_ROWS = 100_000
 
 
 class WrongVersionError(RuntimeError):
@@ -77,7 +77,7 @@ class InFlight(NamedTuple):
 class LockstepLearner(Learner):
     """Learns from whole iterations, in order.
 
-    ``updates`` counts iterations; a version is how many of them its weights have seen.
+    Each batch is an iteration; a version is how many of them its weights have seen.
 
     Args:
         *args: See :class:`rollmill.learning.learner.Learner`.
@@ -101,7 +101,7 @@ class LockstepLearner(Learner):
     @property
     def version(self) -> int:
         """What the present weights are published as."""
-        return self.updates
+        return self.batches
 
     @property
     def _num_versions(self) -> int:
@@ -145,42 +145,42 @@ class LockstepLearner(Learner):
         self._moments_of_version = {v: m for v, _, m in self._versions}
 
     def _first_report(self) -> LearnerReport:
-        # A run that goes on has this record: there is one before every checkpoint.
-        return self._progress() if self.updates == self._recorded_at else self._report()
+        # A resumed run has this row: there is one before every checkpoint.
+        return self._report() if self._has_new_row else self._progress()
 
     def _report_if_due(self) -> None:
-        """Records at certain iterations, whatever the time, so that two runs have the same ones."""
-        is_due = self.updates % self._record_every == 0 or self._is_save_due()
-        if is_due and self.updates > self._recorded_at:
+        """Rows at certain iterations, whatever the time, so that two runs have the same ones."""
+        is_due = self._is_milestone or self.batches % self._row_every == 0 or self._is_save_due()
+        if is_due and self._has_new_row:
             self._send(self._report())
         elif self._is_time_to_report():
             self._send(self._progress())
 
     @property
-    def _record_every(self) -> int:
-        """Iterations from one record to the next: a thousand records in most runs, and enough in endless ones."""
-        steps = min(self._total_steps / _RECORDS, _MOST_STEPS_BETWEEN_RECORDS)
+    def _row_every(self) -> int:
+        """Iterations from one row to the next: a thousand rows in most runs, and enough in endless ones."""
+        steps = min(self._total_steps / _ROWS, _MOST_STEPS_BETWEEN_ROWS)
         return max(1, int(steps / self._config.batch_size))
 
     def _is_save_due(self) -> bool:
-        return bool(self._save_every) and self.updates % self._save_every == 0 and self.updates > self._saved_at
+        return bool(self._save_every) and self.batches % self._save_every == 0 and self.batches > self._saved_at
 
     def _save(self) -> Path | None:
         path = super()._save()
-        self._saved_at = self.updates
-        self._states.remove_until(self.updates)
+        self._saved_at = self.batches
+        self._states.remove_until(self.batches)
         return path
 
     def _pack_in_flight(self) -> dict[str, Any] | None:
         """The groups' states, where they have left them at this version; None between two checkpoints."""
-        groups = [] if not self.updates else self._states.read_packed(self.updates, self._store.topology.num_groups)
+        groups = [] if not self.batches else self._states.read_packed(self.batches, self._store.topology.num_groups)
         of_ranks = self._collective.gather(groups if self._is_between_updates else None)
         if any(states is None for states in of_ranks):
             return None
         all_groups = [state for states in of_ranks for state in states or ()]
         sums = self._updater.previous_sums
         return {
-            "in_flight": InFlight(self.updates, self._versions[:-1], all_groups).pack(),
+            "in_flight": InFlight(self.batches, self._versions[:-1], all_groups).pack(),
             "advantage_sums": None if sums is None else sums.tolist(),
         }
 
@@ -199,7 +199,7 @@ class LockstepLearner(Learner):
                 f"it is of iteration {in_flight.iteration}, but the groups go on from {self._first_iteration}"
             )
         super()._take_over(state)
-        self._recorded_at = self.updates
+        self._row_at = (self.batches, self.agent_steps)
         if (sums := state["advantage_sums"]) is not None:
             self._updater.previous_sums = torch.tensor(sums, dtype=torch.float64, device=self._device)
         for version, weights, moments in in_flight.versions:

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,7 +43,7 @@ _CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite
 
 
 class ReplayLearnerBase(LearnerBase):
-    """Owns an off-policy policy. ``updates`` counts batches, as ``sgd_steps`` does.
+    """Owns an off-policy policy. Each batch is one SGD step.
 
     Args:
         context: The process's stop flag, ledger and messages.
@@ -139,7 +140,9 @@ class ReplayLearnerBase(LearnerBase):
         self._publish_last()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
-        self._context.send(LearnerFinished(self._report(), str(path), self._is_stopped_by_others))
+        last = self._report()
+        last = replace(last, is_row=self._has_new_row)
+        self._context.send(LearnerFinished(last, str(path), self._is_stopped_by_others))
 
     @abstractmethod
     def _learning(self) -> AbstractContextManager[None]:
@@ -165,7 +168,7 @@ class ReplayLearnerBase(LearnerBase):
 
     def _after_step(self) -> None:
         self.sgd_steps += 1
-        self.updates += 1
+        self.batches += 1
         self._ledger.add(1, 1)
         if self.sgd_steps % _CHECK_EVERY == 0:
             self._updater.check()
@@ -178,8 +181,7 @@ class ReplayLearnerBase(LearnerBase):
         """What is to be done now and then, also while there is nothing to learn from."""
         self.agent_steps = self._inserted
         self._leave_for_evaluation()
-        if self._is_time_to_report():
-            self._send(self._report())
+        self._report_if_due()
         if not self._collective.rank and self._checkpoints.is_due(self.agent_steps):
             self._save()
 
@@ -187,16 +189,11 @@ class ReplayLearnerBase(LearnerBase):
         self.agent_steps = self._inserted
         return LearnerReport(
             agent_steps=self.agent_steps,
-            updates=self.updates,
+            batches=self.batches,
             sgd_steps=self.sgd_steps,
-            stale_samples=0,
-            invalid_samples=0,
+            policy_version=self._published,
             episodes=self.episodes,
             recent_episodes=tuple(self._recent_episodes),
-            policy_lag_mean=None,
-            policy_lag_max=None,
-            policy_lag_histogram=(),
-            versions_per_trajectory=0.0,
             losses=self._updater.take_statistics(),
             learning_rate=self._config.learning_rate * self._schedule.value(self.agent_steps),
             fast_path=self._way,
@@ -210,6 +207,10 @@ class ReplayLearnerBase(LearnerBase):
                 "replay/samples_per_insert": self.sgd_steps * self._samples / max(1, self.agent_steps),
             },
         )
+
+    def _progress(self) -> LearnerReport:
+        # Nothing has been learned since the last row: there are no means to be kept for the next one.
+        return replace(self._report(), is_row=False)
 
     def _save(self) -> Path | None:
         """Writes a checkpoint."""

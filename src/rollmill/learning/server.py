@@ -125,7 +125,7 @@ class ParameterServer(ReplayLearnerBase):
 
     def _report(self) -> LearnerReport:
         report = super()._report()
-        mean = self._staleness_sum / self._staleness_count if self._staleness_count else 0.0
+        count = self._staleness_count
         totals = self._exchange.figures.sum(axis=0)
         batches, ages, _ = totals - self._totals
         self._totals = totals
@@ -133,8 +133,8 @@ class ParameterServer(ReplayLearnerBase):
             **report.figures,
             "replay/age": float(ages / batches) if batches else None,
             "replay/late_priorities": float(totals[2]),
-            "learners/staleness_mean": mean,
-            "learners/staleness_max": self._staleness_max,
+            "learners/staleness_mean": self._staleness_sum / count if count else None,
+            "learners/staleness_max": self._staleness_max if count else None,
         }
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
         return replace(report, figures=figures)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import statistics
 import time
 from collections import deque
@@ -12,11 +13,12 @@ from typing import Self
 
 from rollmill.config import Config
 from rollmill.learning.lag import expected_lag
-from rollmill.learning.report import RECENT_EPISODES, LearnerReport
+from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
+from rollmill.regimes.rows import row_of
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import Stage, phase_shares
-from rollmill.reporting.metrics import MetricsWriter, Record
+from rollmill.reporting.metrics import MetricsWriter
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.storage.episodes import EpisodeEnd
@@ -24,6 +26,8 @@ from rollmill.storage.episodes import EpisodeEnd
 _log = logging.getLogger("rollmill.run")
 
 _SPEED_WINDOW_S = 10.0
+# Shares of a shorter time would say what happened to be going on, not where the time goes.
+_SHARES_OVER_S = 0.25
 
 
 class Monitor:
@@ -54,8 +58,11 @@ class Monitor:
         self._writer = writer
         self._display = display
         self._on_report = on_report
-        self._expected_lag = None
-        if not config.in_replay:
+        # In policy versions, as the measured one.
+        self._expected_lag: float | None = None
+        if config.in_lockstep:
+            self._expected_lag = float(config.lag)
+        elif not config.in_replay:
             self._expected_lag = expected_lag(
                 num_rows=config.num_envs * probed.spec.rows_per_env,
                 rollout_length=config.rollout_length,
@@ -69,7 +76,12 @@ class Monitor:
         self._episodes = 0
         self._episodes_before: int | None = None
         self._speeds: deque[tuple[float, int]] = deque()
+        # Of the last row that has shares: the ledger, and the time.
         self._accounts: Mapping[str, ProcessAccount] = {}
+        self._accounts_at = -math.inf
+        # What was known last: an interval in which nothing was learned tells nothing new.
+        self._shares: Mapping[str, Stage] = {}
+        self._lag = PolicyLag()
         self._fast_path = ""
 
     def __enter__(self) -> Self:
@@ -92,7 +104,7 @@ class Monitor:
 
     def report(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
         """Takes in one report of the learner, with the ledger as it stands."""
-        now = time.monotonic() - self._started
+        now = max(0.0, report.at - self._started)
         if self._ends_at_s is None and self._config.max_seconds is not None:
             # Starting up does not count, what earlier sessions have trained does.
             self._ends_at_s = now + self._config.max_seconds - report.training_s
@@ -107,13 +119,20 @@ class Monitor:
         self._recent, self._episodes = report.recent_episodes, report.episodes
         if self._episodes_before is None:
             self._episodes_before = report.episodes
-        status = self._status(report, now, phase_shares(accounts, self._accounts or None))
+        shares = {}
+        if now - self._accounts_at >= _SHARES_OVER_S:
+            shares = phase_shares(accounts, self._accounts or None)
+        self._shares = shares or self._shares
+        if report.lag is not None and report.lag.mean is not None:
+            self._lag = report.lag
+        status = self._status(report, now)
         if self._on_report is not None:
             self._on_report(report, now)
-        if report.is_record:
-            self._accounts = accounts  # What is for the display alone leaves the next row's shares whole.
+        if report.is_row:
+            if shares:  # What is for the display alone leaves the next row's shares whole.
+                self._accounts, self._accounts_at = accounts, now
             if self._writer is not None:
-                self._writer.write(self._record(report, status))
+                self._writer.write(row_of(report, status, shares, time_before_s=self._time_before_s))
         if self._display is not None:
             self._display.update(status)
 
@@ -134,15 +153,15 @@ class Monitor:
         """Whether ``max_seconds`` have passed since the first report."""
         return self._ends_at_s is not None and time.monotonic() - self._started > self._ends_at_s
 
-    def _speed(self, now: float, agent_steps: int) -> float:
-        """Agent steps a second over the last ten seconds."""
+    def _speed(self, now: float, agent_steps: int) -> float | None:
+        """Agent steps a second over the last ten seconds; None before there are two reports."""
         self._speeds.append((now, agent_steps))
         while len(self._speeds) > 2 and now - self._speeds[0][0] > _SPEED_WINDOW_S:
             self._speeds.popleft()
         (then, before), (_, after) = self._speeds[0], self._speeds[-1]
-        return (after - before) / (now - then) if now > then else 0.0
+        return (after - before) / (now - then) if now > then else None
 
-    def _status(self, report: LearnerReport, now: float, shares: Mapping[str, Stage]) -> Status:
+    def _status(self, report: LearnerReport, now: float) -> Status:
         speed = self._speed(now, report.agent_steps)
         return Status(
             name=self._config.preset or self._config.env.name,
@@ -151,51 +170,17 @@ class Monitor:
             frames=report.agent_steps * self._frameskip,
             time_s=now,
             steps_per_second=speed,
-            frames_per_second=speed * self._frameskip,
-            updates=report.sgd_steps,
-            policy_version=report.sgd_steps,
+            frames_per_second=None if speed is None else speed * self._frameskip,
+            batches=report.batches,
+            sgd_steps=report.sgd_steps,
+            policy_version=report.policy_version,
             episodes=self._episodes,
             episode_return=self.mean_return,
             episode_length=statistics.fmean(e.episode_length for e in self._recent) if self._recent else None,
-            policy_lag_mean=report.policy_lag_mean,
-            policy_lag_max=report.policy_lag_max,
+            policy_lag_mean=self._lag.mean,
+            policy_lag_max=self._lag.maximum,
             policy_lag_expected=self._expected_lag,
             learning_rate=report.learning_rate,
             ends_at_s=self._ends_at_s,
-            shares=shares,
+            shares=self._shares,
         )
-
-    def _record(self, report: LearnerReport, status: Status) -> Record:
-        returns = [episode.episode_return for episode in self._recent]
-        record: Record = {
-            "time_s": self._time_before_s + status.time_s,
-            "agent_steps": status.agent_steps,
-            "frames": status.frames,
-            "updates": report.updates,
-            "policy_version": report.sgd_steps,
-            "steps_per_second": status.steps_per_second,
-            "frames_per_second": status.frames_per_second,
-            "episodes": status.episodes,
-            "episode_return": status.episode_return,
-            "episode_return_std": statistics.pstdev(returns) if returns else None,
-            "episode_length": status.episode_length,
-            "policy_lag_mean": report.policy_lag_mean,
-            "policy_lag_max": report.policy_lag_max,
-            "policy_lag_expected": status.policy_lag_expected,
-            "policy_lag_histogram": _without_tail(report.policy_lag_histogram),
-            "versions_per_trajectory": report.versions_per_trajectory,
-            "stale_samples": report.stale_samples,
-            "invalid_samples": report.invalid_samples,
-            "learning_rate": report.learning_rate,
-        }
-        record |= report.figures
-        record |= {f"loss/{name}": value for name, value in report.losses.items()}
-        for role, phases in status.shares.items():
-            record |= {f"share/{role}/{phase}": share for phase, share in phases.items()}
-        return record
-
-
-def _without_tail(histogram: Sequence[int]) -> list[int]:
-    """The histogram up to its last sample."""
-    last = max((lag for lag, count in enumerate(histogram) if count), default=-1)
-    return list(histogram[: last + 1])

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollmill.reporting.ledger_report import find_bottleneck, waiting_sentence
+from rollmill.reporting.metric_table import label
 from rollmill.reporting.status import Status
 
 __all__ = ["Display", "format_line"]
@@ -113,7 +114,7 @@ def format_line(status: Status) -> str:
     """One line: progress, speed, return, lag, and who waits for whom."""
     parts = [
         _extent(status),
-        f"{status.frames_per_second:,.0f} frames/s",
+        f"{_speed(status.frames_per_second)} {label('frames_per_second')}",
         f"ETA {_duration(status.eta_s)}",
         f"return {_number(status.episode_return)}",
         f"length {_number(status.episode_length)}",
@@ -145,24 +146,27 @@ def _panel(status: Status) -> RenderableType:
         figures.add_column(style="dim")
         figures.add_column(justify="right")
     figures.add_row(
-        "frames/s", _big(f"{status.frames_per_second:,.0f}"),
-        "return", _big(_number(status.episode_return)),
-        "policy lag", _big(_lag(status)),
+        label("frames_per_second"), _big(_speed(status.frames_per_second)),
+        label("episode_return"), _big(_number(status.episode_return)),
+        label("policy_lag_mean"), _big(_lag(status)),
     )  # fmt: skip
     figures.add_row(
-        "steps/s", f"{status.steps_per_second:,.0f}",
-        "length", _number(status.episode_length),
-        "expected", _number(status.policy_lag_expected),
+        label("steps_per_second"), _speed(status.steps_per_second),
+        label("episode_length"), _number(status.episode_length),
+        label("policy_lag_expected"), _number(status.policy_lag_expected),
     )  # fmt: skip
     figures.add_row(
-        "steps", f"{status.agent_steps:,}",
-        "episodes", f"{status.episodes:,}",
-        "updates", f"{status.updates:,}",
+        label("agent_steps"), f"{status.agent_steps:,}",
+        label("episodes"), f"{status.episodes:,}",
+        label("policy_version"), f"{status.policy_version:,}",
     )  # fmt: skip
     figures.add_row(
-        "frames", f"{status.frames:,}",
-        "learning rate", "-" if status.learning_rate is None else f"{status.learning_rate:.2e}",
-        "version", f"{status.policy_version:,}",
+        label("frames"), f"{status.frames:,}",
+        label("batches"), f"{status.batches:,}",
+        label("sgd_steps"), f"{status.sgd_steps:,}",
+    )  # fmt: skip
+    figures.add_row(
+        label("learning_rate"), "-" if status.learning_rate is None else f"{status.learning_rate:.2e}",
     )  # fmt: skip
     parts: list[RenderableType] = [progress, Text(), figures]
     if status.shares:
@@ -193,6 +197,10 @@ def _number(value: float | None) -> str:
     if value is None or value != value:
         return "-"
     return f"{value:,.1f}" if abs(value) < 10_000 else f"{value:,.0f}"
+
+
+def _speed(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
 
 
 def _lag(status: Status) -> str:

@@ -1,8 +1,8 @@
 """A run's metrics: one JSON object a line in ``metrics.jsonl``, TensorBoard events, and Weights & Biases if asked for.
 
 A record is flat: name -> number (or a list of counts, of a histogram). Names that several figures share are grouped
-with a slash (``loss/policy``, ``share/learner/training``). Every record has ``time_s`` (seconds trained) and
-``agent_steps``.
+with a slash (``loss/policy``, ``share/learner/learning``). Every record has ``time_s`` (seconds trained) and
+``agent_steps``. What each name means: :mod:`rollmill.reporting.metric_table`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
+
+from rollmill.reporting.metric_table import tensorboard_tag
 
 __all__ = [
     "METRICS_FILE",
@@ -147,6 +149,8 @@ class MetricsWriter:
 def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
     """All whole records of a run, in order; a torn last line, as of a run that is writing now, is left out.
 
+    Records of earlier versions are given under today's names.
+
     Args:
         run_dir: Run directory, or the path of a metrics file.
 
@@ -163,8 +167,16 @@ def read_metrics(run_dir: Path | str) -> list[dict[str, Any]]:
         record = _parse(line)
         if record is None:
             break
-        records.append(record)
+        records.append(_renamed(record))
     return records
+
+
+def _renamed(record: dict[str, Any]) -> dict[str, Any]:
+    """A record under today's names: until 2026-11 batches were called updates, and SGD steps policy versions."""
+    if "updates" not in record:
+        return record
+    today = {"updates": "batches", "policy_version": "sgd_steps"}
+    return {today.get(name, name): value for name, value in record.items()}
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
@@ -232,7 +244,7 @@ class _EventWriter:
             self._put(Event(wall_time=time.time(), step=resume_at_steps + 1, session_log=start))
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        values = [self._summary.Value(tag=_tag(name), simple_value=value) for name, value in scalars.items()]
+        values = [self._summary.Value(tag=tensorboard_tag(name), simple_value=value) for name, value in scalars.items()]
         self._put(self._event(wall_time=time.time(), step=step, summary=self._summary(value=values)))
 
     def close(self) -> None:
@@ -241,11 +253,6 @@ class _EventWriter:
     def _put(self, event: Any) -> None:
         self._records.write(event.SerializeToString())
         self._records.flush()
-
-
-def _tag(name: str) -> str:
-    """TensorBoard's name of a metric: those without a group share one."""
-    return name if "/" in name else f"run/{name}"
 
 
 def _start_wandb(project: str, run_dir: Path, config: Mapping[str, object]) -> Any:

@@ -20,16 +20,17 @@ class Status:
         total_steps: Agent steps after which the run ends.
         frames: Agent steps x frameskip.
         time_s: Seconds since this session began to train.
-        steps_per_second: Agent steps consumed a second, lately.
+        steps_per_second: Agent steps consumed a second, over the last ten seconds.
         frames_per_second: The same in frames.
-        updates: SGD steps.
-        policy_version: Version last published.
+        batches: Batches learned from.
+        sgd_steps: Optimiser steps.
+        policy_version: Version of the weights that were published last.
         episodes: Episodes that ended.
         episode_return: Mean return of the last 100 episodes, raw rewards.
         episode_length: Their mean length, in agent steps.
-        policy_lag_mean: Mean policy lag of the samples learned from lately, in policy versions.
+        policy_lag_mean: Mean policy lag of the samples that were learned from last, in policy versions.
         policy_lag_max: Their largest.
-        policy_lag_expected: The lag that the numbers of environments and of batches make one expect.
+        policy_lag_expected: The lag that the configuration implies, in policy versions.
         learning_rate: Present learning rate.
         ends_at_s: ``time_s`` at which the run ends at the latest; None without such a limit.
         shares: Role (``"learner"``) -> how its processes spent their time lately.
@@ -40,9 +41,10 @@ class Status:
     total_steps: int
     frames: int
     time_s: float
-    steps_per_second: float
-    frames_per_second: float
-    updates: int = 0
+    steps_per_second: float | None
+    frames_per_second: float | None
+    batches: int = 0
+    sgd_steps: int = 0
     policy_version: int = 0
     episodes: int = 0
     episode_return: float | None = None
@@ -65,7 +67,7 @@ class Status:
     def eta_s(self) -> float | None:
         """Seconds left at the present speed, or until the run's time is up."""
         left = []
-        if self.steps_per_second > 0.0:
+        if self.steps_per_second:
             left.append(max(0, self.total_steps - self.agent_steps) / self.steps_per_second)
         if self.ends_at_s is not None:
             left.append(max(0.0, self.ends_at_s - self.time_s))

@@ -1,0 +1,69 @@
+"""A row of metrics, from the learner's report: the one place where the keys of ``metrics.jsonl`` are put together.
+
+What each key means is said in :mod:`rollmill.reporting.metric_table`, which a test compares with this.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from rollmill.learning.report import LearnerReport, PolicyLag
+from rollmill.reporting.ledger_report import Stage, share_metrics
+from rollmill.reporting.metrics import Record
+from rollmill.reporting.status import Status
+
+__all__ = ["row_of"]
+
+
+def row_of(report: LearnerReport, status: Status, shares: Mapping[str, Stage], *, time_before_s: float) -> Record:
+    """What one report adds to ``metrics.jsonl``.
+
+    A value is null where there was nothing to measure since the previous row; what a regime does not have has no key.
+
+    Args:
+        report: The learner's.
+        status: What the display shows of it.
+        shares: How the processes spent their time since the last row that says so; empty where that is too short a time
+            to tell.
+        time_before_s: Seconds that earlier sessions of a resumed run trained for.
+    """
+    returns = [episode.episode_return for episode in report.recent_episodes]
+    row: Record = {
+        "time_s": time_before_s + status.time_s,
+        "agent_steps": report.agent_steps,
+        "frames": status.frames,
+        "batches": report.batches,
+        "sgd_steps": report.sgd_steps,
+        "policy_version": report.policy_version,
+        "steps_per_second": status.steps_per_second,
+        "frames_per_second": status.frames_per_second,
+        "episodes": report.episodes,
+        "episode_return": status.episode_return,
+        "episode_return_std": statistics.pstdev(returns) if returns else None,
+        "episode_length": status.episode_length,
+        "learning_rate": report.learning_rate,
+    }
+    if report.lag is not None:
+        row |= _lag(report.lag, status.policy_lag_expected)
+    row |= report.figures
+    row |= {f"loss/{name}": value for name, value in report.losses.items()}
+    return row | share_metrics(shares)
+
+
+def _lag(lag: PolicyLag, expected: float | None) -> Record:
+    return {
+        "policy_lag_mean": lag.mean,
+        "policy_lag_max": lag.maximum,
+        "policy_lag_expected": expected,
+        "policy_lag_histogram": _without_tail(lag.histogram),
+        "versions_per_trajectory": lag.versions_per_trajectory,
+        "stale_samples": lag.stale_samples,
+        "invalid_samples": lag.invalid_samples,
+    }
+
+
+def _without_tail(histogram: Sequence[int]) -> list[int]:
+    """The histogram up to its last sample."""
+    last = max((lag for lag, count in enumerate(histogram) if count), default=-1)
+    return list(histogram[: last + 1])
