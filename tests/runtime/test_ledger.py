@@ -136,6 +136,20 @@ def _account(name: str, role: str, phases: dict[str, float], alive_since: float 
     )
 
 
+def test_cpu_time_is_finer_than_the_kernels_ticks() -> None:
+    board = LedgerBoard()
+    seat = board.seat("me", ROLE, os.getpid())
+    for _ in range(3):
+        begun = time.process_time()
+        before = board.account(seat).cpu_seconds
+        used = time.process_time()
+        while time.process_time() - used < 0.002:
+            pass
+        seen = board.account(seat).cpu_seconds - before
+        assert 0.002 <= seen <= time.process_time() - begun
+    board.close()
+
+
 def test_differences_and_busy_shares() -> None:
     before = {"a": _account("a", "x", {"work": 1.0, "wait": 1.0, START: 5.0})}
     now = {

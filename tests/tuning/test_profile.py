@@ -15,6 +15,7 @@ from rollmill.tuning.curves import Curve
 from rollmill.tuning.model import Allocation
 from rollmill.tuning.network import NetworkTimes, by_amdahl, gain_of_learners, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
+from rollmill.tuning.report import curves_of
 from rollmill.tuning.settings import allocation_of
 from rollmill.tuning.trials import Trial
 
@@ -53,6 +54,18 @@ def test_costs_are_found_again_from_joint_runs() -> None:
             assert costs.wait_s(run.rows) == pytest.approx(run.group_wait_s)
             assert costs.inference_s(run.batch_groups, run.rows) == pytest.approx(run.batch_s, rel=0.1)
         assert costs.sgd_step_s == pytest.approx(0.02)
+
+
+def test_a_learner_that_hardly_got_a_core_is_not_taken_for_free() -> None:
+    times = NetworkTimes(fixed_s=2e-4, row_s=5e-5, threads=Curve((1.0,), (1.0,)), sgd_step_s=0.03)
+    allocation = Allocation(2, 1, 1, 64, 16)
+    run = replace(_demand(allocation, 1.0), sgd_steps_per_second=0.5, sgd_step_s=0.0)
+    costs = fit_costs([run], times)
+    assert costs.sgd_step_s == 0.03
+    workload = workload_of(make_config("gym/CartPole-v1").resolved(), None)
+    assert curves_of(costs, workload, allocation, 2).learners(1.0) == pytest.approx(1 / 0.03)
+    # One that is seen elsewhere is.
+    assert fit_costs([run, _demand(allocation, 1.0)], times).sgd_step_s == pytest.approx(0.02)
 
 
 def test_runs_without_an_sgd_step_say_what_one_takes_at_least() -> None:

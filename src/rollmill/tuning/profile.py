@@ -179,7 +179,8 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
 def _learning(demands: Sequence[Demand], times: NetworkTimes) -> tuple[float, Curve]:
     """Core-seconds of an SGD step on one core, and S; runs with several learners say what the server really costs."""
     by_cores: dict[int, list[float]] = {}
-    seen = [demand for demand in demands if demand.sgd_steps_per_second > 0]
+    # A step that was counted just after it was made says nothing of what it took.
+    seen = [demand for demand in demands if demand.sgd_steps_per_second > 0 and demand.sgd_step_s > 0]
     if not seen:
         return max(times.sgd_step_s, *(demand.sgd_step_s for demand in demands), _LEAST_S), times.speedup()
     for demand in seen:
