@@ -22,6 +22,7 @@ from rollmill.options import flatten
 from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, hung_error, was_signalled_with_us, watch
+from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
@@ -105,7 +106,11 @@ def run(
     launcher = Launcher()
     has_replay_file = config.in_replay and config.replay.storage == "file"
 
+    sgd_steps_before: list[int] = []
+
     def reported(report: LearnerReport, time_s: float) -> None:
+        if not sgd_steps_before:
+            sgd_steps_before.append(report.sgd_steps)
         if config.in_replay:
             _settle_replays(run_dir, ranks, has_file=has_replay_file)
         if on_report is not None:
@@ -149,7 +154,14 @@ def run(
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
         ) as monitor:
             caveats = _caveats(config, probed)
-            for line in (describe(run_setup), *run_setup.memory.notes, *caveats, *_steps_done_again(run_dir, already)):
+            steps_done = run_setup.memory.steps_done(already) or 0
+            for line in (
+                describe(run_setup),
+                *run_setup.memory.notes,
+                *caveats,
+                *_steps_done_again(run_dir, already),
+                *long_wait(config, probed.spec, steps_done=steps_done),
+            ):
                 monitor.note(line)
             start_processes(supervisor, run_setup)
 
@@ -172,6 +184,17 @@ def run(
                 # Rank 0 decides when a run is done: what another one was told is an interruption.
                 monitor.note("another rank was told to end: so the run ends")
                 ended_by = "signal"
+            if steps_done < config.total_steps:
+                caveats = [
+                    *caveats,
+                    *nothing_learned(
+                        config,
+                        finished.report,
+                        supervisor.snapshot(),
+                        sgd_steps_before=sgd_steps_before[0],
+                        why=ended_by,
+                    ),
+                ]
             summary = _summary(supervisor, caveats)
             supervisor.stop(grace_s=grace_s)
             if has_replay_file:
