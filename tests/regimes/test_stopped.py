@@ -30,7 +30,7 @@ LONGEST_END_S = 30.0
 
 REGIMES: dict[str, dict[str, Any]] = {
     "async": {},
-    "lockstep": {"regime": "lockstep", "envs_per_group": 2},
+    "lockstep": {"regime": "lockstep", "envs_per_group": 2, "learner.batch_size": 64},
     "replay": {
         "algo": "dqn",
         "learner.batch_size": 32,
@@ -133,22 +133,21 @@ def test_a_stopped_evaluation_after_training_does_not_hold_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hanging, "_BUILDING_S", 0.1)
-    config = endless("async", total_steps=2000, eval_every=10**6, eval_episodes=1, **{"env.kwargs": {"fault": "slow"}})
+    log = tmp_path / "run.log"
 
     def stop_the_last() -> None:
-        while not any(name == "evaluator" for name in children()) or "learner" in children():
-            time.sleep(0.02)
-        os.kill(children()["evaluator"], signal.SIGSTOP)
+        while not log.exists() or "evaluating 1 network(s) that are left" not in log.read_text():
+            time.sleep(0.05)
+        time.sleep(0.5)
+        os.kill(
+            next(p.pid for p in multiprocessing.active_children() if p.name == "evaluator" and p.pid), signal.SIGSTOP
+        )
 
-    def children() -> dict[str, int]:
-        return {p.name: p.pid for p in multiprocessing.active_children() if p.pid is not None}
-
-    def stop_the_first(pids: dict[str, int]) -> None:
-        os.kill(pids["evaluator"], signal.SIGKILL)  # So that something is left to be played.
-        threading.Thread(target=stop_the_last, daemon=True).start()
-
-    running.run(config, tmp_path, quiet=True, on_report=once_it_learns(stop_the_first))
-    assert "an evaluation failed: evaluator (pid" in (tmp_path / "run.log").read_text()
+    threading.Thread(target=stop_the_last, daemon=True).start()
+    # So many episodes that they are not played before the run ends.
+    config = endless("async", total_steps=500, eval_every=10**6, eval_episodes=10**6)
+    running.run(config, tmp_path, quiet=True)
+    assert "an evaluation failed: evaluator (pid" in log.read_text()
     assert EvaluationQueue(tmp_path).pending()
 
 
