@@ -149,6 +149,51 @@ def _flushing(observation: Any, action: Any, config: Any) -> Any:
 
 register_encoder("test/flushing", _flushing)
 
+
+class Big(gymnasium.Env[np.ndarray, int]):
+    """Shows pictures that no network has memory for."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (6000, 6000, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+    picture = np.broadcast_to(np.uint8(0), (6000, 6000, 3))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.picture, {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return self.picture, 0.0, False, False, {}
+
+
+register_env("test/big", Big)
+
+
+def _greedy(*, where: str) -> Callable[..., Any]:
+    def make(observation: Any, action: Any, config: Any) -> Any:
+        import torch
+
+        class Greedy(torch.nn.Module):
+            output_size = 8
+
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = torch.nn.Linear(3, 8)
+                if where == "constructor":
+                    torch.empty(1 << 50)
+
+            def forward(self, observation: Mapping[str, torch.Tensor]) -> torch.Tensor:
+                if where == "training" and torch.is_grad_enabled():
+                    torch.empty(1 << 50)
+                return self.layer(next(iter(observation.values())))
+
+        return Greedy()
+
+    return make
+
+
+register_encoder("test/greedy in training", _greedy(where="training"))
+register_encoder("test/greedy in its constructor", _greedy(where="constructor"))
+
 # A run that is over in seconds.
 TINY: Mapping[str, object] = {
     "env.imports": ("faulty_envs",),

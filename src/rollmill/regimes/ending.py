@@ -16,6 +16,7 @@ from rollmill.config import Config
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
+from rollmill.runtime.arena import MemoryPart, describe_parts
 from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
 
@@ -43,6 +44,7 @@ def watch(
     wanted_end: Callable[[], EndedBy | None],
     *,
     is_alone: bool = True,
+    memory: Sequence[MemoryPart] = (),
 ) -> tuple[LearnerFinished, EndedBy, float]:
     """Passes on what the learner reports until the run is over; raises what must end it.
 
@@ -52,6 +54,7 @@ def watch(
         monitor: Takes the reports.
         wanted_end: Asked several times a second; what is to end the run.
         is_alone: Whether this is the only rank; a learner among several also waits for the others.
+        memory: What the run takes, as far as that is known, for when it does not suffice.
 
     Returns:
         The learner's last message, what ended the run, and how many seconds the other processes have to end.
@@ -80,6 +83,9 @@ def watch(
                 continue
             if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
                 failure = _blaming_stopped(failure, supervisor.stopped())
+                if failure.lacks_memory and memory:
+                    known = f"{failure.description} Known of this run: {describe_parts(memory)}."
+                    failure = failure._replace(description=known)
                 supervisor.stop(grace_s=grace_s())
                 raise failure.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):

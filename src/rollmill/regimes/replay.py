@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.config import Config, ConfigError
+from rollmill.regimes.memory_parts import memory_advice, private_parts
 from rollmill.regimes.setup import (
     Memory,
     Probed,
@@ -27,7 +28,7 @@ from rollmill.regimes.setup import (
     random_steps,
 )
 from rollmill.regimes.spreading import spread_groups
-from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.storage import gradients, weights
@@ -129,6 +130,7 @@ def allocate(
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
     is_kept, inserted, notes = False, 0, []
+    parts = private_parts(config, probed, topology)
     if config.replay.storage == "file":
         open_file = partial(
             open_replay,
@@ -144,7 +146,9 @@ def allocate(
         if note:
             notes.append(f"the replay in {run_dir} is begun anew: {note}")
     else:
-        replay = Arena.create(layout, poison=config.debug_poison, advice=_ADVICE)
+        kept = MemoryPart(f"a replay of {config.replay.capacity:,} agent steps", layout.nbytes)
+        parts = (kept, *parts)
+        replay = Arena.create(layout, poison=config.debug_poison, advice=memory_advice(probed, _ADVICE), parts=parts)
         if saved_steps is not None:
             notes.append(
                 f"the replay in {run_dir} is removed (replay.storage=memory), and another one filled before learning "
@@ -160,7 +164,14 @@ def allocate(
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
-    arena = Arena.create(beside, poison=config.debug_poison)
+    beside_parts = (MemoryPart("what the processes share beside the replay", beside.nbytes), *parts)
+    arena = Arena.create(
+        beside,
+        poison=config.debug_poison,
+        advice=memory_advice(probed, "use fewer environments (num_envs) or a smaller learner.batch_size"),
+        # A replay in memory takes its pages when they are first written.
+        parts=beside_parts,
+    )
     limits_from = partial(_limits, config, probed, topology, world_size=ranks.world_size)
     wanted = limits = limits_from(base=0)
     if is_kept:
@@ -187,7 +198,7 @@ def allocate(
         gradients.GradientExchange(arena, num_learners, create=True)
         for policy in sizes.rings:
             weights.WeightStore(arena, policy=policy, create=True)
-    return Memory(arena, fields, replay, limits, inserted, tuple(notes))
+    return Memory(arena, fields, replay, limits, inserted, tuple(notes), beside_parts)
 
 
 def _open_of_all(

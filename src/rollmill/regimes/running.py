@@ -173,7 +173,9 @@ def run(
                 return "caller" if stop_when is not None and stop_when() else None
 
             try:
-                finished, ended_by, grace_s = watch(supervisor, config, monitor, wanted_end, is_alone=ranks.is_alone)
+                finished, ended_by, grace_s = watch(
+                    supervisor, config, monitor, wanted_end, is_alone=ranks.is_alone, memory=run_setup.memory.parts
+                )
             except BaseException:
                 # A run of hours that fails says where its time went, too; its curve takes longer than it may.
                 _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.config import Config
+from rollmill.regimes.memory_parts import memory_advice, private_parts
 from rollmill.regimes.user_code import UserCode
-from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime import cgroups
+from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
 from rollmill.runtime.ranks import Ranks
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rollmill.learning.learner import Learner
     from rollmill.learning.sharing import SharedSizes
     from rollmill.models.actor_critic import ActorCritic
+    from rollmill.models.sizing import Module
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Probed:
         first_iteration: In lockstep, where the run begins, or goes on.
         shared: In the replay regime, what several learners share; None where there cannot be several.
         saved_steps: In the replay regime, agent steps of the checkpoint that a run goes on from.
+        largest_parameter: For messages: the network's largest parameter, in parentheses.
+        has_cuda: Whether there is a GPU for what may run on one.
     """
 
     spec: EnvSpec
@@ -56,6 +61,8 @@ class Probed:
     first_iteration: int = 0
     shared: SharedSizes | None = None
     saved_steps: int | None = None
+    largest_parameter: str = ""
+    has_cuda: bool = False
 
 
 class Refusal(NamedTuple):
@@ -79,6 +86,7 @@ class Memory(NamedTuple):
         inserted: Agent steps that have been inserted into replays which go on, of all ranks; they may be more than a
             checkpoint has seen.
         notes: What is worth a line in the log.
+        parts: What the run takes of the machine's memory, as far as that is known.
     """
 
     arena: Arena
@@ -87,6 +95,7 @@ class Memory(NamedTuple):
     limits: RateLimits | None = None
     inserted: int = 0
     notes: tuple[str, ...] = ()
+    parts: tuple[MemoryPart, ...] = ()
 
     def steps_done(self, saved_steps: int | None) -> int | None:
         """Agent steps that a run which goes on does not do again, whether its checkpoint has seen them or not."""
@@ -178,14 +187,22 @@ def allocate_slots(
     add_to_layout(layout, fields, topology)
     # The newest version, and in lockstep those that groups may still be acting by.
     add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
+    slots = (
+        f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s), and what else "
+        "the processes share"
+    )
+    parts = (MemoryPart(slots, layout.nbytes), *private_parts(config, probed, topology))
     arena = Arena.create(
         layout,
         poison=config.debug_poison,
-        advice="use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size",
+        advice=memory_advice(
+            probed, "use fewer environments (num_envs), a shorter rollout_length or a smaller learner.batch_size"
+        ),
+        parts=parts,
     )
     SlotStore(arena, fields, topology, create=True)
     WeightStore(arena, create=True)
-    return Memory(arena, fields)
+    return Memory(arena, fields, parts=parts)
 
 
 def dawdling(context: ChildContext, config: Config) -> ChildContext:
@@ -210,15 +227,19 @@ def probe(
         ranks: Which of several cooperating programs this is; alone by default.
     """
     user_code.install()
+    import torch
+
     from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
+    from rollmill.models.sizing import largest_parameter
 
+    has_cuda = torch.cuda.is_available()
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
     if config.in_replay:
         try:
-            algorithm = make_off_policy(config, spec)
+            algorithm = _make_if_it_fits(lambda: make_off_policy(config, spec))
         except UnfitActionsError as error:
             context.send(Refusal(str(error)))
             return
@@ -231,14 +252,45 @@ def probe(
                 raise
         saved = None if run_dir is None else _saved_steps(config, run_dir, ranks or Ranks())
         nbytes = flat_nbytes(algorithm.acting)
-        context.send(Probed(spec, algorithm.state_size, nbytes, size, shared=shared, saved_steps=saved))
+        context.send(
+            Probed(
+                spec,
+                algorithm.state_size,
+                nbytes,
+                size,
+                shared=shared,
+                saved_steps=saved,
+                largest_parameter=largest_parameter(algorithm),
+                has_cuda=has_cuda,
+            )
+        )
         return
-    model = make_network(config, spec)
+    model = _make_if_it_fits(lambda: make_network(config, spec))
     first_iteration = 0
     if run_dir is not None and config.in_lockstep:
         first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
     num_parameters = sum(p.numel() for p in model.parameters())
-    context.send(Probed(spec, model.state_size, flat_nbytes(model), num_parameters, first_iteration))
+    context.send(
+        Probed(
+            spec,
+            model.state_size,
+            flat_nbytes(model),
+            num_parameters,
+            first_iteration,
+            largest_parameter=largest_parameter(model),
+            has_cuda=has_cuda,
+        )
+    )
+
+
+def _make_if_it_fits(make: Callable[[], Module]) -> Module:
+    """The network; one without memory where that does not suffice, which the allocation of the slots then says."""
+    from rollmill.models.sizing import fits, without_memory
+
+    outline = without_memory(make)
+    if outline is not None and not fits(outline, cgroups.available_memory()):
+        return outline
+    return make()
 
 
 def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:

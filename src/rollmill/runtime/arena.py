@@ -15,7 +15,7 @@ import math
 import mmap
 import os
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import reduction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +25,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from rollmill.runtime import cgroups
 
-__all__ = ["Arena", "ArenaField", "ArenaLayout", "NotEnoughDisk", "NotEnoughMemory", "poison_value"]
+__all__ = [
+    "Arena",
+    "ArenaField",
+    "ArenaLayout",
+    "MemoryPart",
+    "NotEnoughDisk",
+    "NotEnoughMemory",
+    "describe_parts",
+    "poison_value",
+    "readable",
+]
 
 CACHE_LINE = 64
 
@@ -38,17 +48,38 @@ class NotEnoughMemory(MemoryError):  # noqa: N818  named for what it says
         available: Bytes that the machine or the container still has.
     """
 
-    def __init__(self, needed: int, available: int, advice: str) -> None:
+    def __init__(self, needed: int, available: int, advice: str, parts: Sequence[MemoryPart] = ()) -> None:
+        kind = "memory" if parts else "shared memory"
         super().__init__(
-            f"{_readable(needed)} of shared memory are needed and {_readable(available)} are available "
-            f"(the machine's free memory or the container's limit, whichever is less). {advice}"
+            f"{readable(needed)} of {kind} are needed and {readable(available)} are available "
+            f"(the machine's free memory or the container's limit, whichever is less)"
+            f"{f': {describe_parts(parts)}' if parts else ''}. {advice}"
         )
         self.needed = needed
         self.available = available
         self._advice = advice
+        self._parts = tuple(parts)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return NotEnoughMemory, (self.needed, self.available, self._advice)
+        return NotEnoughMemory, (self.needed, self.available, self._advice, self._parts)
+
+
+class MemoryPart(NamedTuple):
+    """One thing that takes memory.
+
+    Attributes:
+        what: For messages, with its size in the user's terms.
+        nbytes: Bytes.
+    """
+
+    what: str
+    nbytes: int
+
+
+def describe_parts(parts: Sequence[MemoryPart]) -> str:
+    """What takes how much, the largest first."""
+    ordered = sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes)
+    return "; ".join(f"{readable(part.nbytes)} for {part.what}" for part in ordered)
 
 
 class NotEnoughDisk(OSError):  # noqa: N818  named for what it says
@@ -143,7 +174,14 @@ class Arena(Mapping[str, NDArray[Any]]):
         }
 
     @classmethod
-    def create(cls, layout: ArenaLayout, *, poison: bool = False, advice: str | None = None) -> Arena:
+    def create(
+        cls,
+        layout: ArenaLayout,
+        *,
+        poison: bool = False,
+        advice: str | None = None,
+        parts: Sequence[MemoryPart] = (),
+    ) -> Arena:
         """Makes a new arena.
 
         Args:
@@ -151,14 +189,17 @@ class Arena(Mapping[str, NDArray[Any]]):
             poison: Debugging: fill every array with values that stand out (see `poison_value`), so that what is read
                 before it was written shows. Touches all of the memory.
             advice: Last sentence of the error when memory does not suffice: what the user can change.
+            parts: What the arena takes, and what the program will take beside it, to be there as well.
 
         Raises:
             NotEnoughMemory: The machine or the container has less memory left than the layout takes. Checked before
                 any of it is touched: too late would be a SIGBUS or the out-of-memory killer.
         """
-        needed, available = layout.nbytes, cgroups.available_memory()
+        needed, available = max(layout.nbytes, sum(part.nbytes for part in parts)), cgroups.available_memory()
         if needed > available:
-            raise NotEnoughMemory(needed, available, advice or "Ask for less, or give the container more memory.")
+            advice = advice or "Ask for less, or give the container more memory."
+            raise NotEnoughMemory(needed, available, advice, parts)
+        needed = layout.nbytes
         descriptor = os.memfd_create("rollmill", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, needed)
@@ -269,7 +310,7 @@ def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError as error:
         raise NotEnoughDisk(
-            f"{path} needs {_readable(nbytes)}, and the disk does not give them ({error.strerror}): make room, or ask "
+            f"{path} needs {readable(nbytes)}, and the disk does not give them ({error.strerror}): make room, or ask "
             "for less"
         ) from error
 
@@ -278,8 +319,9 @@ def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Aren
     return Arena(descriptor.detach(), fields, nbytes)
 
 
-def _readable(nbytes: int) -> str:
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+def readable(nbytes: int) -> str:
+    """Bytes for people, in binary units."""
+    for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"
     return f"{nbytes} bytes"

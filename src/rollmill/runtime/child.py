@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, NoReturn
 from rollmill.runtime import logs
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.channel import Sender, SentDescriptor
+from rollmill.runtime.events import lacks_memory
 from rollmill.runtime.ledger import Ledger, LedgerSeat
 
 __all__ = ["ChildContext", "Launch", "Started", "StopFlag", "Traceback", "run_child"]
@@ -68,6 +69,7 @@ class Traceback(NamedTuple):
 
     summary: str
     text: str
+    lacks_memory: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +155,7 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
     def fail(error: BaseException) -> NoReturn:
         summary = "".join(traceback.format_exception_only(error)).strip()
         text = "".join(traceback.format_exception(error))
-        sender.send(Traceback(summary, text))
+        sender.send(Traceback(summary, text, lacks_memory(error)))
         if launch.log_path is not None:
             logging.getLogger(f"rollmill.{launch.name}").error("%s", text.rstrip())
         # Not sys.exit: threads and exit handlers of a broken process may wait for ever.

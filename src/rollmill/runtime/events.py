@@ -6,8 +6,21 @@ import signal
 from typing import NamedTuple
 
 from rollmill.runtime import cgroups
+from rollmill.runtime.arena import readable
 
-__all__ = ["Event", "Exited", "Failed", "Handle", "Hung", "Message", "ProcessFailed", "ProcessHung", "describe_death"]
+__all__ = [
+    "Event",
+    "Exited",
+    "Failed",
+    "Handle",
+    "Hung",
+    "Message",
+    "ProcessFailed",
+    "ProcessHung",
+    "describe_death",
+    "describe_failure",
+    "lacks_memory",
+]
 
 
 class Handle(NamedTuple):
@@ -42,12 +55,14 @@ class Failed(NamedTuple):
         description: One sentence: how it ended and what that usually means.
         traceback: The Python traceback of its exception, or the stacks at a crash; empty if there is none.
         killed_by: Number of the signal that killed it; 0 if none did.
+        lacks_memory: Whether it was an allocation that failed.
     """
 
     handle: Handle
     description: str
     traceback: str
     killed_by: int = 0
+    lacks_memory: bool = False
 
     def error(self) -> ProcessFailed:
         """The exception to raise for it."""
@@ -118,6 +133,40 @@ class ProcessFailed(RuntimeError):  # noqa: N818  named for what it says
 
 class ProcessHung(ProcessFailed):
     """A process of the run makes no progress. Its traceback is where it was stuck."""
+
+
+# How PyTorch and others say it, whose exceptions are RuntimeErrors on a CPU.
+_ALLOCATION_FAILED = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether an exception, or one that it came of, says that an allocation failed: NumPy's, PyTorch's, CUDA's."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        text = str(error).lower() if isinstance(error, RuntimeError | OSError) else ""
+        if isinstance(error, MemoryError) or any(words in text for words in _ALLOCATION_FAILED):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def describe_failure(who: Handle, summary: str, *, out_of_memory: bool) -> str:
+    """Puts an exception that ended a process into words.
+
+    Args:
+        who: The process.
+        summary: The exception, in a line.
+        out_of_memory: Whether it was an allocation that failed.
+    """
+    if not out_of_memory:
+        return f"{who} failed: {summary}"
+    available = readable(cgroups.available_memory())
+    return (
+        f"{who} ran out of memory: {summary}. {available} of the machine's memory are available now (its free memory "
+        "or the container's limit, whichever is less); a GPU has its own. Use smaller observations, a smaller network, "
+        "fewer environments (num_envs) or a smaller learner.batch_size or learner.micro_batch."
+    )
 
 
 def describe_death(who: Handle, exit_code: int, *, started: bool, oom_kills_before: int) -> str:

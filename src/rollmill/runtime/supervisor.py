@@ -43,7 +43,7 @@ from rollmill.runtime.child import (
     Work,
     run_child,
 )
-from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death
+from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death, describe_failure
 from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Role
 from rollmill.runtime.spawning import resource_tracker_pid, spawn, thread_environment
 from rollmill.runtime.watchdog import Watchdog
@@ -376,8 +376,9 @@ class Supervisor:
         self.board.end(child.seat)
         del self._children[handle]
         if child.traceback is not None:
-            text = f"{handle} failed: {child.traceback.summary}"
-            events.append(Failed(handle, text, child.traceback.text))
+            is_short = child.traceback.lacks_memory
+            text = describe_failure(handle, child.traceback.summary, out_of_memory=is_short)
+            events.append(Failed(handle, text, child.traceback.text, lacks_memory=is_short))
         elif exit_code == 0 or child.unwanted:
             events.append(Exited(handle))
         else:

@@ -1,0 +1,90 @@
+"""What a run takes of the machine's memory beside its slots, as far as that is known before it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rollmill.config import Config
+from rollmill.runtime.arena import MemoryPart, readable
+from rollmill.specs import ArraySpec
+from rollmill.storage.slots import Topology
+
+if TYPE_CHECKING:
+    from rollmill.regimes.setup import Probed
+
+__all__ = ["memory_advice", "private_parts"]
+
+_BYTES = 4  # of a float32
+# What a learner of the replay regime holds: one batch is learned from, one is ready, one is being filled.
+_BATCHES = 3
+
+
+def private_parts(config: Config, probed: Probed, topology: Topology) -> tuple[MemoryPart, ...]:
+    """What the processes will allocate for themselves, at least; what goes to a GPU is left out.
+
+    Args:
+        config: Resolved.
+        probed: What the environment and the network are.
+        topology: Who serves whom.
+    """
+    parts = []
+    numbers = probed.num_parameters
+    if _is_on_host(config.learner.device, probed):
+        moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.learner.num_learners
+        # Parameters and gradients in each learner, the optimiser's state once; several have a parameter server.
+        copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
+        parts.append(
+            MemoryPart(
+                f"the {numbers:,} parameters of the learner's network{probed.largest_parameter}, their gradients and "
+                "the optimiser's state",
+                numbers * _BYTES * copies,
+            )
+        )
+    # Where it learns on a GPU, too, what is published is collected here.
+    parts.append(MemoryPart("the weights that the learner publishes", probed.weight_nbytes))
+    if _is_on_host(config.inference.device, probed) and not config.inference.skip_policy:
+        versions = max(1, topology.slots_per_group)
+        copies = topology.num_policy_workers * versions
+        parts.append(MemoryPart(f"{copies} network(s) of the policy workers", copies * probed.weight_nbytes))
+    if config.in_replay:
+        steps = max(2, config.replay.sequence_length + 1)
+        batch = config.learner.batch_size
+        parts.append(
+            MemoryPart(
+                f"{_BATCHES} batches of {batch:,} samples of {steps} observations each",
+                _BATCHES * batch * steps * _nbytes(probed.spec.observation) * config.learner.num_learners,
+            )
+        )
+    elif config.learner.micro_batch != "auto":
+        micro = config.learner.micro_batch
+        parts.append(
+            MemoryPart(
+                f"the observations of a micro-batch of {micro:,} samples", micro * _nbytes(probed.spec.observation)
+            )
+        )
+    return tuple(parts)
+
+
+def memory_advice(probed: Probed, rest: str) -> str:
+    """What the user can change.
+
+    Args:
+        probed: What the environment and the network are.
+        rest: What else helps.
+    """
+    observation = probed.spec.observation
+    name, spec = max(observation.items(), key=lambda item: item[1].nbytes)
+    return (
+        f"One observation takes {readable(_nbytes(observation))} ({name!r} is {spec.dtype} of shape {spec.shape}): "
+        "make it smaller, for example with gymnasium.wrappers.ResizeObservation; use a smaller network "
+        f"(model.encoder, model.mlp_sizes); {rest}."
+    )
+
+
+def _nbytes(observation: Mapping[str, ArraySpec]) -> int:
+    return sum(spec.nbytes for spec in observation.values())
+
+
+def _is_on_host(device: str, probed: Probed) -> bool:
+    return device == "cpu" or (device == "auto" and not probed.has_cuda)
