@@ -61,9 +61,11 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
     from rollmill.envs.factory import probe
     from rollmill.models.registry import make_model
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+    from rollmill.trust import signed
 
     run_dir.mkdir()
-    (run_dir / "config.json").write_text(json.dumps({"env": to_json(env), "model": to_json(ModelConfig())}))
+    content = signed({"env": to_json(env), "model": to_json(ModelConfig())})
+    (run_dir / "config.json").write_text(json.dumps(content))
     spec = probe(env)
     torch.manual_seed(0)
     state = {"model": make_model(spec.observation, spec.action, ModelConfig()).state_dict()}

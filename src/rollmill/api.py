@@ -16,7 +16,7 @@ from rollmill.learning.config import ScheduleKind
 from rollmill.learning.schedule_points import parse_points
 from rollmill.option_values import coerce
 from rollmill.options import apply, full_keys, to_json
-from rollmill.run_config import CONFIG_FILE, check_goes_on, load_config, write_config
+from rollmill.run_config import CONFIG_FILE, check_goes_on, check_trusted, load_config, write_config
 from rollmill.run_directory import (
     RunDirectoryError,
     directory_of_launcher,
@@ -174,6 +174,7 @@ def train(
     quiet: bool = False,
     algo: str | None = None,
     protocol: str | None = None,
+    trust: bool = False,
     **overrides: object,
 ) -> Run:
     """Trains an agent and returns when the run has ended.
@@ -189,10 +190,13 @@ def train(
         algo: "ppo", "impala", "dqn", "ddpg", "td3", "sac" or a registered name, see :func:`make_config`; of a run that
             is resumed, what it began with stays.
         protocol: "machado", likewise.
+        trust: With ``resume``: whether code that the directory names, and pickled environments in its checkpoints, may
+            be executed although this user's own runs did not write them.
         **overrides: Any other setting; dots are written as in ``**{"learner.epochs": 2}``.
 
     Raises:
         ValueError: The configuration cannot be used, or the run directory does not fit the call.
+        UntrustedError: The run to be resumed would have code executed that this user's own runs did not write.
         MainGuardError: A script calls this without the guard ``if __name__ == "__main__":``.
         ProcessFailed: A process of the run failed; the message holds its traceback.
     """
@@ -206,16 +210,19 @@ def train(
         given["seed"] = seed
     ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
     if ranks.is_alone:
-        return _run(_plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol), ranks, quiet=quiet)
+        plan = _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, trust=trust)
+        return _run(plan, ranks, quiet=quiet, trust=trust)
     from rollmill.learning.process_group import meeting
 
     # Rank 0 alone decides, and has the run directory; the others may be on other machines.
     with meeting(ranks) as meet:
         plan = meet(
             "plan",
-            lambda: _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks),
+            lambda: _plan(
+                preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust
+            ),
         )
-        return _run(plan, ranks, quiet=quiet)
+        return _run(plan, ranks, quiet=quiet, trust=trust)
 
 
 @dataclass(frozen=True)
@@ -242,6 +249,7 @@ def _plan(
     algo: str | None,
     protocol: str | None,
     ranks: Ranks | None = None,
+    trust: bool = False,
 ) -> _Plan:
     """From the arguments of :func:`train` to what is run; makes the run directory."""
     ranks = ranks or Ranks()
@@ -262,6 +270,7 @@ def _plan(
             )
         settings = apply(saved, given)
         check_goes_on(directory, saved, settings)
+        check_trusted(directory, trust=trust)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
@@ -298,7 +307,7 @@ def refuse_a_run_in(directory: Path | str) -> None:
         raise RunDirectoryError(f"{directory} already holds a run: resume it (--resume), or choose another directory.")
 
 
-def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
+def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
     """Runs what was planned; returns when it has ended."""
     from rollmill.regimes.running import run
 
@@ -328,7 +337,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool) -> Run:
                 )
             _play_what_is_left(directory, config)
             return finished
-        outcome = run(config, own, resume=resume, quiet=quiet, ranks=ranks, on_report=save_config)
+        outcome = run(config, own, resume=resume, quiet=quiet, ranks=ranks, on_report=save_config, trust=trust)
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
@@ -357,11 +366,11 @@ def _finished(directory: Path, total_steps: int) -> Run | None:
     return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, "total_steps")
 
 
-def load(run_dir: Path | str, *, checkpoint: str = "latest", device: str = "cpu") -> Agent:
-    """The trained agent of a run; see :class:`rollmill.evaluation.agent.Agent`."""
+def load(run_dir: Path | str, *, checkpoint: str = "latest", device: str = "cpu", trust: bool = False) -> Agent:
+    """The trained agent of a run; see :func:`rollmill.evaluation.agent.load`."""
     from rollmill.evaluation.agent import load as load_agent
 
-    return load_agent(run_dir, checkpoint=checkpoint, device=device)
+    return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust)
 
 
 def check_main_guard(call: str) -> None:

@@ -49,9 +49,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
-    # As `python -m` does: modules beside the user are found by --import, here and in spawned processes.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
     try:
         return _dispatch(argv)
     except SystemExit as leaving:  # argparse: --help, or a usage error that it has printed
@@ -116,7 +113,29 @@ def _dispatch(argv: list[str]) -> int:
         raise OptionError(
             f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
         )
+    if _may_search_here(arguments):
+        _search_here()
     return _RUN[argv[0]](arguments, settings)
+
+
+def _search_here() -> None:
+    """As `python -m` does: modules beside the user are found by --import, here and in spawned processes."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _may_search_here(arguments: argparse.Namespace) -> bool:
+    """Whether modules may be imported from the working directory, which may be one that came with a stranger's run."""
+    is_of_a_run = hasattr(arguments, "run_dirs") or hasattr(arguments, "runs") or hasattr(arguments, "checkpoint")
+    if not is_of_a_run and not getattr(arguments, "resume", False):
+        return True
+    if getattr(arguments, "modules", None) or getattr(arguments, "trust", False):
+        return True
+    if getattr(arguments, "run_dir", None) is None:
+        return False
+    from rollmill.run_config import is_trusted
+
+    return is_trusted(arguments.run_dir)
 
 
 def _settings_help(command: Command, known: list[str], overrides: list[str], shows_all: bool) -> str:
@@ -127,6 +146,7 @@ def _settings_help(command: Command, known: list[str], overrides: list[str], sho
     if arguments is not None and arguments.preset is not None:
         from rollmill.api import make_config
 
+        _search_here()
         values = parse_overrides(overrides)
         _import_modules(arguments, values)
         algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
@@ -166,7 +186,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.settings is not None:
         from rollmill.tuning.settings import read_settings, under
 
-        overrides = under(read_settings(arguments.settings), overrides)
+        overrides = under(read_settings(arguments.settings, trust=arguments.trust), overrides)
     _import_modules(arguments, overrides)  # Also what the file names.
     for name in ("total_steps", "seed"):
         if getattr(arguments, name) is not None:
@@ -180,6 +200,7 @@ def _train(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         quiet=arguments.quiet,
         algo=arguments.algo,
         protocol=arguments.protocol,
+        trust=arguments.trust,
         **overrides,
     )
     if not Ranks.of_this_process().rank:
@@ -261,6 +282,7 @@ def _eval(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         checkpoint=arguments.checkpoint,
         device=arguments.device,
         max_episode_steps=arguments.max_episode_steps,
+        trust=arguments.trust,
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0
@@ -281,6 +303,7 @@ def _watch(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         checkpoint=arguments.checkpoint,
         device=arguments.device,
         say=lambda text: print(text, flush=True),
+        trust=arguments.trust,
     )
     return 0
 

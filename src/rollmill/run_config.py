@@ -11,9 +11,12 @@ from rollmill.config import Config
 from rollmill.envs.registry import find_registration
 from rollmill.options import from_json, to_json
 from rollmill.run_directory import RunDirectoryError
+from rollmill.runtime.signatures import Verdict
 from rollmill.storage.removers import is_registered_remover
+from rollmill.storage.replay_file import has_replay
+from rollmill.trust import named_code, require_trust, signed, unsigned, verdict_on
 
-__all__ = ["CONFIG_FILE", "check_goes_on", "load_config", "write_config"]
+__all__ = ["CONFIG_FILE", "check_goes_on", "check_trusted", "is_trusted", "load_config", "write_config"]
 
 CONFIG_FILE = "config.json"
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
@@ -24,7 +27,7 @@ _SEEN_OF_FAMILY = {
 
 
 def write_config(directory: Path, config: Config) -> None:
-    """Replaces ``config.json`` as a whole.
+    """Replaces ``config.json`` as a whole, signed with this user's key.
 
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
     eval`` and others, which the script does not start, find it.
@@ -34,28 +37,65 @@ def write_config(directory: Path, config: Config) -> None:
         imports = dict.fromkeys((*config.env.imports, script))
         config = replace(config, env=replace(config.env, imports=tuple(imports)))
     aside = directory / f"{CONFIG_FILE}.new"
-    aside.write_text(json.dumps(to_json(config), indent=2) + "\n")
+    aside.write_text(json.dumps(signed(to_json(config)), indent=2) + "\n")
     aside.replace(directory / CONFIG_FILE)
 
 
 def load_config(run_dir: Path | str) -> Config:
-    """The configuration that a run was started with.
+    """The configuration that a run was started with, as data: see :func:`check_trusted` before anything is built of it.
 
     Raises:
         RunDirectoryError: There is no run in this directory.
     """
+    return _read(run_dir)[0]
+
+
+def is_trusted(run_dir: Path | str) -> bool:
+    """Whether ``config.json`` is there and as a run of this user wrote it."""
+    try:
+        return _read(run_dir)[1] is Verdict.VALID
+    except ValueError:
+        return False
+
+
+def check_trusted(run_dir: Path | str, *, trust: bool) -> None:
+    """Refuses to resume a run whose files may have code executed, or may harm native code, unless they are trusted.
+
+    Args:
+        run_dir: The run's directory.
+        trust: Whether the user said to trust it.
+
+    Raises:
+        RunDirectoryError: There is no run in this directory.
+        UntrustedError: It is not this user's own, and he did not say to trust it.
+    """
+    directory = Path(run_dir)
+    config, verdict = _read(directory)
+    code = named_code(config.env)
+    if not code and config.in_lockstep:
+        code = "checkpoints of runs in lockstep hold pickled environments"
+    if not code and has_replay(directory):
+        code = "its replay is mapped into memory and used unchecked by native code"
+    require_trust(directory / CONFIG_FILE, verdict, code, trust=trust)
+
+
+def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
+    """The configuration, and what its signature says of it."""
     path = Path(run_dir) / CONFIG_FILE
     try:
         content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("no JSON object")
+        verdict = verdict_on(content)
     except (FileNotFoundError, NotADirectoryError):
         raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
     except ValueError as error:
         raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
-    config = from_json(Config, content)
+    config = from_json(Config, unsigned(content))
     assert isinstance(config, Config)
-    return config
+    return config, verdict
 
 
 def check_goes_on(directory: Path, saved: Config, config: Config) -> None:

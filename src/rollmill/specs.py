@@ -47,7 +47,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -231,6 +231,7 @@ class EnvSpec:
         max_episode_steps: Time limit in agent steps, where known.
         native_vector: Whether groups are native vector environments, stepped in one call.
         repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
+        spaces: Its observation and action space as JSON data; None where they have no such form.
     """
 
     name: str
@@ -242,6 +243,7 @@ class EnvSpec:
     max_episode_steps: int | None = None
     native_vector: bool = False
     repeats: bool | None = None
+    spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property

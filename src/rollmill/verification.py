@@ -141,7 +141,7 @@ def verify(
             if name == "b" and resumed_from:
                 say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
                 _go_back(run_dir)
-                train(run_dir=run_dir, quiet=True, resume=True)
+                train(run_dir=run_dir, quiet=True, resume=True, trust=True)
             # A run makes more updates than that where samples do not count, such as the rows that an autoreset made.
             found.append(read_fingerprints(run_dir)[:updates])
     a, b = found

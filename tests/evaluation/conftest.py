@@ -20,6 +20,7 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.options import to_json
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.trust import signed
 
 MakeRun = Callable[..., Path]
 
@@ -188,7 +189,8 @@ def make_run(tmp_path: Path) -> MakeRun:
         run_dir.mkdir(exist_ok=True)
         model = model or ModelConfig()
         config = EnvConfig(name=name, **env)
-        (run_dir / "config.json").write_text(json.dumps({"env": to_json(config), "model": to_json(model)}))
+        content = signed({"env": to_json(config), "model": to_json(model)})
+        (run_dir / "config.json").write_text(json.dumps(content))
         spec = probe(config)
         torch.manual_seed(seed)
         network = make_model(spec.observation, spec.action, model)

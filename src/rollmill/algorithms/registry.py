@@ -52,6 +52,7 @@ __all__ = [
     "AlgorithmFactory",
     "UnknownAlgorithmError",
     "install_algorithm",
+    "is_known_algorithm",
     "make_algorithm",
     "register_algorithm",
     "registered_algorithms",
@@ -111,6 +112,11 @@ def register_algorithm(name: str, factory: AlgorithmFactory) -> None:
 def is_registered_algorithm(name: str) -> bool:
     """Whether :func:`register_algorithm` was given this name."""
     return name in _algorithms.keys() - _BUILT_IN
+
+
+def is_known_algorithm(name: str) -> bool:
+    """Whether an algorithm of this name is built in or registered."""
+    return name in _algorithms
 
 
 def registered_algorithms() -> dict[str, AlgorithmFactory]:

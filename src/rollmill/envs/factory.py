@@ -27,6 +27,7 @@ from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.registry import Registration, find_registration, registrations
 from rollmill.envs.repeating import repeats
+from rollmill.envs.space_data import encode_spaces
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
@@ -273,6 +274,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
             max_episode_steps=maker.max_episode_steps,
             native_vector=native,
             repeats=repeats_itself,
+            spaces=encode_spaces(observation_space, action_space),
         )
     finally:
         with contextlib.suppress(*failures()):  # those who train with it report it

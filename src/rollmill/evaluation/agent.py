@@ -11,8 +11,10 @@ import numpy as np
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
+from rollmill.envs.user_code import import_user_code
 from rollmill.envs.views import Array
-from rollmill.evaluation.snapshot import Snapshot, read_snapshot
+from rollmill.evaluation.saved_spaces import read_spaces
+from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.evaluation.stage import spaces_of
 from rollmill.runtime.seeds import int_seed
 
@@ -227,24 +229,53 @@ class Agent:
         return joined
 
 
-def load(run_dir: Path | str, checkpoint: str | Path = "latest", device: str = "cpu", *, seed: int = 0) -> Agent:
-    """The agent of a run. Builds one environment for a moment, to know its spaces.
+def load(
+    run_dir: Path | str,
+    checkpoint: str | Path = "latest",
+    device: str = "cpu",
+    *,
+    seed: int = 0,
+    trust: bool = False,
+) -> Agent:
+    """The agent of a run; needs the environment's code only where an older version of Rollmill wrote the run.
+
+    Such runs do not keep the environment's spaces, and one is built for a moment to know them. A network or algorithm
+    of the user's own needs its code, too.
 
     Args:
         run_dir: Directory of a run, finished or not.
         checkpoint: ``"latest"``, ``"best"``, the path of a checkpoint file, or the name of one of the run's.
         device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
+        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
 
     Raises:
+        UntrustedError: Such code is needed.
+        SavedSpacesError: The spaces that the run keeps are damaged.
         DeviceError: This machine has no such device.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         AgentError: The weights do not fit the environment.
     """
     snapshot = read_snapshot(run_dir, checkpoint)
-    observation_space, action_space = spaces_of(snapshot.env)
-    return Agent(snapshot, observation_space, action_space, device=device, seed=seed)
+    spaces = read_spaces(Path(run_dir))
+    if spaces is None or not _is_network_known(snapshot):
+        require_trusted(run_dir, snapshot, trust=trust)
+        for module in snapshot.env.imports:
+            import_user_code(module)
+    spaces = spaces or spaces_of(snapshot.env)
+    return Agent(snapshot, spaces.observation, spaces.action, device=device, seed=seed)
+
+
+def _is_network_known(snapshot: Snapshot) -> bool:
+    """Whether the network's names are built in, or registered in this process."""
+    if snapshot.off_policy is not None:
+        from rollmill.algorithms.registry import is_known_algorithm
+
+        return is_known_algorithm(snapshot.off_policy.algorithm)
+    from rollmill.models.registry import is_known
+
+    return is_known(snapshot.model)
 
 
 def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:

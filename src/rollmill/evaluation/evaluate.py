@@ -15,7 +15,7 @@ from rollmill.envs.factory import make_group, probe
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
-from rollmill.evaluation.snapshot import Snapshot, read_snapshot
+from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
@@ -125,6 +125,7 @@ def evaluate(
     device: str = "cpu",
     max_episode_steps: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
+    trust: bool = False,
 ) -> EvaluationResult:
     """Evaluate a run's policy.
 
@@ -139,8 +140,10 @@ def evaluate(
         device: Where the network runs.
         max_episode_steps: Time limit in agent steps, instead of the run's.
         is_stop_wanted: Asked at every step.
+        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
 
     Raises:
+        UntrustedError: The directory names such code.
         EvaluationInterruptedError: ``is_stop_wanted``.
         EndlessEpisodeError: An episode without a time limit did not end.
         NoRunError: There is no such run or checkpoint.
@@ -149,6 +152,7 @@ def evaluate(
         VideoError: No video can be written there.
     """
     snapshot = read_snapshot(run_dir, checkpoint)
+    require_trusted(run_dir, snapshot, trust=trust)
     with one_thread():
         return evaluate_snapshot(
             snapshot,

@@ -32,8 +32,9 @@ def play_pending(
     queue = EvaluationQueue(run_dir)
     for path in queue.pending():
         try:
+            # Whoever began or resumed the run has trusted its environment.
             result = evaluate(
-                run_dir, episodes=episodes, seed=seed, checkpoint=path, is_stop_wanted=is_stop_wanted
+                run_dir, episodes=episodes, seed=seed, checkpoint=path, is_stop_wanted=is_stop_wanted, trust=True
             ).to_dict()
         except EvaluationInterruptedError:
             return

@@ -11,9 +11,11 @@ from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import from_json
+from rollmill.runtime.signatures import Verdict
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, load_checkpoint
+from rollmill.trust import named_code, require_trust, verdict_on
 
-__all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot"]
+__all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
 
 
 class NoRunError(LookupError):
@@ -30,6 +32,7 @@ class Snapshot(NamedTuple):
         agent_steps: Agent steps that the network had learned from.
         checkpoint: The file.
         off_policy: The algorithm, where it is an off-policy one.
+        verdict: What the signature of the run's configuration says of it.
     """
 
     env: EnvConfig
@@ -38,6 +41,7 @@ class Snapshot(NamedTuple):
     agent_steps: int
     checkpoint: Path
     off_policy: OffPolicyConfig | None = None
+    verdict: Verdict = Verdict.UNSIGNED
 
     @property
     def box_actions(self) -> BoxActions:
@@ -67,9 +71,10 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         )
     try:
         saved = json.loads(path.read_text())
+        verdict = verdict_on(saved)
         env, model = saved["env"], saved["model"]
         off_policy = saved["off_policy"] if saved.get("regime") == "replay" else None
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
     if checkpoint == "latest":
@@ -90,7 +95,22 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         int(state["counters"]["agent_steps"]),
         file,
         None if off_policy is None else from_json(OffPolicyConfig, off_policy),
+        verdict,
     )
+
+
+def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:
+    """Raise unless the environment of a run, and the code that its configuration names, may be used.
+
+    Args:
+        run_dir: The run's directory.
+        snapshot: What was read of it.
+        trust: Whether the user said to trust it.
+
+    Raises:
+        UntrustedError: They may not.
+    """
+    require_trust(Path(run_dir) / "config.json", snapshot.verdict, named_code(snapshot.env), trust=trust)
 
 
 def newest_checkpoint(run_dir: Path | str) -> Path | None:

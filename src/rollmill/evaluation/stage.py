@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from gymnasium.error import DependencyNotInstalled
@@ -17,6 +17,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.factory import make_env, make_group, resolve_maker
 from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.space_data import SavedSpaces
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
 
 __all__ = ["NotRenderableError", "Picture", "Stage", "has_display", "open_stage", "spaces_of"]
@@ -37,17 +38,12 @@ class NotRenderableError(RuntimeError):
     """An environment gives no pictures."""
 
 
-class _Spaces(NamedTuple):
-    observation: Any
-    action: Any
-
-
-def spaces_of(config: EnvConfig) -> _Spaces:
+def spaces_of(config: EnvConfig) -> SavedSpaces:
     """Observation and action space of one environment of a configuration."""
     group = make_group(config, 1, [0])
     try:
         assert isinstance(group, PythonGroup | VectorGroup)
-        return _Spaces(group.observation_space, group.action_space)
+        return SavedSpaces(group.observation_space, group.action_space)
     finally:
         group.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollmill.evaluation.agent import Agent, load
-from rollmill.evaluation.snapshot import newest_checkpoint
+from rollmill.evaluation.snapshot import newest_checkpoint, require_trusted
 from rollmill.evaluation.stage import has_display
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
@@ -31,6 +31,7 @@ def watch(
     checkpoint: str | Path = "latest",
     device: str = "cpu",
     say: Callable[[str], None] = print,
+    trust: bool = False,
 ) -> list[float]:
     """Play episodes to be looked at, until ``episodes`` are over, the window is closed, or Ctrl-C.
 
@@ -45,11 +46,13 @@ def watch(
         checkpoint: Which weights, where ``follow`` is off.
         device: Where the network runs.
         say: Gets one line for each episode.
+        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
 
     Returns:
         The episodes' returns.
 
     Raises:
+        UntrustedError: The directory names such code.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
         NotRenderableError: The environment gives no pictures.
@@ -62,13 +65,13 @@ def watch(
         check_video_path(target)
     if episodes is None and not windowed and not follow:
         episodes = 1
-    agent = load(run_dir, checkpoint, device, seed=seed)
+    agent = _load(run_dir, checkpoint, device, seed, trust=trust)
     window = Window(f"rollmill: {agent.snapshot.env.name}") if windowed else None
     returns: list[float] = []
     try:
         while episodes is None or len(returns) < episodes:
             if follow and returns:
-                agent = _newer(agent, run_dir, device, seed, wait=window is None)
+                agent = _newer(agent, run_dir, device, seed, wait=window is None, trust=trust)
             env_seed = int_seed(seed, "watched environment", len(returns))
             if window is not None:
                 returns.append(_show(window, agent, env_seed, deterministic))
@@ -96,10 +99,17 @@ def _show(window: Window, agent: Agent, seed: int, deterministic: bool | None) -
     return total
 
 
-def _newer(agent: Agent, run_dir: Path, device: str, seed: int, *, wait: bool) -> Agent:
+def _load(run_dir: Path, checkpoint: str | Path, device: str, seed: int, *, trust: bool) -> Agent:
+    """An agent with whose environment it may be watched."""
+    agent = load(run_dir, checkpoint, device, seed=seed, trust=trust)
+    require_trusted(run_dir, agent.snapshot, trust=trust)
+    return agent
+
+
+def _newer(agent: Agent, run_dir: Path, device: str, seed: int, *, wait: bool, trust: bool) -> Agent:
     """The agent of a newer checkpoint, if there is one; with ``wait``, when there is one."""
     while newest_checkpoint(run_dir) in (None, agent.snapshot.checkpoint):
         if not wait:
             return agent
         time.sleep(_POLL_S)
-    return load(run_dir, "latest", device, seed=seed)
+    return _load(run_dir, "latest", device, seed, trust=trust)

@@ -22,11 +22,14 @@ from rollmill.learning.objective import learns_in_time
 from rollmill.learning.phases import LEARNING
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.settled import settled_fast_path
+from rollmill.runtime.signatures import sign, verify
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
+from rollmill.trust import require_trust
 
 __all__ = ["InFlight", "LockstepLearner", "WrongVersionError"]
 
+_PURPOSE = "groups of a checkpoint"
 _ROWS = 1000
 _MOST_STEPS_BETWEEN_ROWS = 100_000
 
@@ -42,12 +45,15 @@ class InFlight(NamedTuple):
         iteration: The one that groups are about to begin: the checkpoint's version.
         versions: Older versions that they will still act by, the oldest first: (version, weights, mean and deviation of
             the returns).
-        groups: State of each group, packed; empty before the first iteration.
+        groups: State of each group, packed; empty before the first iteration. They are pickles: see
+            :meth:`require_trusted`.
+        signature: Of the groups' states, by the user whose run wrote them.
     """
 
     iteration: int
     versions: Sequence[tuple[int, NDArray[np.uint8], tuple[float, float]]]
     groups: Sequence[bytes]
+    signature: object = None
 
     def pack(self) -> dict[str, Any]:
         """As a checkpoint holds it."""
@@ -55,7 +61,21 @@ class InFlight(NamedTuple):
             "iteration": self.iteration,
             "versions": [[v, torch.from_numpy(weights), list(moments)] for v, weights, moments in self.versions],
             "groups": [torch.frombuffer(bytearray(state), dtype=torch.uint8) for state in self.groups],
+            "signature": sign(_PURPOSE, self.groups),
         }
+
+    def require_trusted(self, path: Path, *, trust: bool) -> None:
+        """Raise unless the groups' states may be unpickled.
+
+        Args:
+            path: The checkpoint that holds them.
+            trust: Whether the user said to trust the run.
+
+        Raises:
+            UntrustedError: They may not: a run of another user wrote them, or they were changed.
+        """
+        code = "it holds pickled environments" if self.groups else ""
+        require_trust(path, verify(_PURPOSE, self.groups, self.signature), code, trust=trust)
 
     @classmethod
     def unpack(cls, state: Mapping[str, Any]) -> InFlight:
@@ -71,6 +91,7 @@ class InFlight(NamedTuple):
             packed["iteration"],
             [(v, weights.numpy(), (moments[0], moments[1])) for v, weights, moments in packed["versions"]],
             [group.numpy().tobytes() for group in packed["groups"]],
+            packed.get("signature"),
         )
 
 

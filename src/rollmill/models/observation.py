@@ -31,6 +31,7 @@ __all__ = [
     "UnknownModelError",
     "entry_encoder",
     "install_encoder",
+    "is_known_encoder",
     "make_encoder",
     "register_encoder",
     "registered_encoders",
@@ -168,6 +169,11 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
 def is_registered_encoder(name: str) -> bool:
     """Whether :func:`register_encoder` was given this name."""
     return name in _encoders
+
+
+def is_known_encoder(name: str) -> bool:
+    """Whether an encoder of this name is built in or registered."""
+    return name in BUILT_IN_ENCODERS or name in _encoders
 
 
 def registered_encoders() -> dict[str, EncoderFactory]:

@@ -9,6 +9,7 @@ from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.observation import (
     UnknownModelError,
+    is_known_encoder,
     is_registered_encoder,
     register_encoder,
     unknown_name,
@@ -19,6 +20,7 @@ __all__ = [
     "ModelFactory",
     "UnknownModelError",
     "install_model",
+    "is_known",
     "make_model",
     "register_encoder",
     "register_model",
@@ -53,6 +55,11 @@ def register_model(name: str, factory: ModelFactory) -> None:
 def is_users(config: ModelConfig) -> bool:
     """Whether this configuration names a model or an encoder that was registered here, and is none of ours."""
     return config.model in _models.keys() - {_BUILT_IN} or is_registered_encoder(config.encoder)
+
+
+def is_known(config: ModelConfig) -> bool:
+    """Whether a model and an encoder of these names are built in or registered."""
+    return config.model in _models and is_known_encoder(config.encoder)
 
 
 def registered_models() -> dict[str, ModelFactory]:

@@ -7,14 +7,16 @@ share (``allocate``), and what they run (``rollout_worker``, ``policy_worker``, 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollmill.config import Config, ConfigError
 from rollmill.evaluation import phases as evaluation_phases
+from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
@@ -38,6 +40,7 @@ from rollmill.runtime.logs import run_log
 from rollmill.runtime.ranks import Launcher, Ranks, folder_of_rank
 from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
+from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
@@ -79,6 +82,7 @@ def run(
     ranks: Ranks | None = None,
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
+    trust: bool = False,
 ) -> Outcome:
     """Trains one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
 
@@ -90,6 +94,7 @@ def run(
         ranks: Which of several cooperating programs this is; alone by default. Rank 0 alone writes metrics and curves.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
 
     Raises:
         ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, had
@@ -104,13 +109,18 @@ def run(
     display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
     launcher = Launcher()
+    spaces: Mapping[str, object] | None = None  # Those that are yet to be kept.
     has_replay_file = config.in_replay and config.replay.storage == "file"
 
     sgd_steps_before: list[int] = []
 
     def reported(report: LearnerReport, time_s: float) -> None:
+        nonlocal spaces
         if not sgd_steps_before:
             sgd_steps_before.append(report.sgd_steps)
+        if spaces is not None:
+            _leave_spaces(run_dir, spaces)
+            spaces = None
         if config.in_replay:
             _settle_replays(run_dir, ranks, has_file=has_replay_file)
         if on_report is not None:
@@ -128,7 +138,10 @@ def run(
         def is_told_to_end() -> bool:
             return signals.received is not None or launcher.is_gone
 
-        probed = probe(supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end)
+        probed = probe(
+            supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end, trust=trust
+        )
+        spaces = None if ranks.rank else probed.spec.spaces
         already = None
         if resume:
             # Of a replay, as rank 0's disk has it: the others' have no checkpoints.
@@ -155,8 +168,10 @@ def run(
         ) as monitor:
             caveats = _caveats(config, probed)
             steps_done = run_setup.memory.steps_done(already) or 0
+            signing = [] if ranks.rank or not (note := signing_key().note) else [note]
             for line in (
                 describe(run_setup),
+                *signing,
                 *run_setup.memory.notes,
                 *caveats,
                 *_steps_done_again(run_dir, already),
@@ -304,6 +319,14 @@ def _close_replay(run_dir: Path, *, note: Callable[[str], None]) -> None:
         note(f"the replay may not have reached the disk, and is begun anew if the machine goes down: {error}")
 
 
+def _leave_spaces(run_dir: Path, spaces: Mapping[str, object]) -> None:
+    """Keeps the environment's spaces with the run, so that its agent acts without the environment's code."""
+    try:
+        write_spaces(run_dir, spaces)
+    except OSError as error:
+        logging.getLogger("rollmill").warning("%s could not be written: %s", run_dir / SPACES_FILE, error)
+
+
 def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
     """Writes the account of a run that is over, so nothing here may fail it."""
     try:
@@ -327,6 +350,7 @@ def probe(
     ranks: Ranks | None = None,
     *,
     is_stop_wanted: Callable[[], bool] = lambda: False,
+    trust: bool = False,
 ) -> Probed:
     """Builds one environment and the network in a process of its own, so that neither can harm this one.
 
@@ -336,13 +360,15 @@ def probe(
         run_dir: Of a run that goes on.
         ranks: Which of several cooperating programs this is; alone by default.
         is_stop_wanted: Asked meanwhile.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
 
     Raises:
         ProcessFailed: It failed, or took too long.
         ConfigError: The algorithm has no use for the environment's actions.
         KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
     """
-    handle = supervisor.start("probe", children.probe, config, UserCode.of_this_process(config), run_dir, ranks)
+    user_code = UserCode.of_this_process(config)
+    handle = supervisor.start("probe", children.probe, config, user_code, run_dir, ranks, trust)
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
     limits = HangLimits(config)
     found: Probed | None = None

@@ -216,6 +216,7 @@ def probe(
     user_code: UserCode,
     run_dir: Path | None = None,
     ranks: Ranks | None = None,
+    trust: bool = False,
 ) -> None:
     """Child: builds one environment and the network, and reports their sizes.
 
@@ -225,6 +226,7 @@ def probe(
         user_code: What the user registered.
         run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
         ranks: Which of several cooperating programs this is; alone by default.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
     """
     user_code.install()
     import torch
@@ -234,6 +236,7 @@ def probe(
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.sizing import largest_parameter
+    from rollmill.trust import UntrustedError
 
     has_cuda = torch.cuda.is_available()
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
@@ -268,7 +271,11 @@ def probe(
     model = _make_if_it_fits(lambda: make_network(config, spec))
     first_iteration = 0
     if run_dir is not None and config.in_lockstep:
-        first_iteration = _unpack_states(config, run_dir, ranks or Ranks())
+        try:
+            first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
+        except UntrustedError as error:
+            context.send(Refusal(str(error)))
+            return
     num_parameters = sum(p.numel() for p in model.parameters())
     context.send(
         Probed(
@@ -305,7 +312,7 @@ def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
     return find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s)
 
 
-def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:
+def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:
     """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
     from rollmill.learning.lockstep import InFlight
     from rollmill.learning.process_group import exchange
@@ -313,7 +320,9 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks) -> int:
 
     def find() -> tuple[int, list[bytes]]:
         store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
-        in_flight = InFlight.unpack(store.load_latest(to_resume=True).state)
+        state, path = store.load_latest(to_resume=True)
+        in_flight = InFlight.unpack(state)
+        in_flight.require_trusted(path, trust=trust)
         return in_flight.iteration, list(in_flight.groups)
 
     # Rank 0's disk is the one that has it.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rollmill.trust import signed
 from rollmill.tuning.curves import Balance, Curves
 from rollmill.tuning.model import Allocation, StageCosts
 from rollmill.tuning.report import Change, describe_allocation, draw
@@ -113,7 +114,7 @@ class Tuning:
         """Leaves ``tuned.json``, ``curves.json``, ``tuning.txt`` and ``tuning.png``; returns the first one's path."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (directory / TUNED_FILE).write_text(json.dumps(self.settings, indent=2) + "\n")
+        (directory / TUNED_FILE).write_text(json.dumps(signed(self.settings), indent=2) + "\n")
         (directory / "curves.json").write_text(json.dumps(self.curves.to_json(), indent=2) + "\n")
         (directory / "tuning.txt").write_text(self.describe() + "\n")
         draw(

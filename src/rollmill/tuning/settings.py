@@ -10,6 +10,7 @@ from typing import Any
 from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
 from rollmill.options import full_keys
+from rollmill.trust import require_trust, unsigned, verdict_on
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 
@@ -107,10 +108,16 @@ def space_of(
     )
 
 
-def read_settings(path: Path | str) -> dict[str, Any]:
+def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
     """Settings by dotted key, of a file such as ``tuned.json``.
 
+    Args:
+        path: The file.
+        trust: Whether code that it names may be executed although ``rollmill tune`` of this user did not write it.
+
     Raises:
+        UntrustedError: It names such code.
+        OptionError: An unknown or ambiguous key.
         SettingsFileError: It cannot be read, or is no JSON object.
     """
     try:
@@ -121,7 +128,20 @@ def read_settings(path: Path | str) -> dict[str, Any]:
         raise SettingsFileError(f"{path} is not valid JSON ({error}): give an object of settings.") from error
     if not isinstance(content, dict):
         raise SettingsFileError(f'{path} holds no JSON object: give settings as {{"num_envs": 64, ...}}.')
-    return content
+    settings = unsigned(content)
+    require_trust(Path(path), verdict_on(content), _named_code(settings), trust=trust)
+    return settings
+
+
+def _named_code(settings: Mapping[str, Any]) -> str:
+    """Which of the settings is code, in words; empty for none."""
+    for key, value in full_keys(Config(env=EnvConfig(name="any")), settings).items():
+        is_argument = key.startswith("env.kwargs.")
+        if is_argument and (value is None or isinstance(value, bool | int | float)):
+            continue
+        if is_argument or key in ("env", "env.name", "env.imports", "env.kwargs"):
+            return f"it sets {key} to {value!r}"
+    return ""
 
 
 def under(settings: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:

@@ -1,0 +1,171 @@
+"""Signatures by which a user's own files are told from others': HMAC-SHA256 under a key that only the user can read.
+
+The key is made when it is first needed, in ``$XDG_CONFIG_HOME/rollmill`` (``~/.config/rollmill``), with mode 0600.
+Where nothing can be kept there, it is in a folder of the user's own in the temporary directory, and where that is not
+possible either, in the memory of this process: nothing fails for want of a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["SigningKey", "Verdict", "sign", "signing_key", "verify"]
+
+_FILE = "signing_key"
+_BYTES = 32
+_in_memory = secrets.token_bytes(_BYTES)
+
+
+class Verdict(enum.Enum):
+    """What a signature says of a content."""
+
+    VALID = "valid"
+    CHANGED = "changed"  # Signed with this user's key, and changed since.
+    FOREIGN = "foreign"  # Signed with another key.
+    UNSIGNED = "unsigned"
+
+
+class SigningKey(NamedTuple):
+    """The user's key.
+
+    Attributes:
+        secret: It.
+        place: The file that holds it; None if only this process has it.
+        note: Why it is not in the user's configuration folder, in a line for people; empty if it is.
+    """
+
+    secret: bytes
+    place: Path | None
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        """What tells it from other keys; says nothing about it."""
+        return hashlib.sha256(b"rollmill key\0" + self.secret).hexdigest()[:16]
+
+
+def signing_key() -> SigningKey:
+    """The key of this user, made where there is none yet; never raises."""
+    reasons = []
+    for folder in (_configuration_folder, _temporary_folder):
+        try:
+            place = folder() / _FILE
+            secret = _read_or_make(place)
+        except (OSError, ValueError) as error:
+            reasons.append(str(error))
+            continue
+        note = ""
+        if reasons:
+            note = (
+                f"the key that signs this user's runs is kept in {place}, because {reasons[0]}: when it is gone, runs "
+                "of environments of your own are resumed and evaluated with --trust; a folder for it is set with "
+                "XDG_CONFIG_HOME"
+            )
+        return SigningKey(secret, place, note)
+    return SigningKey(
+        _in_memory,
+        None,
+        f"no key that signs this user's runs can be kept, because {' and '.join(reasons)}: later, runs of environments "
+        "of your own are resumed and evaluated with --trust; a folder for it is set with XDG_CONFIG_HOME",
+    )
+
+
+def sign(purpose: str, parts: Iterable[bytes]) -> dict[str, str]:
+    """A signature of a content, as JSON data.
+
+    Args:
+        purpose: What the content is for: what was signed for one purpose is not accepted for another.
+        parts: The content; how it is divided belongs to it.
+    """
+    key = signing_key()
+    return {"key": key.name, "hmac": _digest(key.secret, purpose, parts)}
+
+
+def verify(purpose: str, parts: Iterable[bytes], signature: object) -> Verdict:
+    """What a signature says of a content; see :func:`sign`."""
+    if not isinstance(signature, Mapping):
+        return Verdict.UNSIGNED
+    name, given = signature.get("key"), signature.get("hmac")
+    if not isinstance(name, str) or not isinstance(given, str):
+        return Verdict.UNSIGNED
+    key = signing_key()
+    if hmac.compare_digest(_digest(key.secret, purpose, parts).encode(), given.encode()):
+        return Verdict.VALID
+    return Verdict.CHANGED if name == key.name else Verdict.FOREIGN
+
+
+def _digest(secret: bytes, purpose: str, parts: Iterable[bytes]) -> str:
+    code = hmac.new(secret, digestmod=hashlib.sha256)
+    for part in (b"rollmill signature 1", purpose.encode(), *parts):
+        code.update(len(part).to_bytes(8, "little"))
+        code.update(part)
+    return code.hexdigest()
+
+
+def _configuration_folder() -> Path:
+    given = os.environ.get("XDG_CONFIG_HOME", "")
+    if os.path.isabs(given):  # Relative ones are to be ignored, as its specification says.
+        folder = Path(given) / "rollmill"
+    else:
+        home = "" if os.environ.get("HOME") == "" else os.path.expanduser("~")
+        if not os.path.isabs(home) or not os.path.isdir(home):
+            raise FileNotFoundError(f"there is no home folder{f' {home}' if home else ''}")
+        folder = Path(home) / ".config" / "rollmill"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"rollmill-{os.geteuid()}"
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not a folder that only this user can use")
+    return folder
+
+
+def _read_or_make(place: Path) -> bytes:
+    """The key in a file.
+
+    Raises:
+        OSError: It cannot be read or made.
+        ValueError: The file holds something else.
+    """
+    try:
+        return _read(place)
+    except FileNotFoundError:
+        pass
+    descriptor, aside = tempfile.mkstemp(dir=place.parent, prefix=f".{_FILE}-")  # With mode 0600.
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_bytes(_BYTES).hex() + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(aside, place)  # Of several processes that do this at once, one makes the key of all.
+    finally:
+        os.unlink(aside)
+    return _read(place)
+
+
+def _read(place: Path) -> bytes:
+    with open(place, "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+            raise PermissionError(f"{place} is not a file that only this user can read (chmod 600)")
+        content = file.read(4 * _BYTES)
+    secret = bytes.fromhex(content.decode("ascii"))
+    if len(secret) != _BYTES:
+        raise ValueError(f"{place} does not hold a key; remove it, and a new one is made")
+    return secret

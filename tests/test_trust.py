@@ -1,0 +1,303 @@
+"""Directories of strangers, whose files would have code executed, and what this user's own runs wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import stat
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollmill
+from rollmill.cli import main
+from rollmill.envs.config import EnvConfig
+from rollmill.options import to_json
+from rollmill.run_config import load_config, write_config
+from rollmill.runtime import signatures
+from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
+from rollmill.trust import UntrustedError, named_code, signed
+
+TINY = {
+    "num_envs": 2,
+    "rollout_length": 8,
+    "learner.batch_size": 16,
+    "learner.minibatches": 1,
+    "learner.epochs": 1,
+    "learner.precision": "fp32",
+    "inference.precision": "fp32",
+    "rollout.num_workers": 1,
+}
+MODULE = """
+import gymnasium, pathlib
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+pathlib.Path({marker!r}).touch()
+gymnasium.register("Stranger-v0", CartPoleEnv)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+
+
+def run_of_a_stranger(folder: Path, **env: Any) -> Path:
+    """A run of CartPole's network, whose configuration names another environment."""
+    import torch
+
+    from rollmill.envs.factory import probe
+    from rollmill.models.registry import make_model
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+    config = rollmill.make_config("gym/CartPole-v1", TINY)
+    folder.mkdir()
+    content = to_json(config)
+    assert isinstance(content["env"], dict)
+    content["env"].update(env)
+    (folder / "config.json").write_text(json.dumps(content))
+    spec = probe(config.env)
+    torch.manual_seed(0)
+    network = make_model(spec.observation, spec.action, config.model)
+    CheckpointStore(folder / "checkpoints", CheckpointConfig()).save(
+        {"model": network.state_dict(), "counters": {"agent_steps": 7}}, agent_steps=7
+    )
+    return folder
+
+
+def attacks(marker: Path) -> dict[str, dict[str, Any]]:
+    return {
+        "name": {"name": "os:system", "kwargs": {"command": f"touch {marker}"}},
+        "imports": {"imports": ["stranger.py"]},
+        "gymnasium": {"name": "gym/stranger:Stranger-v0"},
+        "argument": {"name": "gym/CartPole-v1", "imports": ["stranger"]},
+    }
+
+
+@pytest.mark.parametrize("attack", ["name", "imports", "gymnasium", "argument"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "theirs", "--episodes", "1"],
+        ["watch", "theirs", "--video", "a.mp4"],
+        ["train", "--resume", "--run-dir", "theirs", "--total-steps", "100", "--quiet"],
+    ],
+)
+def test_a_run_of_a_stranger_runs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], attack: str, command: list[str]
+) -> None:
+    marker = tmp_path / "marker"
+    (tmp_path / "stranger.py").write_text(MODULE.format(marker=str(marker)))
+    run_of_a_stranger(tmp_path / "theirs", **attacks(marker)[attack])
+    assert main(command) == 2
+    assert not marker.exists()
+    assert "--trust" in capsys.readouterr().err
+    assert load_config("theirs").learner.batch_size == 16  # What is data can be read.
+
+
+def test_it_runs_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    marker = tmp_path / "marker"
+    (tmp_path / "stranger_who_is_trusted.py").write_text(MODULE.format(marker=str(marker)))
+    run_dir = run_of_a_stranger(tmp_path / "theirs", imports=["stranger_who_is_trusted.py"])
+    with pytest.raises(UntrustedError, match="it has no signature"):
+        rollmill.evaluate(run_dir, episodes=1)
+    assert not marker.exists()
+    assert main(["eval", "theirs", "--episodes", "1", "--trust"]) == 0
+    assert marker.exists()
+
+
+def test_a_built_in_environment_needs_no_trust_and_nothing_is_imported_from_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = run_of_a_stranger(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
+    monkeypatch.chdir(run_dir)
+    assert main(["eval", ".", "--episodes", "1"]) == 0
+    assert str(run_dir) not in sys.path
+    assert rollmill.load(run_dir).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("env", "part"),
+    [
+        ({"name": "os:system"}, "names the environment 'os:system'"),
+        ({"name": "gym/os:Env-v0"}, "names the environment"),
+        ({"name": "mujoco/os:Env-v0"}, "names the environment"),
+        ({"name": "os:Env-v0"}, "names the environment"),
+        ({"name": "gym/NoSuchThing-v0"}, "names the environment"),
+        ({"name": "gym/ForTheTest-v0"}, "names the environment"),
+        ({"name": "for/the-test"}, "names the environment"),
+        ({"name": "atari/os:system"}, "names the environment"),
+        ({"name": "gym/CartPole-v1", "imports": ("os",)}, "imports os"),
+        ({"name": "vizdoom/basic", "kwargs": {"config_file": "/tmp/a.cfg"}}, "the argument config_file="),
+        ({"name": "vizdoom/basic", "kwargs": {"settings": {"doom_game_path": "a"}}}, "the argument settings="),
+        ({"name": "gym/CartPole-v1", "kwargs": {"a": [1]}}, "the argument a="),
+        ({"name": "gym/CartPole-v1"}, ""),
+        ({"name": "CartPole-v1", "kwargs": {"sutton_barto_reward": True}}, ""),
+        ({"name": "mujoco/HalfCheetah-v5", "kwargs": {"ctrl_cost_weight": 0.2}}, ""),
+        ({"name": "atari/pong", "kwargs": {"img_height": 20}}, ""),
+        ({"name": "vizdoom/basic"}, ""),
+        ({"name": "minigrid/MiniGrid-DoorKey-5x5-v0", "kwargs": {"direction": False}}, ""),
+        ({"name": "envpool/Pong-v5"}, ""),
+        ({"name": "gym/ALE/Pong-v5"}, ""),
+    ],
+)
+def test_what_of_an_environment_is_code(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any], part: str) -> None:
+    import gymnasium
+    from gymnasium.envs.classic_control.cartpole import CartPoleEnv
+
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    rollmill.register_env("for/the-test", CartPoleEnv)
+    monkeypatch.setattr("gymnasium.envs.registration.registry", dict(gymnasium.registry))
+    monkeypatch.setattr("gymnasium.registry", gymnasium.envs.registration.registry)
+    if "ForTheTest" in env["name"]:
+        gymnasium.register("ForTheTest-v0", "os:system")
+    code = named_code(EnvConfig(**env))
+    assert part in code if part else not code
+
+
+def test_a_signed_run_may_be_moved_and_its_name_edited_by_nobody(tmp_path: Path) -> None:
+    (tmp_path / "mine_alone.py").write_text("from gymnasium.envs.classic_control.cartpole import CartPoleEnv as Mine\n")
+    sys.path.insert(0, str(tmp_path))
+    run_dir = run_of_a_stranger(tmp_path / "mine")
+    write_config(run_dir, replace(load_config(run_dir), env=EnvConfig(name="mine_alone:Mine")))
+    moved = shutil.move(run_dir, tmp_path / "elsewhere")
+    assert len(rollmill.evaluate(moved, episodes=2).returns) == 2
+    path = Path(moved) / "config.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content, sort_keys=True))  # Written otherwise, it says the same.
+    assert len(rollmill.evaluate(moved, episodes=2).returns) == 2
+    content["env"]["max_episode_steps"] = 3
+    path.write_text(json.dumps(content))
+    with pytest.raises(UntrustedError, match=r"changed after a run of this user wrote it.*--trust"):
+        rollmill.evaluate(moved, episodes=2)
+    assert rollmill.evaluate(moved, episodes=2, trust=True).lengths == (3, 3)
+
+
+def test_another_s_signature_is_told_from_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signature = sign("test", [b"a", b"b"])
+    assert verify("test", [b"a", b"b"], signature) is Verdict.VALID
+    assert verify("test", [b"ab"], signature) is Verdict.CHANGED
+    assert verify("other", [b"a", b"b"], signature) is Verdict.CHANGED
+    for none in (None, "x", {}, {"key": 1, "hmac": 2}, []):
+        assert verify("test", [b"a", b"b"], none) is Verdict.UNSIGNED
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
+    assert verify("test", [b"a", b"b"], signature) is Verdict.FOREIGN
+
+
+def test_the_key_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    keys: list[bytes] = []
+    threads = [threading.Thread(target=lambda: keys.append(signing_key().secret)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(keys)) == 1  # Several that make it at once make one.
+    assert len(keys) == 8
+    key = signing_key()
+    assert key.place == tmp_path / "configuration" / "rollmill" / "signing_key"
+    assert stat.S_IMODE(key.place.stat().st_mode) == 0o600
+    assert os.listdir(key.place.parent) == ["signing_key"]
+    assert not key.note
+
+
+@pytest.mark.parametrize("damage", ["no folder", "readable", "damaged", "no home"])
+def test_without_a_key_in_the_configuration_folder_there_is_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
+    configuration = tmp_path / "configuration"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration))
+    if damage == "no folder":
+        configuration.touch()
+    elif damage == "no home":
+        monkeypatch.setenv("XDG_CONFIG_HOME", "")
+        monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
+    else:
+        place = signing_key().place
+        assert place is not None
+        place.chmod(0o644) if damage == "readable" else place.write_text("xyz")
+    key = signing_key()
+    assert key.place == temporary / f"rollmill-{os.geteuid()}" / "signing_key"
+    assert "XDG_CONFIG_HOME" in key.note
+    assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
+    key.place.parent.chmod(0o755)  # Somebody else's: nothing of it is used.
+    key = signing_key()
+    assert key.place is None
+    assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
+
+
+class Attack:
+    """Touches a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.marker}",)
+
+
+def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Path) -> None:
+    import torch
+
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+    settings = {
+        **TINY,
+        "regime": "lockstep",
+        "total_steps": 48,
+        "quiet": True,
+        "run_dir": "mine",
+        "checkpoint.every_steps": 16,
+    }
+    run = rollmill.train("gym/CartPole-v1", **settings)
+    again = {"resume": True, "quiet": True, "total_steps": 80, "run_dir": run.dir}
+    store = CheckpointStore(run.dir / "checkpoints", CheckpointConfig())
+    state = store.load_latest(to_resume=True).state
+    states = [group.numpy().tobytes() for group in state["in_flight"]["groups"]]
+    assert states
+    attack = pickle.dumps(Attack(tmp_path / "marker"))
+    state["in_flight"]["groups"][0] = torch.frombuffer(bytearray(attack), dtype=torch.uint8)
+    store.save(state, agent_steps=48)
+    with pytest.raises(ValueError, match=r"it holds pickled environments.*it was changed after.*--trust"):
+        rollmill.train(**again)
+    assert not (tmp_path / "marker").exists()
+    with pytest.raises(Exception, match="rollout worker"):
+        rollmill.train(**again, trust=True)
+    assert (tmp_path / "marker").exists()
+    # A stranger's whole run: neither is signed.
+    content = json.loads((run.dir / "config.json").read_text())
+    del content["signature"]
+    (run.dir / "config.json").write_text(json.dumps(content))
+    with pytest.raises(UntrustedError, match="checkpoints of runs in lockstep hold pickled environments"):
+        rollmill.train(**again)
+
+
+def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    marker = tmp_path / "marker"
+    (tmp_path / "stranger_of_settings.py").write_text(MODULE.format(marker=str(marker)))
+    path = tmp_path / "settings.json"
+    for settings in (
+        {"env.imports": ["stranger_of_settings"]},
+        {"imports": "stranger_of_settings"},
+        {"env.name": "os:system"},
+        {"env": {"name": "os:system"}},
+        {"env.kwargs": {"command": "touch marker"}},
+        {"env.kwargs.command": "touch marker"},
+    ):
+        path.write_text(json.dumps(settings))
+        assert main(["train", "gym/CartPole-v1", "--settings", "settings.json", "--quiet"]) == 2
+        assert "--trust" in capsys.readouterr().err
+        assert not marker.exists()
+    path.write_text(json.dumps(signed({"env.imports": ["stranger_of_settings"], "no_such_setting": 1})))
+    assert main(["train", "gym/CartPole-v1", "--settings", "settings.json", "--quiet"]) == 2
+    assert "unknown setting 'no_such_setting'" in capsys.readouterr().err
