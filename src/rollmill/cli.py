@@ -232,7 +232,7 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
         arguments.preset, algo=arguments.algo, protocol=arguments.protocol, say=_say_aside(arguments.quiet), **overrides
     )
     if not arguments.quiet:
-        print(tuning.describe(), file=sys.stderr)
+        print(tuning.summary(), file=sys.stderr)
     return tuning.settings
 
 
@@ -258,11 +258,14 @@ def _tune(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
     if arguments.json:
         print(json.dumps(result.to_dict()))
         return 0
-    print(result.describe())
+    print(result.describe() if arguments.verbose else result.summary())
     command = ["rollmill", "train", arguments.preset]
     for option in ("algo", "protocol"):
         if getattr(arguments, option) is not None:
             command += [f"--{option}", getattr(arguments, option)]
+    if not arguments.verbose:
+        print(f"--verbose shows the equations and all candidates; {arguments.output / 'tuning.txt'} has them too.")
+    print("To train with the settings found:")
     print(shlex.join([*command, "--settings", str(arguments.output / "tuned.json")]))
     return 0
 
@@ -372,25 +375,18 @@ def _bench(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         result: Mapping[str, object] = benchmark.run(seconds=arguments.seconds, **options)
     else:
         result = benchmark.run(arguments.preset or BENCHED_PRESET, seconds=arguments.seconds, overrides=overrides)
-    print(json.dumps(result) if arguments.json else _format_result(result))
+    if arguments.json:
+        print(json.dumps(result))
+        return 0
+    from rollmill.benchmarking.summary import details, summary
+
+    print(summary(arguments.what, result))
+    print(f"\n{details(result)}" if arguments.verbose else "(--verbose shows all measured values.)")
     return 0
 
 
 def _peers_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {"environments": arguments.peers, "install_peers": arguments.install_peers}
-
-
-def _format_result(result: Mapping[str, object], indent: str = "") -> str:
-    lines: list[str] = []
-    for name, value in result.items():
-        label = f"{indent}{name.replace('_', ' ')}"
-        if isinstance(value, Mapping):
-            lines += [f"{label}:", _format_result(value, indent + "  ")]
-        elif isinstance(value, float):
-            lines.append(f"{label:<44}{value:,.0f}" if abs(value) >= 1000 else f"{label:<44}{value:.4g}")
-        else:
-            lines.append(f"{label:<44}{value}")
-    return "\n".join(lines)
 
 
 def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:

@@ -185,18 +185,35 @@ def probed() -> dict[str, Probed]:
     return found
 
 
+_BOTH_BUSY = "The number of cores limits the speed: collecting and learning are always busy."
+_LEARNING_LIMITS = "Learning limits the speed: collecting waits for it."
+
+
 def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     curves = tmp_path / "machine.json"
     curves.write_text(json.dumps(CURVES.to_json()))
     argv = ["tune", "gym/CartPole-v1", "--curves", str(curves), "--output", str(tmp_path / "out"), "--num-envs", "32"]
     assert main(argv) == 0
     said = capsys.readouterr().out
-    assert "is the limit" in said or "are the limit" in said
-    assert "learning a quarter faster" in said
+    first, second, third = said.splitlines()[:3]
+    assert first.startswith("gym/CartPole-v1 on 16 cores: the fastest settings found are ")
+    assert first.endswith(" for learning, and 32 environments in 32 groups.")
+    assert second.startswith("The curves predict ")
+    assert third in ("Collecting limits the speed: the learner waits for it.", _BOTH_BUSY, _LEARNING_LIMITS)
+    assert "f_a(" not in said
+    assert main([*argv, "--verbose"]) == 0
+    verbose = capsys.readouterr().out
+    assert verbose.startswith(f"{first}\n{second}\n")
+    assert "f_a(x_a) = " in verbose
+    assert "learning a quarter faster" in verbose
     assert f"rollmill train gym/CartPole-v1 --settings {tmp_path / 'out' / 'tuned.json'}" in said
     assert json.loads((tmp_path / "out" / "tuned.json").read_text())["num_envs"] == 32
     assert main([*argv, "--cores", "4", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(result) == {
+        *("name", "settings", "steps_per_second", "gain", "limit", "notes", "changes", "curves", "solution", "tried"),
+        "seconds",
+    }
     assert result["curves"]["cores"] == 4
     assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
 
@@ -363,6 +380,26 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_starts(tm
     for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
         with pytest.raises(SettingsFileError, match="nothing can be written to"):
             tune("gym/CartPole-v1", output=directory)
+
+
+def test_the_summary_has_a_sentence_for_each_fact() -> None:
+    tuning = tune("gym/CartPole-v1", curves=CURVES)
+    measured = replace(tuning, predicted=53_000.0, steps_per_second=34_000.0, gain=1.21, notes=("it was dark",))
+    assert measured.summary().splitlines()[1:3] == [
+        "The model predicts 53,000 agent steps/s; 34,000 were measured, because processes also wait for each other.",
+        "That is 1.21 times the speed of the preset's own settings.",
+    ]
+    assert measured.summary().endswith("\nNote: it was dark.")
+    near = replace(measured, predicted=35_000.0, allocation=tuning.preset)
+    assert near.summary().splitlines()[1:3] == [
+        "34,000 agent steps/s were measured; the model predicts 35,000.",
+        "Nothing that was tried is clearly faster than the preset's own settings.",
+    ]
+    elsewhere = replace(measured, gain=None)
+    assert "The model predicts 34,000 agent steps/s there, from what was measured on this machine." in (
+        elsewhere.summary().splitlines()
+    )
+    assert measured.describe().startswith(measured.summary())
 
 
 def test_both_sides_of_the_equation_are_shown() -> None:

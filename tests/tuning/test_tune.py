@@ -246,7 +246,7 @@ def test_train_with_tune_runs_with_what_was_chosen_and_a_resume_keeps_it(
     saved = json.loads((tmp_path / "run" / "config.json").read_text())
     assert saved["rollout"]["num_workers"] == tuning.allocation.rollout_workers
     assert saved["envs_per_group"] == tuning.allocation.envs_per_group
-    assert "what single changes would bring" in capsys.readouterr().err
+    assert "limits the speed" in capsys.readouterr().err
     assert main(["train", "--tune", "--resume", "--run-dir", run_dir, "--total-steps", "512"]) == 0
     assert len(found) == 1
     resumed = json.loads((tmp_path / "run" / "config.json").read_text())

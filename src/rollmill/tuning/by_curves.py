@@ -28,6 +28,11 @@ _LIMITS = {
     "learners": "learning is the limit: collecting waits for it",
     "both": "both sides are always busy: the cores are the limit",
 }
+_PLAIN_LIMITS = {
+    "actors": "Collecting limits the speed: the learner waits for it.",
+    "learners": "Learning limits the speed: collecting waits for it.",
+    "both": "The number of cores limits the speed: collecting and learning are always busy.",
+}
 
 
 def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], curves: Curves, begun: float) -> Tuning:
@@ -78,6 +83,8 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         steps_per_second=solution.steps_per_second,
         gain=None,
         limit=_LIMITS[solution.limited_by],
+        limit_in_words=_PLAIN_LIMITS[solution.limited_by],
+        predicted=None,
         notes=notes,
         changes=tuple(
             Change(f"{side} a quarter faster", float(_rates(with_it, interval, chosen)) / solution.steps_per_second - 1)

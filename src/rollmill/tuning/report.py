@@ -11,7 +11,7 @@ from rollmill.tuning.curves import Balance, Curve, Curves
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.search import Space
 
-__all__ = ["Change", "changes", "curves_of", "describe_allocation", "draw", "limit_sentence"]
+__all__ = ["PLAIN_LIMITS", "Change", "changes", "curves_of", "describe_allocation", "draw", "limit_sentence"]
 
 _LIMITS = {
     "simulation": "simulation is the limit: the rollout workers are always busy",
@@ -20,6 +20,16 @@ _LIMITS = {
     "waiting": "waiting is the limit: too few groups to step while others wait for actions (k/2 < t_inf / t_env)",
     "cores": "the cores are the limit: all of them are busy, whoever has them",
 }
+
+
+PLAIN_LIMITS = {
+    "simulation": "Simulation limits the speed: the rollout workers are always busy.",
+    "inference": "Inference limits the speed: the policy workers are always busy.",
+    "learning": "Learning limits the speed: collecting waits for the learner.",
+    "waiting": "Waiting limits the speed: too few groups of environments are stepped while others wait for actions.",
+    "cores": "The number of cores limits the speed: all of them are busy.",
+}
+"""Station that limits the machine -> a sentence."""
 
 
 class Change(NamedTuple):

@@ -16,8 +16,14 @@ from rollmill.tuning.search import Candidate
 __all__ = ["TUNED_FILE", "Tuning"]
 
 TUNED_FILE = "tuned.json"
-# Of what the curves say: what is measured and near it needs no explanation.
+# Of what the curves or the model say: what is measured and near it needs no explanation.
 _NEAR = 0.9
+# A change that gains less is not worth a sentence.
+_WORTH_SAYING = 0.05
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}" + ("" if number == 1 else "s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,9 @@ class Tuning:
         preset: The one without tuning.
         steps_per_second: Agent steps a second of the chosen one: measured, or by the given curves.
         gain: Measured speed over that of the preset's own allocation, in the same turns; None where none was.
-        limit: What limits the machine, a sentence.
+        limit: What limits the machine, with the bounds of all stations where they were measured.
+        limit_in_words: The same, a plain sentence.
+        predicted: Agent steps a second by the model: of the solution, where there is one; None where curves were given.
         changes: What single changes would bring.
         curves: Both sides' throughput.
         solution: Of PAL's equation 5 on them; None where collecting and learning take turns (lockstep, lag 0).
@@ -49,6 +57,8 @@ class Tuning:
     steps_per_second: float
     gain: float | None
     limit: str
+    limit_in_words: str
+    predicted: float | None
     changes: tuple[Change, ...]
     curves: Curves
     solution: Balance | None
@@ -60,8 +70,54 @@ class Tuning:
     name: str
     notes: tuple[str, ...] = ()
 
+    def summary(self) -> str:
+        """What a user needs to know, one sentence a fact, each on a line."""
+        a = self.allocation
+        lines = [
+            f"{self.name} on {_count(self.curves.cores, 'core')}: the fastest settings found are "
+            f"{_count(a.rollout_workers, 'rollout worker')}, {_count(a.policy_workers, 'policy worker')}, "
+            f"{_count(a.learner_cores, 'core')} for learning, and {_count(a.num_envs, 'environment')} in "
+            f"{_count(a.num_groups, 'group')}."
+        ]
+        if self.predicted is None:
+            lines.append(f"The curves predict {self.steps_per_second:,.0f} agent steps/s; nothing was measured.")
+        elif not self.measured_here:
+            lines.append(
+                f"The model predicts {self.steps_per_second:,.0f} agent steps/s there, from what was measured on this "
+                "machine."
+            )
+        else:
+            lines += self._measured_sentences(self.predicted)
+        lines.append(self.limit_in_words)
+        best = max(self.changes, key=lambda change: change.gain, default=None)
+        if best is not None and best.gain >= _WORTH_SAYING:
+            lines.append(f"By the model, {best.what} would make it {best.gain:.0%} faster.")
+        lines += [f"Note: {note}." for note in self.notes]
+        return "\n".join(lines)
+
+    @property
+    def measured_here(self) -> bool:
+        """Whether ``steps_per_second`` was measured, on a machine with these cores."""
+        return self.gain is not None
+
+    def _measured_sentences(self, predicted: float) -> list[str]:
+        measured = self.steps_per_second
+        if measured < _NEAR * predicted:
+            speed = (
+                f"The model predicts {predicted:,.0f} agent steps/s; {measured:,.0f} were measured, because processes "
+                "also wait for each other."
+            )
+        else:
+            speed = f"{measured:,.0f} agent steps/s were measured; the model predicts {predicted:,.0f}."
+        if self.allocation == self.preset:
+            return [speed, "Nothing that was tried is clearly faster than the preset's own settings."]
+        return [speed, f"That is {self.gain:.2f} times the speed of the preset's own settings."]
+
     def describe(self) -> str:
-        """The report."""
+        """The summary, and below it equations, candidates and changes."""
+        return f"{self.summary()}\n\n{self._details()}"
+
+    def _details(self) -> str:
         lines = [
             f"{self.name}, {self.curves.cores} cores: {describe_allocation(self.allocation)}",
             f"{self.steps_per_second:,.0f} agent steps/s"

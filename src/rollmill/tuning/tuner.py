@@ -20,10 +20,10 @@ from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import balance
-from rollmill.tuning.model import Allocation, StageCosts, Workload
+from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
-from rollmill.tuning.report import changes, curves_of, describe_allocation, limit_sentence
+from rollmill.tuning.report import PLAIN_LIMITS, changes, curves_of, describe_allocation, limit_sentence
 from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
@@ -136,7 +136,7 @@ class Tuner:
                 )
                 # Workers that sleep leave their cores to others.
                 space = self._space(workload, probed, most_workers=_SLEEPING_WORKERS * self._cores)
-            self._say(limit_sentence(costs, workload, space.preset, self._cores))
+            self._say(PLAIN_LIMITS[predict(costs, workload, space.preset, self._cores).limit()])
             if self._cores != usable_cores():
                 # Of a machine that is not here nothing can be tried; but what several learners cost can be measured.
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
@@ -309,6 +309,11 @@ class Tuner:
     ) -> Tuning:
         demands = [self._demand(each, workload) for each in tried]
         curves = curves_of(costs, workload, best.allocation, self._cores)
+        prediction = predict(costs, workload, best.allocation, self._cores)
+        solution = None
+        if not (self._config.in_lockstep and self._config.lag == 0):
+            interval = workload.update_interval
+            solution = balance(curves.actors, curves.learners, update_interval=interval, cores=self._cores)
         return Tuning(
             settings=under(self._overrides, settings_of(best.allocation, self._config)),
             allocation=best.allocation,
@@ -316,11 +321,11 @@ class Tuner:
             steps_per_second=best.steps_per_second,
             gain=gain,
             limit=limit_sentence(costs, workload, best.allocation, self._cores),
+            limit_in_words=PLAIN_LIMITS[prediction.limit()],
+            predicted=float(prediction.steps_per_second[0]) if solution is None else solution.steps_per_second,
             changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
             curves=curves,
-            solution=None
-            if self._config.in_lockstep and self._config.lag == 0
-            else balance(curves.actors, curves.learners, update_interval=workload.update_interval, cores=self._cores),
+            solution=solution,
             update_interval=workload.update_interval,
             costs=costs,
             tried=tuple(Candidate(each.allocation, each.score) for each in tried if each.ratios),

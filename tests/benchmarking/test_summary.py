@@ -1,0 +1,87 @@
+"""What benchmarks say to people."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from rollmill.benchmarking.summary import details, summary
+from rollmill.cli import main
+
+TRAIN: dict[str, Any] = {
+    "preset": "atari/pong",
+    "seconds": 30.0,
+    "frames_per_second": 4800.0,
+    "steps_per_second": 1200.0,
+    "pure_simulation_steps_per_second": 2400.0,
+    "share_of_pure_simulation": 0.5,
+    "policy_lag_mean": 3.14,
+    "policy_lag_max": 8,
+    "ledger": "learner  30 s\n\nBottleneck: learner (busy: learner 97%); backpropagation is the limit.",
+}
+BOUND = {"efficiency": 0.875, "bound_steps_per_second": 1371.4}
+
+
+def test_training_is_summarised_with_a_sentence_for_each_fact() -> None:
+    assert summary("train", TRAIN | BOUND).splitlines() == [
+        "Training atari/pong makes 1,200 agent steps/s (4,800 frames/s).",
+        "The environments alone would make 2,400: training reaches 50% of that, because it also needs the cores for "
+        "the network.",
+        "The most that this machine could reach is 1,371 (the same work by bare kernels): training reaches 88% of it.",
+        "The policy that collected a sample is 3.1 SGD steps old on average when the sample is learned from, and 8 at "
+        "most.",
+        "Bottleneck: learner (busy: learner 97%); backpropagation is the limit.",
+    ]
+    assert len(summary("train", TRAIN).splitlines()) == 4
+
+
+def test_off_policy_training_is_summarised() -> None:
+    result = {"preset": "gym/CartPole-v1", "steps_per_second": 1200.0, "frames_per_second": 1200.0, "ledger": ""}
+    result |= {"algorithm": "dqn", "sgd_steps_per_second": 600.0, "update_interval": 2.0, "batch_size": 64}
+    assert summary("train", result).splitlines() == [
+        "Training gym/CartPole-v1 makes 1,200 agent steps/s.",
+        "DQN takes 600 SGD steps/s, one for every 2 agent steps, with batches of 64.",
+    ]
+
+
+def test_the_other_benchmarks_are_summarised() -> None:
+    sim = {"preset": "a/b", "pure_simulation_steps_per_second": 2400.0, "num_envs": 64, "processes": 2}
+    assert summary("sim", sim) == (
+        "The environments of a/b alone make 2,400 agent steps/s: 64 of them in 2 processes, with random actions."
+    )
+    assert "Training could reach at most 1,371 on this machine" in summary("sim", sim | BOUND)
+    sampler = sim | {"sampler_steps_per_second": 2328.0, "share_of_pure_simulation": 0.97}
+    assert summary("sampler", sampler).endswith("Handing the data on costs 3.0% of that.")
+    times = {"sample_us": 40.0, "update_us": 10.0, "insert64_us": 10.0}
+    replay = times | {
+        "peers": {"slow": dict.fromkeys(times, 100.0), "lost": {"absent": "not installed"}},
+        "ratio_to_best_peer": 5.0,
+        "growth": {"sample": 2.5},
+        "capacity": {"10000": times, "1000000": times, "10000000": {"absent": "no memory"}},
+    }
+    assert summary("replay", replay).splitlines() == [
+        "A prioritised replay takes 40 us to sample a batch, 10 us to update its priorities and 10 us to insert 64 "
+        "transitions.",
+        "The fastest other library, slow, takes 5.0 times as long.",
+        "Not installed here, and so not measured: lost (--install-peers).",
+        "Sampling from 1,000,000 transitions takes 2.5 times as long as from 10,000.",
+    ]
+
+
+def test_bench_says_the_summary_first_and_the_values_on_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = {"producers": {"1": {"rollmill": 1e7, "multiprocessing": 2e4}, "4": {"rollmill": 9e6, "faster_fifo": 5e4}}}
+    monkeypatch.setattr("rollmill.benchmarking.ring.run", lambda **_: result)
+    sentences = [
+        "Where 1 process sends, Rollmill's queue passes 10,000,000 messages/s, multiprocessing's 20,000.",
+        "Where 4 processes send, Rollmill's queue passes 9,000,000 messages/s, faster-fifo's 50,000.",
+    ]
+    assert main(["bench", "ring"]) == 0
+    assert capsys.readouterr().out.splitlines() == [*sentences, "(--verbose shows all measured values.)"]
+    assert main(["bench", "ring", "--verbose"]) == 0
+    assert capsys.readouterr().out.splitlines() == [*sentences, "", *details(result).splitlines()]
+    assert main(["bench", "ring", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == result
