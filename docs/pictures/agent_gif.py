@@ -1,6 +1,8 @@
-"""Draw the README's animation: an agent before and after training, beside its learning curve.
+r"""Draw the README's animation: an agent before and after training, beside its learning curve.
 
-rollmill train gym/LunarLander-v3 --total-steps 1500000 --seed 1 --run-dir runs/lander
+rollmill train gym/LunarLander-v3 --regime lockstep --seed 1 --run-dir runs/lander --target-return 250 \
+    --num-envs 32 --rollout-length 128 --learner.batch-size 4096 --learner.minibatches 32 --learner.epochs 4 \
+    --learner.discount 0.999 --learner.gae-lambda 0.98 --learner.entropy-coef 0.01
 python docs/pictures/agent_gif.py runs/lander docs/pictures/agent.gif
 """
 
