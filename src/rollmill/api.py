@@ -6,7 +6,7 @@ import itertools
 import multiprocessing
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
@@ -16,7 +16,14 @@ from rollmill.learning.config import ScheduleKind
 from rollmill.learning.schedule_points import parse_points
 from rollmill.option_values import coerce
 from rollmill.options import apply, full_keys, to_json
-from rollmill.run_config import CONFIG_FILE, check_goes_on, check_trusted, load_config, write_config
+from rollmill.run_config import (
+    CONFIG_FILE,
+    changed_settings,
+    check_goes_on,
+    check_trusted,
+    load_config,
+    write_config,
+)
 from rollmill.run_directory import (
     RunDirectoryError,
     directory_of_launcher,
@@ -57,7 +64,7 @@ class Run:
     dir: Path
     agent_steps: int
     episode_return: float | None
-    summary: str
+    summary: str = field(repr=False)
     ended_by: str
 
 
@@ -317,6 +324,8 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
     if ranks.rank:
         make_directory(own, is_new=False)
     is_saved = ranks.rank > 0
+    # What is about to be replaced.
+    changed = changed_settings(load_config(directory), settings) if resume and not ranks.rank else {}
 
     def save_config(report: LearnerReport, time_s: float) -> None:
         # Not before the learner runs with it: a run that cannot even start must not replace what is there.
@@ -337,7 +346,16 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
                 )
             _play_what_is_left(directory, config)
             return finished
-        outcome = run(config, own, resume=resume, quiet=quiet, ranks=ranks, on_report=save_config, trust=trust)
+        outcome = run(
+            config,
+            own,
+            resume=resume,
+            quiet=quiet,
+            ranks=ranks,
+            on_report=save_config,
+            trust=trust,
+            changed=changed,
+        )
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 

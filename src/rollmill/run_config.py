@@ -9,14 +9,22 @@ from pathlib import Path
 
 from rollmill.config import Config
 from rollmill.envs.registry import find_registration
-from rollmill.options import from_json, to_json
+from rollmill.options import flatten, from_json, to_json
 from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime.signatures import Verdict
 from rollmill.storage.removers import is_registered_remover
 from rollmill.storage.replay_file import has_replay
 from rollmill.trust import named_code, require_trust, signed, unsigned, verdict_on
 
-__all__ = ["CONFIG_FILE", "check_goes_on", "check_trusted", "is_trusted", "load_config", "write_config"]
+__all__ = [
+    "CONFIG_FILE",
+    "changed_settings",
+    "check_goes_on",
+    "check_trusted",
+    "is_trusted",
+    "load_config",
+    "write_config",
+]
 
 CONFIG_FILE = "config.json"
 # Of the environment's families, what decides the shape and the meaning of observations and actions.
@@ -96,6 +104,13 @@ def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
     config = from_json(Config, unsigned(content))
     assert isinstance(config, Config)
     return config, verdict
+
+
+def changed_settings(saved: Config, config: Config) -> dict[str, tuple[object, object]]:
+    """Key -> value before and now, of the settings in which two configurations differ."""
+    before, now = flatten(saved), flatten(config)
+    keys = dict.fromkeys((*before, *now))
+    return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
 
 
 def check_goes_on(directory: Path, saved: Config, config: Config) -> None:

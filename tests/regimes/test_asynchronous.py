@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -13,10 +14,12 @@ import pytest
 
 import rollmill
 from rollmill.config import ConfigError
+from rollmill.regimes.record import next_commands
 from rollmill.reporting.metrics import read_metrics
 from rollmill.run_config import load_config
 from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime.events import ProcessFailed, ProcessHung
+from rollmill.runtime.ranks import Ranks
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -73,9 +76,21 @@ def test_other_ways_to_run(tmp_path: Path, changes: dict[str, object]) -> None:
     assert train(tmp_path / "run", **changes).agent_steps >= 3000
 
 
-def test_resuming_goes_on_where_the_run_ended(tmp_path: Path) -> None:
+def test_resuming_goes_on_where_the_run_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = train(tmp_path / "run")
-    again = rollmill.train(run_dir=first.dir, resume=True, total_steps=first.agent_steps + 2000, quiet=True)
+    assert not capsys.readouterr().err, "it was to be quiet"
+    again = rollmill.train(run_dir=first.dir, resume=True, total_steps=first.agent_steps + 2000)
+    shown, log = capsys.readouterr().err.splitlines(), (first.dir / "run.log").read_text()
+    assert shown[0] == f"run directory: {first.dir}"
+    for line in (
+        f"settings changed on resume: total_steps={first.agent_steps + 2000} (was 3000)",
+        f"resumed at step {first.agent_steps:,}",
+        f"end: finished: {again.agent_steps:,} of {first.agent_steps + 2000:,} agent steps",
+    ):
+        assert line in shown
+        assert log.count(line) == 1
+    assert shown[-3:] == next_commands(first.dir, load_config(first.dir), "total_steps", Ranks())
+    assert re.findall("start: a (new|resumed) async run", log) == ["new", "resumed"]
     assert again.agent_steps >= first.agent_steps + 2000
     rows = [json.loads(line) for line in (first.dir / "metrics.jsonl").read_text().splitlines()]
     steps = [row["agent_steps"] for row in rows]
@@ -160,6 +175,8 @@ def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: s
     assert time.monotonic() - begun < 60.0
     if fault in ("constructor", "reset", "step", "sys.exit", "step and close"):
         assert "faulty_envs.py" in str(failure.value), "the environment's own traceback is shown"
+    reason = str(failure.value).split("\n")[0]
+    assert re.search(rf"end: failed .*: ProcessFailed: {re.escape(reason)}", (tmp_path / "run" / "run.log").read_text())
 
 
 def test_a_hanging_environment_is_named_with_its_stack(tmp_path: Path) -> None:

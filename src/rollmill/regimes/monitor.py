@@ -40,6 +40,7 @@ class Monitor:
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
         time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
+        is_resumed: Whether to say at which step the run resumes.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Monitor:
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
         time_before_s: float = 0.0,
+        is_resumed: bool = False,
     ) -> None:
         """Starts the clock."""
         self._config = config
@@ -72,6 +74,7 @@ class Monitor:
         self._started = time.monotonic()
         self._ends_at_s: float | None = None
         self._time_before_s = time_before_s
+        self._is_resumed = is_resumed
         self._recent: Sequence[EpisodeEnd] = ()
         self._episodes = 0
         self._episodes_before: int | None = None
@@ -113,6 +116,9 @@ class Monitor:
                     f"the run has trained for {report.training_s:,.0f} s already, and max_seconds="
                     f"{self._config.max_seconds:g}: use a larger max_seconds, or none, to continue it"
                 )
+        if self._is_resumed:
+            self._is_resumed = False
+            self.note(f"resumed at step {report.agent_steps:,}")
         if report.fast_path and report.fast_path != self._fast_path:
             self._fast_path = report.fast_path
             self.note(f"learner: {report.fast_path}")

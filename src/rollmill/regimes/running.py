@@ -27,6 +27,7 @@ from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, h
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.record import RunRecord
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
 from rollmill.regimes.user_code import UserCode
 from rollmill.reporting.display import Display
@@ -83,6 +84,7 @@ def run(
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
     trust: bool = False,
+    changed: Mapping[str, tuple[object, object]] | None = None,
 ) -> Outcome:
     """Trains one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
 
@@ -95,6 +97,7 @@ def run(
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
         trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        changed: Of a resumed run: key -> value before and now, of the settings that differ; for ``run.log``.
 
     Raises:
         ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, had
@@ -113,9 +116,18 @@ def run(
     has_replay_file = config.in_replay and config.replay.storage == "file"
 
     sgd_steps_before: list[int] = []
+    record = RunRecord(
+        config,
+        run_dir,
+        ranks,
+        resume=resume,
+        changed=changed or {},
+        show=None if display is None else display.note,
+    )
 
     def reported(report: LearnerReport, time_s: float) -> None:
         nonlocal spaces
+        record.agent_steps = report.agent_steps
         if not sgd_steps_before:
             sgd_steps_before.append(report.sgd_steps)
         if spaces is not None:
@@ -129,6 +141,7 @@ def run(
     with (
         StopSignals() as signals,
         run_log(log_path),
+        record,  # Left after all processes have ended.
         Supervisor(log_path=log_path) as supervisor,
         ExitStack() as at_end,
     ):
@@ -165,6 +178,7 @@ def run(
             display=display,
             on_report=reported,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+            is_resumed=resume,
         ) as monitor:
             caveats = _caveats(config, probed)
             steps_done = run_setup.memory.steps_done(already) or 0
@@ -222,14 +236,10 @@ def run(
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
-            return Outcome(
-                finished.report.agent_steps,
-                monitor.mean_return,
-                summary,
-                # Also one that came while the run was ending already: whoever called is to end, too.
-                "signal" if is_told_to_end() else ended_by,
-                probed,
-            )
+            if is_told_to_end():
+                ended_by = "signal"  # Also while the run was ending already: whoever called is to end, too.
+            record.ended(ended_by, mean_return=monitor.mean_return, received=signals.received)
+            return Outcome(finished.report.agent_steps, monitor.mean_return, summary, ended_by, probed)
 
 
 def _play_what_is_left(

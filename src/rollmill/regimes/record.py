@@ -1,0 +1,182 @@
+"""How a run began and how it ended: for ``run.log``, and in a few lines for whoever waits for it.
+
+``run.log`` is to answer, months later, what was run, with which versions and settings, from where it resumed, and why
+it ended.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import platform
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rollmill.config import Config
+from rollmill.envs.config import EnvConfig
+from rollmill.option_values import format_value
+from rollmill.options import flatten
+from rollmill.regimes.ending import EndedBy
+from rollmill.runtime.ranks import Ranks
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+__all__ = ["RunRecord", "describe_end", "next_commands"]
+
+_log = logging.getLogger("rollmill.run")
+
+_PACKAGES = ("rollmill", "torch", "numpy", "gymnasium", "ale-py", "vizdoom", "mujoco", "minigrid", "envpool")
+
+
+class RunRecord:
+    """Writes down a run's start when its context is entered, and its end when that is left, by whatever way.
+
+    Args:
+        config: Resolved.
+        run_dir: Its directory.
+        ranks: Which of several cooperating programs this is.
+        resume: Whether it goes on from a checkpoint.
+        changed: Of a resumed run: key -> value before and now, of the settings that differ.
+        show: Prints a line for people; None shows nothing.
+
+    Attributes:
+        agent_steps: Agent steps as of the last report.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        run_dir: Path,
+        ranks: Ranks,
+        *,
+        resume: bool,
+        changed: Mapping[str, tuple[object, object]],
+        show: Callable[[str], None] | None,
+    ) -> None:
+        self.agent_steps = 0
+        self._config = config
+        self._run_dir = run_dir
+        self._ranks = ranks
+        self._resume = resume
+        self._changed = changed
+        self._show = show
+        self._ending: str | None = None
+        self._ended_by: EndedBy | None = None
+
+    def __enter__(self) -> Self:
+        for line in _about_the_start(self._config, self._ranks, resume=self._resume):
+            _log.info("%s", line)
+        self._note(f"run directory: {self._run_dir}")
+        if self._changed:
+            changes = (
+                f"{key}={format_value(now)} (was {format_value(was)})" for key, (was, now) in self._changed.items()
+            )
+            self._note(f"settings changed on resume: {', '.join(changes)}")
+        elif self._resume:
+            _log.info("settings changed on resume: none")
+        return self
+
+    def ended(self, ended_by: EndedBy, *, mean_return: float | None, received: signal.Signals | None) -> None:
+        """Takes in how the run ended; it is written down when the context is left.
+
+        Args:
+            ended_by: What ended it.
+            mean_return: Mean raw return of the last 100 episodes, or None.
+            received: The signal that came, if one did.
+        """
+        self._ended_by = ended_by
+        self._ending = describe_end(
+            ended_by, self._config, agent_steps=self.agent_steps, mean_return=mean_return, received=received
+        )
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if error is None and self._ending is not None:
+            self._note(f"end: {self._ending}")
+        elif isinstance(error, KeyboardInterrupt):
+            self._note(f"end: stopped by the user {self._reached}; what was learned since the last checkpoint is lost")
+        elif error is not None:
+            reason = str(error).strip().split("\n")[0]
+            self._note(f"end: failed {self._reached}: {type(error).__name__}: {reason}", level=logging.ERROR)
+        if not self._ranks.rank:
+            for line in next_commands(self._run_dir, self._config, self._ended_by, self._ranks):
+                self._note(line)
+
+    @property
+    def _reached(self) -> str:
+        return f"after {self.agent_steps:,} agent steps" if self.agent_steps else "before anything was learned"
+
+    def _note(self, line: str, *, level: int = logging.INFO) -> None:
+        _log.log(level, "%s", line)
+        if self._show is not None:
+            self._show(line)
+
+
+def describe_end(
+    ended_by: EndedBy,
+    config: Config,
+    *,
+    agent_steps: int,
+    mean_return: float | None,
+    received: signal.Signals | None = None,
+) -> str:
+    """Why a run ended, in one line."""
+    done = f"{agent_steps:,} of {config.total_steps:,} agent steps"
+    if ended_by == "total_steps":
+        return f"finished: {done}"
+    if ended_by == "max_seconds":
+        return f"time limit: max_seconds={config.max_seconds:g}; {done}"
+    if ended_by == "target_return":
+        return (
+            f"target reached: mean return of the last 100 episodes {mean_return:,.2f}, "
+            f"target_return={config.target_return:g}; {done}"
+        )
+    if ended_by == "signal":
+        by = "another process" if received is None else f"the user ({received.name})"
+        return f"stopped by {by}: what was learned is saved; {done}"
+    return f"stopped by its caller: what was learned is saved; {done}"
+
+
+def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks: Ranks) -> list[str]:
+    """Commands that continue, evaluate and watch a run; none where it has nothing that they could start from."""
+    store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+    if not (run_dir / "config.json").exists() or not store.paths():
+        return []
+    directory = shlex.quote(str(run_dir))
+    more = ""
+    if ended_by == "total_steps":
+        more = f" --total-steps {2 * config.total_steps}"
+    elif ended_by == "target_return":
+        more = " --target-return none"
+    elif ended_by == "max_seconds" and config.max_seconds is not None:
+        more = f" --max-seconds {2 * config.max_seconds:g}"  # Of all sessions together.
+    train = "rollmill train" if ranks.is_alone else "torchrun ... -m rollmill train"
+    return [
+        f"continue: {train} --resume --run-dir {directory}{more}",
+        f"evaluate: rollmill eval {directory}",
+        f"watch:    rollmill watch {directory}",
+    ]
+
+
+def _about_the_start(config: Config, ranks: Ranks, *, resume: bool) -> list[str]:
+    rank = "" if ranks.is_alone else f", rank {ranks.rank} of {ranks.world_size}"
+    versions = ", ".join(f"{name} {version}" for name in _PACKAGES if (version := _version(name)))
+    defaults = flatten(Config(env=EnvConfig(name=config.env.name)))
+    differing = [f"{k}={format_value(v)}" for k, v in flatten(config).items() if v != defaults.get(k)]
+    return [
+        f"start: a {'resumed' if resume else 'new'} {config.regime} run of {config.env.name}, pid {os.getpid()}{rank}",
+        f"versions: Python {platform.python_version()}, {versions}; {platform.platform()}",
+        f"command: {shlex.join(sys.orig_argv)} (in {Path.cwd()})",
+        f"settings that differ from the defaults: {', '.join(differing)}",
+    ]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
