@@ -193,7 +193,7 @@ def _report() -> Command:
         default="report",
         metavar="DIR",
     )
-    report.option("--title", "the page's title (default: the environments)", default="", metavar="TEXT")
+    report.option("--title", "the page's title (default: how many runs are compared)", default="", metavar="TEXT")
     report.flag("--json", "print the figures as one line of JSON, the last of the output")
     return report
 

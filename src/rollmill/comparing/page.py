@@ -32,8 +32,8 @@ FIGURES = "report.json"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-td, th { padding: .25rem .7rem; text-align: right; vertical-align: top; } th { border-bottom: 1px solid #888; }
-td:first-child, th:first-child { text-align: left; overflow-wrap: anywhere; min-width: 10rem; }
+td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; } th { border-bottom: 1px solid #888; }
+td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
 tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
 """
 
@@ -61,7 +61,7 @@ def write_report(
     Args:
         runs: Run directories, or ``NAME=DIRECTORY``, see :func:`rollmill.comparing.runs.compare`.
         output: Directory of the page and the pictures.
-        title: The page's; by default it names the environments.
+        title: The page's; by default it says how many runs are compared.
         seed: Keys the bootstrap, so that the same runs give the same page.
 
     Raises:
@@ -84,13 +84,14 @@ def write_report(
     figures = _figures(comparison, intervals, games, runs_of_game, found)
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
-    parts = [f"<h1>{html.escape(title or ', '.join(comparison.envs))}</h1>"]
+    title = title or f"Comparison of {len(comparison.runs)} runs"
+    parts = [f"<h1>{html.escape(title)}</h1>"]
     for env in comparison.envs:
         parts += [scores_section(comparison, env, intervals[env]), *map(_picture, pictures_of[env])]
         parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
     if games:
         parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(_picture, pictures)]
-    page.write_text(_page(title or ", ".join(comparison.envs), parts))
+    page.write_text(_page(title, parts))
     return Report(page, (*(path for paths in pictures_of.values() for path in paths), *pictures), figures)
 
 

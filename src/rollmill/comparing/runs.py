@@ -97,8 +97,9 @@ class Comparison:
         return sorted({run.env for run in self.runs})
 
     def common(self, env: str) -> tuple[int, float]:
-        """So many agent steps, and minutes, have all runs of an environment come."""
+        """So many agent steps, and minutes, have all runs of an environment come, but for those that never began."""
         runs = [run for run in self.runs if run.env == env]
+        runs = [run for run in runs if run.agent_steps] or runs
         return min(run.agent_steps for run in runs), min(run.minutes for run in runs)
 
     def differing_settings(self, env: str) -> list[str]:
