@@ -230,6 +230,7 @@ class EnvSpec:
         frameskip: Simulator frames that one agent step stands for; frames = agent steps x frameskip.
         max_episode_steps: Time limit in agent steps, where known.
         native_vector: Whether groups are native vector environments, stepped in one call.
+        keeps_group_size: Whether those are the user's, whose factory is called with the run's ``envs_per_group`` only.
         repeats: Whether it showed the same twice when it was reset with the same seed; None where that was not tried.
         spaces: Its observation and action space as JSON data; None where they have no such form.
     """
@@ -242,6 +243,7 @@ class EnvSpec:
     frameskip: int = 1
     max_episode_steps: int | None = None
     native_vector: bool = False
+    keeps_group_size: bool = False
     repeats: bool | None = None
     spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
     metadata: Mapping[str, str] = field(default_factory=dict)

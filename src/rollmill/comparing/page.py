@@ -32,7 +32,8 @@ FIGURES = "report.json"
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; } th { border-bottom: 1px solid #888; }
+td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; }
+th { border-bottom: 1px solid #888; }
 td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
 tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
 """

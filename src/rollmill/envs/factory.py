@@ -35,7 +35,7 @@ from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.specs import ActionSpec, ArraySpec, EnvSpec, FrameStack
 
-__all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "suggest"]
+__all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "rows_of_group", "suggest"]
 
 FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool")
 
@@ -54,6 +54,8 @@ class Maker(NamedTuple):
         reset_seed: ``reset_seed(env, seeds)`` is what a native vector's ``reset(seed=...)`` gets.
         life_key: ``info`` entry of a native vector that counts lives, where their loss is to be reported.
         stack: How a native vector stacks its observation, where it is known to.
+        keeps_group_size: ``vector`` is the user's and is called with the run's ``envs_per_group`` only, because its
+            rows may belong together (several agents of one game, say).
     """
 
     env: Callable[[], Any] | None
@@ -66,6 +68,7 @@ class Maker(NamedTuple):
     reset_seed: Callable[[Any, Sequence[int]], Any] = own_seeds
     life_key: str | None = None
     stack: FrameStack | None = None
+    keeps_group_size: bool = False
 
 
 def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
@@ -122,7 +125,7 @@ def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:
         def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
             return entry.factory(num_envs=num_envs, **kwargs)
 
-        return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip)
+        return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip, keeps_group_size=True)
     limit = config.max_episode_steps
     return Maker(env=lambda: entry.factory(**kwargs), frameskip=skip, max_episode_steps=limit, time_limit=limit)
 
@@ -138,6 +141,22 @@ def _takes_vector(maker: Maker, config: EnvConfig) -> bool:
             f"env.vector is false, but {config.name!r} has only a native vector environment: use 'auto' or true"
         )
     return bool(native)
+
+
+def rows_of_group(config: EnvConfig, wanted: int, group_size: int | None) -> int:
+    """How many environments a group has that is built beside a run: to probe, evaluate or watch.
+
+    Args:
+        config: Which environment and how.
+        wanted: How many are of use.
+        group_size: The run's ``envs_per_group``; None where it is not known.
+
+    Returns:
+        ``group_size`` where the environment is a vector environment of the user's, whose factory is called with nothing
+        else; otherwise ``wanted``.
+    """
+    maker = resolve_maker(config)
+    return group_size if group_size and maker.keeps_group_size and _takes_vector(maker, config) else wanted
 
 
 def make_env(config: EnvConfig) -> Any:
@@ -217,11 +236,12 @@ def make_group(
     )
 
 
-def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
+def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int | None = None) -> EnvSpec:
     """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
 
     Args:
         config: Which environment and how.
+        group_size: The run's ``envs_per_group``: a vector environment of the user's is built with so many.
         tries_to_repeat: Whether to play a few steps twice, to see whether it follows its seed.
 
     Raises:
@@ -232,11 +252,12 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
     """
     maker = resolve_maker(config)
     native = _takes_vector(maker, config)
+    seeds = range(rows_of_group(config, 1, group_size))
     where = "constructor"
     try:
         if native:
             assert maker.vector is not None
-            env = maker.vector(1, 1, [0])
+            env = maker.vector(len(seeds), 1, seeds)
         else:
             assert maker.env is not None
             env = maker.env()
@@ -255,7 +276,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
         codec = ObservationCodec(observation_space)
         action = action_spec(action_space)
         try:
-            shown = env.reset(seed=maker.reset_seed(env, [0])) if native else env.reset(seed=0)
+            shown = env.reset(seed=maker.reset_seed(env, seeds)) if native else env.reset(seed=0)
         except failures() as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
         info = _two(config.name, shown)[1]
@@ -273,6 +294,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False) -> EnvSpec:
             frameskip=maker.frameskip,
             max_episode_steps=maker.max_episode_steps,
             native_vector=native,
+            keeps_group_size=native and maker.keeps_group_size,
             repeats=repeats_itself,
             spaces=encode_spaces(observation_space, action_space),
         )

@@ -198,7 +198,14 @@ def maker(config: EnvConfig) -> Maker:
     native = spec.vector_entry_point is not None
     skip = config.frameskip or _own_frameskip({**spec.kwargs, **kwargs})
     if spec.entry_point is None:
-        return Maker(env=None, vector=vector, prefer_vector=True, frameskip=skip, max_episode_steps=limit)
+        return Maker(
+            env=None,
+            vector=vector,
+            prefer_vector=True,
+            frameskip=skip,
+            max_episode_steps=limit,
+            keeps_group_size=True,
+        )
     return Maker(
         env=build,
         bare_env=lambda: bare(build()),
@@ -206,6 +213,7 @@ def maker(config: EnvConfig) -> Maker:
         frameskip=skip,
         max_episode_steps=limit,
         time_limit=limit,
+        keeps_group_size=kind(id) == "",
     )
 
 

@@ -38,13 +38,19 @@ _registered: dict[str, Registration] = {}
 def register_env(name: str, factory: Callable[..., Any], *, vector: bool = False, frameskip: int = 1) -> None:
     """Make an environment available under ``name``, before all built-in names.
 
+    A factory with ``vector=True`` is called as ``factory(num_envs=N, **env.kwargs)``, in several processes and several
+    times in each. ``N`` is the same in all calls of a run: its ``envs_per_group``. This holds for training, for the
+    probe before it that reads the spaces, and for evaluating, watching, filming and loading its agent. So several
+    agents of one game can be rows of one vector environment: with a multiple of the agents as ``envs_per_group``, whole
+    games are in every call. ``rollmill tune`` leaves ``envs_per_group`` as it is for such environments.
+
     Call it at the top level of a module (given with ``--import``, or the user's own script: worker processes import it
     again). Registering the same factory twice is allowed, which is what such a second import does.
 
     Args:
         name: Any name; ``<family>/<id>`` is allowed too and then hides the built-in one.
         factory: A class or function; must be importable by workers (no lambda, nothing local).
-        vector: The factory takes ``num_envs`` and gives a ``gymnasium.vector.VectorEnv``.
+        vector: The factory takes ``num_envs`` and gives a ``gymnasium.vector.VectorEnv`` of so many rows.
         frameskip: Simulator frames for each agent step, for counting frames.
 
     Raises:

@@ -106,7 +106,7 @@ class VectorGroup:
 
         Raises:
             EnvironmentFailure: When the constructor raises and may not be tried again.
-            UnsupportedSpace: When the spaces have no place in a slot.
+            UnsupportedSpace: When the spaces have no place in a slot, or the vector has another number of environments.
         """
         self.num_rows = len(seeds)
         self.failures: list[str] = []
@@ -301,7 +301,15 @@ class VectorGroup:
     def _construct(self, seeds: Sequence[int]) -> Any:
         while True:
             try:
-                return self._make_vector(seeds)
+                env = self._make_vector(seeds)
+                found = getattr(env, "num_envs", self.num_rows)
+                if found != self.num_rows:
+                    env.close()
+                    raise UnsupportedSpace(
+                        f"{self._name} was called with num_envs={self.num_rows} and returned a vector environment of "
+                        f"{found}: return one of num_envs rows; the number is the run's envs_per_group"
+                    )
+                return env
             except RollmillEnvError:
                 raise
             except failures() as error:

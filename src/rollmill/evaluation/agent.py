@@ -263,7 +263,7 @@ def load(
         require_trusted(run_dir, snapshot, trust=trust)
         for module in snapshot.env.imports:
             import_user_code(module)
-    spaces = spaces or spaces_of(snapshot.env)
+    spaces = spaces or spaces_of(snapshot.env, snapshot.group_size)
     return Agent(snapshot, spaces.observation, spaces.action, device=device, seed=seed)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.envs.factory import make_group, probe
+from rollmill.envs.factory import make_group, probe, rows_of_group
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
@@ -135,7 +135,7 @@ def evaluate(
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
         video: Also film one more episode into this mp4 file.
-        num_envs: Environments side by side.
+        num_envs: Environments side by side; of a vector environment of the user's as many as the run's groups have.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
         device: Where the network runs.
         max_episode_steps: Time limit in agent steps, instead of the run's.
@@ -186,7 +186,11 @@ def evaluate_snapshot(
     env = replace(snapshot.env, on_failure="stop")
     if max_episode_steps is not None:
         env = replace(env, max_episode_steps=max_episode_steps)
-    spec = probe(env)
+    spec = probe(env, group_size=snapshot.group_size)
+    num_rows = rows_of_group(env, len(quota), snapshot.group_size)
+    if num_rows != len(quota):
+        quota = quotas(episodes, num_rows)
+        quota += (0,) * (num_rows - len(quota))
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
     group = make_group(env, len(quota), seeds, box=snapshot.box_actions)
     try:

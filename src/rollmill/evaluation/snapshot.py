@@ -33,6 +33,7 @@ class Snapshot(NamedTuple):
         checkpoint: The file.
         off_policy: The algorithm, where it is an off-policy one.
         verdict: What the signature of the run's configuration says of it.
+        group_size: Environments of each of the run's groups; None where it was left to the machine.
     """
 
     env: EnvConfig
@@ -42,6 +43,7 @@ class Snapshot(NamedTuple):
     checkpoint: Path
     off_policy: OffPolicyConfig | None = None
     verdict: Verdict = Verdict.UNSIGNED
+    group_size: int | None = None
 
     @property
     def box_actions(self) -> BoxActions:
@@ -74,6 +76,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         verdict = verdict_on(saved)
         env, model = saved["env"], saved["model"]
         off_policy = saved["off_policy"] if saved.get("regime") == "replay" else None
+        group_size = saved.get("envs_per_group")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
@@ -96,6 +99,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         file,
         None if off_policy is None else from_json(OffPolicyConfig, off_policy),
         verdict,
+        group_size if isinstance(group_size, int) else None,
     )
 
 

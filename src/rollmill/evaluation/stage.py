@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
-from rollmill.envs.factory import make_env, make_group, resolve_maker
+from rollmill.envs.factory import make_env, make_group, resolve_maker, rows_of_group
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.space_data import SavedSpaces
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
@@ -38,9 +38,15 @@ class NotRenderableError(RuntimeError):
     """An environment gives no pictures."""
 
 
-def spaces_of(config: EnvConfig) -> SavedSpaces:
-    """Observation and action space of one environment of a configuration."""
-    group = make_group(config, 1, [0])
+def spaces_of(config: EnvConfig, group_size: int | None = None) -> SavedSpaces:
+    """Observation and action space of one environment of a configuration.
+
+    Args:
+        config: The environment.
+        group_size: See :func:`rollmill.envs.factory.rows_of_group`.
+    """
+    num_envs = rows_of_group(config, 1, group_size)
+    group = make_group(config, num_envs, range(num_envs))
     try:
         assert isinstance(group, PythonGroup | VectorGroup)
         return SavedSpaces(group.observation_space, group.action_space)
@@ -49,21 +55,20 @@ def spaces_of(config: EnvConfig) -> SavedSpaces:
 
 
 class Stage:
-    """One row of an environment that can be looked at; itself a ``Group``.
+    """One row of an environment that can be looked at; itself a ``Group``, with the other rows that come with it.
 
     Args:
-        group: The row that is played.
+        group: Its first row is looked at; all are played.
         picture: Gives the present picture.
         fps: Agent steps a second at which the environment is meant to be watched.
         twin: A second group that is given the same actions, where it is the one that shows pictures.
     """
 
-    num_rows = 1
-
     def __init__(
         self, group: Group, picture: Callable[[ObservationView], Any], fps: float, twin: _Twin | None = None
     ) -> None:
         self._group = group
+        self.num_rows = group.num_rows
         self.failures = group.failures
         self._picture = picture
         self._twin = twin
@@ -137,7 +142,7 @@ class _Twin:
         return self._into.observation["obs"][0, 0]
 
 
-def open_stage(config: EnvConfig, seed: int, *, box: BoxActions) -> Stage:
+def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int | None = None) -> Stage:
     """Build the environment that a policy was trained on so that it can be looked at.
 
     Atari games are played twice with the same seed and actions, once as the agent sees them and once in colour and full
@@ -148,6 +153,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions) -> Stage:
         config: The environment.
         seed: Of its first reset.
         box: What becomes of real actions.
+        group_size: See :func:`rollmill.envs.factory.rows_of_group`.
 
     Raises:
         NotRenderableError: It cannot be looked at.
@@ -163,7 +169,8 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions) -> Stage:
         # Gymnasium tries a windowed OpenGL first, which fails late and unhelpfully where there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
     if maker.env is None:
-        return _vector_stage(config, seed, box=box, fps=30.0 / skip)
+        seeds = range(seed, seed + rows_of_group(config, 1, group_size))
+        return _vector_stage(config, seeds, box=box, fps=30.0 / skip)
     rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
     built: list[Any] = []
 
@@ -194,17 +201,20 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions) -> Stage:
     return Stage(group, picture, fps)
 
 
-def _vector_stage(config: EnvConfig, seed: int, *, box: BoxActions, fps: float) -> Stage:
-    """A native vector of one row: drawn by itself if it can (EnvPool), else its observation is the picture."""
+def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float) -> Stage:
+    """A native vector with a row for each seed, of which the first is looked at.
+
+    It is drawn by itself if it can (EnvPool), else its observation is the picture.
+    """
     maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
     assert maker.vector is not None
     try:
-        vector = maker.vector(1, 1, [seed])
+        vector = maker.vector(len(seeds), 1, seeds)
     except Exception:
-        return Stage(make_group(config, 1, [seed], box=box), _observed_picture, fps)
+        return Stage(make_group(config, len(seeds), seeds, box=box), _observed_picture, fps)
     group = VectorGroup(
         lambda _: vector,
-        seeds=[seed],
+        seeds=seeds,
         name=config.name,
         reset_seed=maker.reset_seed,
         box=box,

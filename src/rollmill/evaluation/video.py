@@ -75,8 +75,9 @@ def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool
     Raises:
         NotRenderableError: The environment gives no pictures.
     """
-    spec = probe(env)
-    with open_stage(env, seed, box=agent.snapshot.box_actions) as stage:
+    group_size = agent.snapshot.group_size
+    spec = probe(env, group_size=group_size)
+    with open_stage(env, seed, box=agent.snapshot.box_actions, group_size=group_size) as stage:
         steps = play(agent, stage, spec, deterministic=deterministic)
         total = 0.0
         for length, step in enumerate(steps, start=1):

@@ -43,6 +43,7 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.specs import EnvSpec
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
@@ -81,6 +82,7 @@ def run(
     resume: bool = False,
     quiet: bool = False,
     ranks: Ranks | None = None,
+    on_probed: Callable[[EnvSpec], None] | None = None,
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
     trust: bool = False,
@@ -94,6 +96,7 @@ def run(
         resume: Whether to go on from the newest checkpoint in it.
         quiet: Whether to show nothing.
         ranks: Which of several cooperating programs this is; alone by default. Rank 0 alone writes metrics and curves.
+        on_probed: Called with what the environment is, before anything is trained.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
         trust: Whether the user said to trust a run that goes on, whoever wrote it.
@@ -155,6 +158,8 @@ def run(
             supervisor, config, run_dir if resume else None, ranks, is_stop_wanted=is_told_to_end, trust=trust
         )
         spaces = None if ranks.rank else probed.spec.spaces
+        if on_probed is not None:
+            on_probed(probed.spec)
         already = None
         if resume:
             # Of a replay, as rank 0's disk has it: the others' have no checkpoints.

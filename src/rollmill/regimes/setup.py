@@ -239,7 +239,8 @@ def probe(
     from rollmill.trust import UntrustedError
 
     has_cuda = torch.cuda.is_available()
-    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep)
+    assert config.envs_per_group != "auto"
+    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
     if config.in_replay:
         try:
             algorithm = _make_if_it_fits(lambda: make_off_policy(config, spec))

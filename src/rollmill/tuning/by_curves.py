@@ -11,6 +11,7 @@ import numpy as np
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
 from rollmill.config import Config
+from rollmill.envs.registry import find_registration
 from rollmill.tuning.curves import LARGEST, Balance, Curve, CurveError, Curves, balance
 from rollmill.tuning.model import Allocation, Floats
 from rollmill.tuning.profile import workload_of
@@ -61,7 +62,16 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     # Whether another algorithm's objectives can be shared out among learners is not known without making it.
     is_own = config.in_replay and config.off_policy.algorithm not in OFF_POLICY_ALGORITHMS
     learner_counts = (1,) if is_own else counts(curves.cores, 16)
-    space = _divided(space_of(config, workload, overrides, curves.cores, learner_counts=learner_counts), curves)
+    registration = find_registration(config.env.name)
+    space = space_of(
+        config,
+        workload,
+        overrides,
+        curves.cores,
+        learner_counts=learner_counts,
+        keeps_group_size=registration is not None and registration.vector,
+    )
+    space = _divided(space, curves)
     chosen = _choose(curves, interval, space)
     solution = _solution(curves, interval, chosen)
     notes = _other_division(curves, chosen)

@@ -66,6 +66,7 @@ def space_of(
     *,
     learner_counts: Sequence[int] = LEARNER_COUNTS,
     most_workers: int | None = None,
+    keeps_group_size: bool = False,
 ) -> Space:
     """What may be chosen: what neither the user has set nor the regime holds fixed.
 
@@ -76,6 +77,7 @@ def space_of(
         cores: M.
         learner_counts: Numbers of the learner's threads, or of learners, ascending from 1; of these what there may be.
         most_workers: Rollout workers; by default as many as cores.
+        keeps_group_size: Whether the environment is a vector of the user's, whose rows may belong together.
     """
     given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
     # Threads of a step where there is one learner, else learners with the threads that each has.
@@ -101,7 +103,9 @@ def space_of(
         allocation_of(config),
         cores,
         learner_cores=[n * each for n in learner_counts if n == 1 or (n * each <= cores and n <= most)],
-        fixed=frozenset(field for key, field in fields.items() if key in given),
+        fixed=frozenset(
+            field for key, field in fields.items() if key in given or (keeps_group_size and field == "envs_per_group")
+        ),
         most_envs=most_envs,
         most_workers=most_workers,
         groups_per_worker=config.rollout.groups_per_worker if "rollout.groups_per_worker" in given else None,

@@ -173,7 +173,13 @@ class Tuner:
         )
         counts = (1,) if is_one else LEARNER_COUNTS
         return space_of(
-            self._config, workload, self._overrides, self._cores, learner_counts=counts, most_workers=most_workers
+            self._config,
+            workload,
+            self._overrides,
+            self._cores,
+            learner_counts=counts,
+            most_workers=most_workers,
+            keeps_group_size=probed.spec.keeps_group_size,
         )
 
     def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
