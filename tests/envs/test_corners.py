@@ -128,6 +128,7 @@ OBSERVATIONS = [
 ACTIONS = [
     spaces.Discrete(1),
     spaces.Discrete(3, start=-5),
+    spaces.Discrete(2**40),
     spaces.MultiDiscrete([1, 1]),
     spaces.MultiDiscrete([2, 3], start=[5, -5]),
     spaces.MultiDiscrete([[2, 3]]),

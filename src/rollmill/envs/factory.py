@@ -33,7 +33,7 @@ from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import SavableGroup
-from rollmill.specs import ActionSpec, ArraySpec, EnvSpec, FrameStack
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, EnvSpec, FrameStack
 
 __all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "rows_of_group", "suggest"]
 
@@ -324,7 +324,11 @@ def _two(name: str, shown: Any) -> tuple[Any, Any]:
 
 def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
     """One step with a random action, as training gives it, to find early what does not fit."""
-    action = ActionCodec(spec).decode_rows(*random_actions(spec, None, 1, np.random.default_rng(0)))[0]
+    random = np.random.default_rng(0)
+    # Without a number for each choice, of which there may be millions.
+    discrete = random.integers(spec.categorical_sizes, dtype=np.int32)[None]
+    numbers = replace(spec, heads=tuple(head for head in spec.heads if isinstance(head, BoxHead)))
+    action = ActionCodec(spec).decode_rows(discrete, random_actions(numbers, None, 1, random)[1])[0]
     try:
         result = env.step(action)
     except failures() as error:

@@ -22,6 +22,10 @@ __all__ = ["ACTION_MASK", "ObservationCodec", "action_spec", "observation_specs"
 ACTION_MASK = "action_mask"
 
 
+# That a slot, which holds choices as int32, can hold.
+_MOST_CHOICES = 2**31 - 1
+
+
 class _Choices(NamedTuple):
     """Indices ``least .. least + n - 1``, each block's in the columns from ``first`` on."""
 
@@ -266,6 +270,11 @@ def _without_choice(space: spaces.Space[Any]) -> UnsupportedSpace:
 
 def _heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete", "box"], tuple[Head, ...]]:
     kind, heads = _make_heads(space)
+    if any(isinstance(head, CategoricalHead) and head.n > _MOST_CHOICES for head in heads):
+        raise UnsupportedSpace(
+            f"action space {space} has a component of more than {_MOST_CHOICES:,} choices: at most so many are "
+            "allowed; use fewer, or real numbers (a Box)"
+        )
     if not heads or any(not (head.n if isinstance(head, CategoricalHead) else head.size) > 0 for head in heads):
         raise _without_choice(space)
     return kind, heads

@@ -136,7 +136,13 @@ class ProcessHung(ProcessFailed):
 
 
 # How PyTorch and others say it, whose exceptions are RuntimeErrors on a CPU.
-_ALLOCATION_FAILED = ("can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory")
+_ALLOCATION_FAILED = (
+    "can't allocate memory",
+    "cannot allocate memory",
+    "not enough memory",
+    "out of memory",
+    "size calculation overflowed",
+)
 
 
 def lacks_memory(error: BaseException | None) -> bool:
