@@ -79,6 +79,8 @@ class Walk(gymnasium.Env[np.ndarray, int]):
             os._exit(0)
         if self.fault == "sys.exit":
             sys.exit()
+        if self.fault == "interrupt":
+            raise KeyboardInterrupt("not the user's")
 
     def close(self) -> None:
         if self.fault == "step and close" and self.total >= self.after:

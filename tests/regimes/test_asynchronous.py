@@ -165,6 +165,7 @@ def test_a_torn_checkpoint_is_passed_over(tmp_path: Path) -> None:
         ("exit 0", "rollout worker .* code 0 before its work was done"),
         ("exit 0 in the constructor", "probe .* code 0 before its work was done"),
         pytest.param("sys.exit", "SystemExit", marks=slow),
+        ("interrupt", r"environment \d of test/walk raised KeyboardInterrupt in its step .*: not the user's"),
         ("step and close", "the step went wrong"),
     ],
 )
@@ -173,7 +174,7 @@ def test_a_fault_ends_the_run_soon_and_says_what_it_was(tmp_path: Path, fault: s
     with pytest.raises(ProcessFailed, match=message) as failure:
         train(tmp_path / "run", total_steps=10**9, **{"env.kwargs": {"fault": fault, "child": True}})
     assert time.monotonic() - begun < 60.0
-    if fault in ("constructor", "reset", "step", "sys.exit", "step and close"):
+    if fault in ("constructor", "reset", "step", "sys.exit", "step and close", "interrupt"):
         assert "faulty_envs.py" in str(failure.value), "the environment's own traceback is shown"
     reason = str(failure.value).split("\n")[0]
     assert re.search(rf"end: failed .*: ProcessFailed: {re.escape(reason)}", (tmp_path / "run" / "run.log").read_text())

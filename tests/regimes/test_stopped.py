@@ -104,7 +104,6 @@ def test_a_stopped_process_ends_the_run_by_name(
 
 def test_a_stopped_evaluation_is_named_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hanging, "_SHORTEST_SILENCE_S", LIMIT_S)
-    monkeypatch.setattr(hanging, "_BUILDING_S", 0.1)
     stopped_at: list[float] = []
     log = tmp_path / "run.log"
 
@@ -129,10 +128,7 @@ def test_a_stopped_evaluation_is_named_and_training_goes_on(tmp_path: Path, monk
 
 
 @slow
-def test_a_stopped_evaluation_after_training_does_not_hold_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(hanging, "_BUILDING_S", 0.1)
+def test_a_stopped_evaluation_after_training_does_not_hold_the_run(tmp_path: Path) -> None:
     log = tmp_path / "run.log"
 
     def stop_the_last() -> None:

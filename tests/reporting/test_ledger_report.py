@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from rollmill.reporting.ledger_report import (
@@ -41,6 +43,11 @@ ACCOUNTS = {
     "learner": account("learner", "learner", learning=1.0, waiting_for_actions=3.0),
     "probe": account("probe", "process"),
 }
+
+
+def test_a_role_that_nobody_waits_for_is_no_stage() -> None:
+    evaluator = replace(account("evaluator", "evaluator", playing=100.0), is_stage=False)
+    assert phase_shares({**ACCOUNTS, "evaluator": evaluator}) == phase_shares(ACCOUNTS)
 
 
 def test_shares_pool_the_processes_of_a_role_and_leave_start_up_out() -> None:

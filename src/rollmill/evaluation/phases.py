@@ -11,5 +11,6 @@ ROLE = Role(
     name="evaluator",
     phases=("waiting for networks", "playing"),
     waiting=frozenset({"waiting for networks"}),
+    is_stage=False,
 )
 WAITING, PLAYING = range(len(ROLE.phases))

@@ -27,7 +27,7 @@ _SHORTEST_SILENCE_S = 5.0
 _BOOKKEEPING_S = 60.0
 # Importing torch and the user's modules from a slow disk, and the measurements that a policy worker begins with.
 _START_S = 900.0
-_ENVIRONMENTS_OF_EVALUATION = 8
+_EVALUATION_S = 60.0
 
 
 class _Limit(NamedTuple):
@@ -89,7 +89,8 @@ class HangLimits:
                 for phase in (learning_phases.WAITING, learning_phases.PUBLISHING, learning_phases.REPORTING)
             },
             evaluator.phases[evaluation_phases.WAITING]: of_rollout.at_least(_SHORTEST_SILENCE_S),
-            evaluator.phases[evaluation_phases.PLAYING]: of_rollout.plus(_BUILDING_S * _ENVIRONMENTS_OF_EVALUATION),
+            # Its environments are built within it, by a process that runs when others need no core.
+            evaluator.phases[evaluation_phases.PLAYING]: of_rollout.at_least(_EVALUATION_S),
         }
         self._stopped = {
             rollout.name: of_rollout,

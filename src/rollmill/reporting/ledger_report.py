@@ -95,6 +95,8 @@ def phase_shares(
 ) -> dict[str, Stage]:
     """Role -> how its processes spent their time; roles without any time since their start-up are left out.
 
+    So are those that nobody waits for, such as the evaluator's.
+
     Args:
         accounts: Process name -> account, a snapshot of the ledger.
         since: An earlier snapshot; only the time after it counts.
@@ -104,6 +106,8 @@ def phase_shares(
     seconds: dict[str, dict[str, float]] = {}
     waiting: dict[str, frozenset[str]] = {}
     for account in accounts.values():
+        if not account.is_stage:
+            continue
         phases = seconds.setdefault(account.role, {})
         waiting[account.role] = waiting.get(account.role, frozenset()) | account.waiting
         for phase, spent in account.phases.items():

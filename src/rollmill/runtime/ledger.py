@@ -49,12 +49,14 @@ class Role:
         phases: Names of the phases, at most 23.
         counters: Names of the counters, at most 32.
         waiting: Those phases in which the process waits for another one.
+        is_stage: Whether others may have to wait for it.
     """
 
     name: str
     phases: tuple[str, ...] = ()
     counters: tuple[str, ...] = ()
     waiting: frozenset[str] = frozenset()
+    is_stage: bool = True
 
     def __post_init__(self) -> None:
         if len(self.phases) > _MAX_PHASES or len(self.counters) > _MAX_COUNTERS:
@@ -148,6 +150,7 @@ class ProcessAccount:
         phases: Phase -> seconds, the current phase's time included; with ``"start"``.
         counters: Counter -> count.
         waiting: Which of the phases are waiting for another process.
+        is_stage: Whether others may have to wait for it.
         alive_since: When it was started (``time.monotonic()`` seconds).
         current_phase: The phase that it is in, or was in when it ended.
         current_since: Since when.
@@ -161,6 +164,7 @@ class ProcessAccount:
     phases: Mapping[str, float]
     counters: Mapping[str, float]
     waiting: frozenset[str] = field(default_factory=frozenset)
+    is_stage: bool = True
     alive_since: float
     current_phase: str
     current_since: float
@@ -246,6 +250,7 @@ class LedgerBoard:
             phases=phases,
             counters={counter: float(copy[_COUNTERS + i]) for i, counter in enumerate(role.counters)},
             waiting=role.waiting,
+            is_stage=role.is_stage,
             alive_since=float(copy[_ALIVE_SINCE]),
             current_phase=names[current],
             current_since=since,
