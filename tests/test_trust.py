@@ -47,6 +47,7 @@ gymnasium.register("Stranger-v0", CartPoleEnv)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # So that what main makes of it ends with the test.
 
 
 def run_of_a_stranger(folder: Path, **env: Any) -> Path:
@@ -121,6 +122,17 @@ def test_a_built_in_environment_needs_no_trust_and_nothing_is_imported_from_the_
     assert main(["eval", ".", "--episodes", "1"]) == 0
     assert str(run_dir) not in sys.path
     assert rollmill.load(run_dir).act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+
+
+def test_processes_of_a_resumed_run_import_nothing_from_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    for name in ("multiprocessing", "rollmill", "gymnasium", "signal"):
+        (run_dir / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w').close()")
+    monkeypatch.chdir(run_dir)
+    assert main(["train", "--resume", "--run-dir", ".", "--total-steps", "100", "--quiet"]) == 1  # It has no optimiser.
+    assert not (tmp_path / "marker").exists()
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,8 @@ def _dispatch(argv: list[str]) -> int:
         )
     if _may_search_here(arguments):
         _search_here()
+    elif hasattr(arguments, "run_dir"):
+        os.environ["PYTHONSAFEPATH"] = "1"  # Nor do the interpreters that it starts, which otherwise look here first.
     return _RUN[argv[0]](arguments, settings)
 
 
