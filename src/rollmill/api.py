@@ -36,7 +36,7 @@ from rollmill.runtime.ranks import Ranks, folder_of_rank
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
     from rollmill.learning.report import LearnerReport
-    from rollmill.specs import EnvSpec
+    from rollmill.regimes.setup import Probed
 
 __all__ = ["MainGuardError", "Run", "RunDirectoryError", "check_main_guard", "load", "make_config", "train"]
 
@@ -328,16 +328,19 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
     # What is about to be replaced.
     changed = changed_settings(load_config(directory), settings) if resume and not ranks.rank else {}
 
-    def keep_group_size(spec: EnvSpec) -> None:
-        # A resume and an evaluation call the user's vector environment with the same num_envs, on any machine.
+    def settle(probed: Probed) -> None:
         nonlocal settings
-        if spec.keeps_group_size:
+        settings = probed.settle(settings)
+        # A resume and an evaluation call the user's vector environment with the same num_envs, on any machine.
+        if probed.spec.keeps_group_size:
             settings = replace(settings, envs_per_group=config.envs_per_group)
 
     def save_config(report: LearnerReport, time_s: float) -> None:
         # Not before the learner runs with it: a run that cannot even start must not replace what is there.
-        nonlocal is_saved
+        nonlocal is_saved, settings
         if not is_saved:
+            if settings.learner.precision == "auto" and report.precision:
+                settings = apply(settings, {"learner.precision": report.precision})
             write_config(directory, settings)
             is_saved = True
 
@@ -359,7 +362,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
             resume=resume,
             quiet=quiet,
             ranks=ranks,
-            on_probed=keep_group_size,
+            on_probed=settle,
             on_report=save_config,
             trust=trust,
             changed=changed,

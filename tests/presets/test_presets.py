@@ -21,13 +21,13 @@ def own_registrations(monkeypatch):
 EXAMPLES = {
     "atari/pong": families.ATARI,
     "vizdoom/defend_the_center": families.VIZDOOM,
-    "gym/CartPole-v1": families.CLASSIC_CONTROL,
+    "gym/CartPole-v1": families.CARTPOLE,
     "gym/FrozenLake-v1": families.GENERIC,
     "gym/HalfCheetah-v5": families.MUJOCO,
     "mujoco/HalfCheetah-v5": families.MUJOCO,
     "minigrid/MiniGrid-Empty-5x5-v0": families.MINIGRID,
     "minigrid/MiniGrid-MemoryS7-v0": families.MINIGRID_MEMORY,
-    "envpool/CartPole-v1": families.CLASSIC_CONTROL_POOL,
+    "envpool/CartPole-v1": families.CARTPOLE_POOL,
     "envpool/Pong-v5": families.ATARI,
 }
 

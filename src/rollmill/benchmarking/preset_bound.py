@@ -72,6 +72,8 @@ def _meter_for(config: Config) -> BoundMeter | None:
     if (config.env, config.model) != (preset.env, preset.model):
         return None
     family, _, name = config.env.name.partition("/")
+    if config.learner.epochs == "auto":
+        return None  # of an environment that there are no kernels for
     epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
     if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
         return BoundMeter("atari", epochs=epochs, env_options={"game": name}, train_options=sizes)

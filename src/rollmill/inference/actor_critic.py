@@ -13,9 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.envs.random_actions import random_actions
-from rollmill.inference.config import InferenceConfig
 from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
-from rollmill.inference.precision import faster_precision
 from rollmill.inference.worker import PolicyWorker
 from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.distributions import Sample
@@ -39,17 +37,6 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
             ).numpy()
             for name, block in self._blocks.items()
         }
-
-    def _precision(self, model: ActorCritic, config: InferenceConfig) -> str:
-        if config.precision != "auto":
-            return config.precision
-        # Slot contents may be anything yet, so zeros of the same shape stand for them.
-        rows = self._batching.min_groups * self._rows
-        observation = {
-            name: torch.zeros((rows, *block.shape[2:]), dtype=torch.from_numpy(block[:0]).dtype, device=self._device)
-            for name, block in self._blocks.items()
-        }
-        return faster_precision(model, observation)
 
     def _infer(
         self,

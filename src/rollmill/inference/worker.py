@@ -101,7 +101,7 @@ class PolicyWorker(ABC, Generic[Model]):
             self._state = torch.zeros(len(groups), self._rows, model.state_size, dtype=dtype, device=self._device)
         self._prepare(model)
         model.eval()  # a user's own network may have layers that learn otherwise than they act
-        self._bf16 = not config.skip_policy and self._precision(model, config) == "bf16"
+        self._bf16 = not config.skip_policy and config.precision == "bf16"
         copies = [model, *(copy.deepcopy(model) for _ in range(self._num_versions() - 1))]
         self._copies = [_Copy(each, FlatState(self._published_part(each), alias=self._on_cpu)) for each in copies]
         if self._bf16:
@@ -111,10 +111,6 @@ class PolicyWorker(ABC, Generic[Model]):
 
     def _prepare(self, model: Model) -> None:
         """Allocates what else answering needs."""
-
-    def _precision(self, model: Model, config: InferenceConfig) -> str:
-        """Of the forward pass: "fp32" or "bf16"."""
-        return config.precision
 
     def _published_part(self, model: Model) -> nn.Module:
         """The part of it whose weights the learner publishes."""

@@ -317,6 +317,7 @@ class Learner(LearnerBase):
             recent_episodes=tuple(self._recent_episodes),
             learning_rate=self._learning_rate.value(self.agent_steps),
             fast_path=self._fast_path.describe(),
+            precision=self._fast_path.precision,
             lag=PolicyLag(
                 mean=lag.mean,
                 maximum=lag.maximum,

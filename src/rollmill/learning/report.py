@@ -66,6 +66,7 @@ class LearnerReport:
         lag: Of on-policy learning; None in the replay regime, whose samples are of any age.
         training_s: Seconds of training since the run's first start, without starting up and without pauses between
             sessions.
+        precision: What the learner computes in, "fp32" or "bf16"; empty where its settings say so.
         figures: Name -> what else is worth a column; None where there was nothing of it.
         is_row: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the means
             of the next row include it.
@@ -83,6 +84,7 @@ class LearnerReport:
     losses: Mapping[str, float] = field(default_factory=dict)
     lag: PolicyLag | None = None
     training_s: float = 0.0
+    precision: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
     is_row: bool = True
     at: float = field(default_factory=time.monotonic)

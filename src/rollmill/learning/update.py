@@ -157,7 +157,7 @@ class Updater:
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
         scales = Scales(math.nan, low, high, entropy_coef)
         whole = whole or Whole.of(targets, keep, self._collective, self._config)
-        for _ in range(self._config.epochs):
+        for _ in range(self._config.num_epochs):
             for chosen in self._minibatches(whole.keep):
                 if self._step(batch, targets, keep, whole, chosen, scales, is_stopping):
                     after_step()

@@ -65,6 +65,11 @@ _IMPALA: Overrides = {
     "learner.schedule": "linear",
 }
 
+# Cleanba's sizes are Atari's: batches of 16,384 samples leave a task of 300,000 steps 18 batches. Elsewhere PPO keeps
+# the preset's own sizes and coefficients, and IMPALA has a quarter of Cleanba's environments.
+_PPO_ELSEWHERE: Overrides = {"learner.advantage": "gae", "learner.clip_kind": "symmetric"}
+_IMPALA_ELSEWHERE: Overrides = {**_IMPALA, "num_envs": 32, "learner.batch_size": 640}
+
 # Environments that cannot be saved are built anew at each, which cuts their episodes short: so not too many.
 _BETWEEN_CHECKPOINTS = 1_000_000
 
@@ -74,6 +79,16 @@ class UnknownChoiceError(ValueError):
 
 
 ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
+_ELSEWHERE: Mapping[str, Overrides] = {"ppo": _PPO_ELSEWHERE, "impala": _IMPALA_ELSEWHERE}
+
+
+def _is_atari(preset: str) -> bool:
+    family, _, name = preset.partition("/")
+    if family != "envpool":
+        return family == "atari"
+    from rollmill.envs import envpool
+
+    return envpool.kind(name) == "atari"
 
 
 def algorithm_overrides(name: str, preset: str) -> Overrides:
@@ -90,7 +105,7 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
     if not isinstance(name, str):
         raise UnknownChoiceError(f"algo={name!r}: give a name, one of {', '.join(known)}")
     if name in ALGORITHMS:
-        return ALGORITHMS[name]
+        return ALGORITHMS[name] if _is_atari(preset) else _ELSEWHERE[name]
     if name in OFF_POLICY_ALGORITHMS or _is_registered(name):
         return off_policy_overrides(name, preset)
     close = difflib.get_close_matches(name, known, n=1)

@@ -148,11 +148,11 @@ def _gym(name: str, id: str) -> Preset:
     gym.check_installed(kind)
     if kind == "mujoco":
         return _mujoco(name, id)
-    if kind == "classic_control":
+    if kind == "classic_control" and id.startswith("CartPole"):
         return Preset(
             name=name,
             env=EnvConfig(name=name),
-            overrides=families.CLASSIC_CONTROL,
+            overrides=families.CARTPOLE,
             source="Stable-Baselines3's rl-zoo, CartPole-v1",
         )
     return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC, source="CleanRL's ppo.py")
@@ -190,7 +190,7 @@ def _envpool(name: str, id: str) -> Preset:
 
     overrides = {
         "atari": families.ATARI,
-        "classic_control": families.CLASSIC_CONTROL_POOL,
+        "classic_control": families.CARTPOLE_POOL if id.startswith("CartPole") else families.GENERIC,
         "mujoco": families.MUJOCO,
         "vizdoom": families.VIZDOOM,
     }.get(envpool.kind(id), families.GENERIC)

@@ -93,17 +93,11 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     setup.user_code.install()
     from rollmill.inference.lockstep import LockstepPolicyWorker
     from rollmill.models.device import take_threads
-    from rollmill.models.precision import settled_precision
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
     take_threads(config.inference.threads)
     device = device_of_rank(config.inference.device, setup.ranks)
-    precision = config.inference.precision
-    if config.learner.precision == "fp64":
-        precision = "fp32"  # The network's own, that is: nothing is lowered.
-    elif precision == "auto":
-        precision = settled_precision(device, has_images=spec.has_images)
     LockstepPolicyWorker(
         dawdling(context, config),
         setup.store(),
@@ -111,7 +105,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         index,
         make_network(config, spec),
         action=spec.action,
-        config=replace(config.inference, device=str(device), precision=precision),
+        config=replace(config.inference, device=str(device)),
         seed=config.seed,
         first_row=setup.first_group * setup.topology.group_rows,
         first_iteration=setup.probed.first_iteration,

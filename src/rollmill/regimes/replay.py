@@ -309,16 +309,12 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     setup.user_code.install()
     from rollmill.inference.replay import ReplayPolicyWorker
     from rollmill.models.device import take_threads
-    from rollmill.models.precision import settled_precision
     from rollmill.runtime.seeds import int_seed
     from rollmill.storage.weights import WeightStore
 
     config, spec = setup.config, setup.probed.spec
     take_threads(config.inference.threads)
     device = device_of_rank(config.inference.device, setup.ranks)
-    precision = config.inference.precision
-    if precision == "auto":
-        precision = settled_precision(device, has_images=spec.has_images)
     ReplayPolicyWorker(
         dawdling(context, config),
         store_of(setup),
@@ -326,7 +322,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         index,
         make_off_policy(config, spec),
         action=spec.action.in_unit_box,
-        config=replace(config.inference, device=str(device), precision=precision),
+        config=replace(config.inference, device=str(device)),
         seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
         total_steps=config.total_steps,
         world_size=setup.ranks.world_size,

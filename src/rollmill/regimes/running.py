@@ -43,7 +43,6 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.specs import EnvSpec
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
@@ -82,7 +81,7 @@ def run(
     resume: bool = False,
     quiet: bool = False,
     ranks: Ranks | None = None,
-    on_probed: Callable[[EnvSpec], None] | None = None,
+    on_probed: Callable[[Probed], None] | None = None,
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
     trust: bool = False,
@@ -96,7 +95,7 @@ def run(
         resume: Whether to go on from the newest checkpoint in it.
         quiet: Whether to show nothing.
         ranks: Which of several cooperating programs this is; alone by default. Rank 0 alone writes metrics and curves.
-        on_probed: Called with what the environment is, before anything is trained.
+        on_probed: Called with what the environment and the network are, before anything is trained.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
         trust: Whether the user said to trust a run that goes on, whoever wrote it.
@@ -159,12 +158,13 @@ def run(
         )
         spaces = None if ranks.rank else probed.spec.spaces
         if on_probed is not None:
-            on_probed(probed.spec)
+            on_probed(probed)
         already = None
         if resume:
             # Of a replay, as rank 0's disk has it: the others' have no checkpoints.
             already = saved_steps(run_dir) if probed.saved_steps is None else probed.saved_steps
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
+        config = run_setup.config
         writer = None
         if not ranks.rank:
             writer = MetricsWriter(
@@ -418,7 +418,7 @@ def prepare(
     saved_steps: int | None = None,
     ranks: Ranks | None = None,
 ) -> RunSetup:
-    """Lays out and allocates the shared memory.
+    """Settles what "auto" stands for, and lays out and allocates the shared memory.
 
     Args:
         config: Resolved.
@@ -429,6 +429,7 @@ def prepare(
         ranks: Which of several cooperating programs this is; alone by default.
     """
     ranks = ranks or Ranks()
+    config = probed.settle(config)
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
     memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks)
     done = memory.steps_done(saved_steps)

@@ -5,13 +5,15 @@ Functions import torch inside, because rollout workers, which import this module
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.config import Config
+from rollmill.options import apply
 from rollmill.regimes.memory_parts import memory_advice, private_parts
+from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
@@ -52,6 +54,8 @@ class Probed:
         saved_steps: In the replay regime, agent steps of the checkpoint that a run goes on from.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU for what may run on one.
+        settings: Dotted key -> value, of the settings that were "auto" and are settled now; see
+            :mod:`rollmill.regimes.settling`.
     """
 
     spec: EnvSpec
@@ -63,6 +67,11 @@ class Probed:
     saved_steps: int | None = None
     largest_parameter: str = ""
     has_cuda: bool = False
+    settings: Mapping[str, object] = field(default_factory=dict)
+
+    def settle(self, config: Config) -> Config:
+        """``config`` with what is settled."""
+        return apply(config, self.settings)
 
 
 class Refusal(NamedTuple):
@@ -266,6 +275,7 @@ def probe(
                 saved_steps=saved,
                 largest_parameter=largest_parameter(algorithm),
                 has_cuda=has_cuda,
+                settings=settled_settings(config, spec, size, lambda: "fp32"),
             )
         )
         return
@@ -287,6 +297,7 @@ def probe(
             first_iteration,
             largest_parameter=largest_parameter(model),
             has_cuda=has_cuda,
+            settings=settled_settings(config, spec, num_parameters, lambda: _inference_precision(config, spec, model)),
         )
     )
 
@@ -299,6 +310,24 @@ def _make_if_it_fits(make: Callable[[], Module]) -> Module:
     if outline is not None and not fits(outline, cgroups.available_memory()):
         return outline
     return make()
+
+
+def _inference_precision(config: Config, spec: EnvSpec, model: ActorCritic) -> str:
+    """The faster precision of a forward pass for one group, measured here, where nothing else runs yet."""
+    import torch
+
+    from rollmill.inference.precision import faster_precision
+
+    assert config.envs_per_group != "auto"
+    if next(model.parameters()).is_meta:
+        return "fp32"  # it does not fit into memory, which the allocation of the slots says
+    rows = config.envs_per_group * spec.rows_per_env
+    torch.set_num_threads(config.inference.threads)
+    zeros = {
+        name: torch.zeros((rows, *item.shape), dtype=getattr(torch, item.dtype))
+        for name, item in spec.observation.items()
+    }
+    return faster_precision(model.eval(), zeros)
 
 
 def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:

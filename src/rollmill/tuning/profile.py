@@ -17,6 +17,7 @@ import numpy as np
 from rollmill.config import Config
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
+from rollmill.learning.config import auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.regimes.setup import Probed
 from rollmill.rollout import phases as rollout_phases
@@ -79,11 +80,11 @@ def workload_of(config: Config, probed: Probed | None) -> Workload:
         probed: What the environment and the network are; without it, one agent in each environment.
     """
     learner = config.learner
+    # Nothing is known of an environment that only curves stand for: pictures are the dearer case.
+    epochs = auto_epochs(has_images=True) if learner.epochs == "auto" else learner.epochs
     return Workload(
         regime=config.regime,
-        update_interval=(
-            config.replay.update_interval if config.in_replay else learner.minibatch_size / learner.epochs
-        ),
+        update_interval=(config.replay.update_interval if config.in_replay else learner.minibatch_size / epochs),
         batch_size=learner.batch_size,
         rollout_length=config.rollout_length,
         rows_per_env=1 if probed is None else probed.spec.rows_per_env,

@@ -119,6 +119,7 @@ class Tuner:
         """Profiles, searches, tries."""
         with Supervisor() as supervisor:
             probed = probe(supervisor, self._config)
+            self._config = probed.settle(self._config)
             workload = workload_of(self._config, probed)
             space = self._space(workload, probed)
             self._say("timing the network")

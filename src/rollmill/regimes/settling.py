@@ -1,0 +1,53 @@
+"""What "auto" stands for where the answer changes what is learned: settled once, when the environment is known.
+
+The values go into ``config.json``, so that a resumed run keeps them. What only changes the speed stays "auto", because
+a resume may be on another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rollmill.config import Config
+from rollmill.learning.config import auto_epochs
+from rollmill.models.device import resolve_device
+from rollmill.specs import EnvSpec
+
+__all__ = ["SMALL_NETWORK", "settled_settings"]
+
+# Parameters. bf16 gains nothing on smaller perceptrons (docs/benchmarks.md), and a stopwatch would choose it by chance.
+SMALL_NETWORK = 1_000_000
+
+
+def settled_settings(
+    config: Config, spec: EnvSpec, num_parameters: int, measure_inference: Callable[[], str]
+) -> dict[str, object]:
+    """Dotted key -> value, of the settings that ``config`` leaves "auto".
+
+    Args:
+        config: Resolved.
+        spec: The environment.
+        num_parameters: Of the network.
+        measure_inference: Gives the faster precision of a policy worker's forward pass; called only where a measurement
+            decides.
+    """
+    from rollmill.models.precision import settled_precision
+
+    settled: dict[str, object] = {}
+    if config.learner.epochs == "auto":
+        settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
+    is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
+    has_rule = is_small or config.regime != "async"
+
+    def by_rule(device: str) -> str:
+        return "fp32" if is_small else settled_precision(resolve_device(device), has_images=spec.has_images)
+
+    if config.learner.precision == "auto" and has_rule:
+        settled["learner.precision"] = by_rule(config.learner.device)
+    # With fp64 policy workers compute in the network's own precision, which "auto" leaves to it.
+    if config.inference.precision == "auto" and config.learner.precision != "fp64":
+        if has_rule or resolve_device(config.inference.device).type != "cpu":
+            settled["inference.precision"] = by_rule(config.inference.device)
+        else:
+            settled["inference.precision"] = measure_inference()
+    return settled

@@ -1,0 +1,61 @@
+"""What "auto" stands for, where it changes what is learned, is settled once and recorded."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.api import make_config
+from rollmill.regimes.settling import SMALL_NETWORK, settled_settings
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+
+VECTOR = ArraySpec(shape=(4,), dtype="float32")
+PICTURE = ArraySpec(shape=(84, 84, 3), dtype="uint8", low=0, high=255)
+
+
+def spec_of(observation: ArraySpec) -> EnvSpec:
+    action = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+    return EnvSpec(name="test", observation={"obs": observation}, action=action)
+
+
+def never() -> str:
+    raise AssertionError("nothing is to be measured here")
+
+
+def test_small_networks_compute_in_fp32_without_a_measurement() -> None:
+    settled = settled_settings(make_config("gym/Acrobot-v1"), spec_of(VECTOR), 10_000, never)
+    assert settled == {"learner.epochs": 8, "learner.precision": "fp32", "inference.precision": "fp32"}
+
+
+def test_pictures_and_large_networks_are_measured_in_async() -> None:
+    config = make_config("gym/Acrobot-v1", {"learner.device": "cpu", "inference.device": "cpu"})
+    for spec, size, epochs in ((spec_of(PICTURE), 10_000, 4), (spec_of(VECTOR), SMALL_NETWORK + 1, 8)):
+        settled = settled_settings(config, spec, size, lambda: "bf16")
+        assert settled == {"learner.epochs": epochs, "inference.precision": "bf16"}
+
+
+@pytest.mark.parametrize("overrides", [{"regime": "lockstep"}, {"regime": "replay", "off_policy.algorithm": "dqn"}])
+def test_lockstep_and_replay_follow_a_rule(overrides: dict[str, object]) -> None:
+    settled = settled_settings(make_config("gym/Acrobot-v1", overrides), spec_of(PICTURE), 10_000, never)
+    assert settled["learner.precision"] == settled["inference.precision"]
+
+
+def test_what_the_user_gives_stays() -> None:
+    given = {"epochs": 3, "learner.precision": "bf16", "inference.precision": "bf16"}
+    assert settled_settings(make_config("gym/Acrobot-v1", given), spec_of(VECTOR), 10_000, never) == {}
+
+
+def test_a_run_records_what_was_settled_and_keeps_it_on_resume(tmp_path: Path) -> None:
+    def recorded() -> tuple[object, object, object]:
+        content = json.loads((tmp_path / "config.json").read_text())
+        return content["learner"]["epochs"], content["learner"]["precision"], content["inference"]["precision"]
+
+    rollmill.train("gym/Acrobot-v1", run_dir=tmp_path, total_steps=2048, quiet=True)
+    assert recorded() == (8, "fp32", "fp32")
+    # As if a stopwatch had chosen bf16 in the first session.
+    content = json.loads((tmp_path / "config.json").read_text())
+    content["learner"]["precision"] = "bf16"
+    (tmp_path / "config.json").write_text(json.dumps(content))
+    rollmill.train(run_dir=tmp_path, resume=True, total_steps=4096, quiet=True)
+    assert recorded() == (8, "bf16", "fp32")
