@@ -74,7 +74,16 @@ _OF_TRAJECTORIES = {
     f"learner.{name}"
     for name in (
         *("advantage", "gae_lambda", "vtrace_rho", "vtrace_c", "vtrace_lambda", "normalise_advantages"),
-        *("clip_range", "clip_kind", "clip_schedule", "value_clip", "value_coef", "entropy_coef", "entropy_schedule"),
+        *(
+            "clip_range",
+            "clip_kind",
+            "clip_schedule",
+            "value_clip",
+            "value_coef",
+            "entropy_coef",
+            "entropy_schedule",
+            "entropy_floor",
+        ),
         *("kl_target", "min_learning_rate", "max_learning_rate", "max_policy_lag"),
     )
 }

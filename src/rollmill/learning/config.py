@@ -64,6 +64,9 @@ class LearnerConfig:
             useless or harmful).
         value_coef: Weight of the value loss.
         entropy_coef: Weight of the entropy bonus.
+        entropy_floor: Share of the largest entropy that a policy keeps while the last 100 episodes all had the worst
+            return of the run; the entropy bonus grows until it does (:mod:`rollmill.learning.entropy_guard`). 0
+            switches this off.
         max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
         normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
         optimiser: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
@@ -134,6 +137,7 @@ class LearnerConfig:
     value_clip: float | None = None
     value_coef: float = 0.5
     entropy_coef: float = 0.003
+    entropy_floor: float = 0.5
     max_grad_norm: float | None = 4.0
     normalise_advantages: bool = True
 
@@ -249,6 +253,7 @@ class LearnerConfig:
             ("clip_range", above_zero, "above 0 (clip_kind='none' switches clipping off)"),
             ("value_coef", at_least_zero, "0 or more"),
             ("entropy_coef", at_least_zero, "0 or more"),
+            ("entropy_floor", unit_below_one, "in [0, 1); 0 switches it off"),
             ("learning_rate", above_zero, "above 0"),
             ("adam_eps", above_zero, "above 0"),
             ("weight_decay", at_least_zero, "0 or more"),

@@ -17,6 +17,7 @@ from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
+from rollmill.learning.entropy_guard import EntropyGuard
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics
@@ -95,6 +96,7 @@ class Learner(LearnerBase):
         self._learning_rate = learning_rate_schedule(config, *end)
         self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, *end)
         self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
+        self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
 
         self.stale_samples = 0
         self.invalid_samples = 0
@@ -157,6 +159,7 @@ class Learner(LearnerBase):
                     if prepared is None or episodes is None:
                         break
                     self._take_episodes(episodes)
+                    self._entropy_guard.observe(episodes, self._recent_episodes)
                     self._learn(prepared)
                     self._leave_for_evaluation()
                 self._report_if_due()
@@ -228,7 +231,7 @@ class Learner(LearnerBase):
             keep,
             whole,
             clip_range=self._clip.value(self.agent_steps),
-            entropy_coef=self._entropy.value(self.agent_steps),
+            entropy_coef=self._entropy_guard.coefficient(self._entropy.value(self.agent_steps)),
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
@@ -250,8 +253,11 @@ class Learner(LearnerBase):
         for slot in batch.slots if is_complete else ():
             self._store.release(slot)
         self._ledger.add(0, consumed)
-        if self._config.schedule == "kl" and self.sgd_steps > steps_before:
-            self._learning_rate.update(self._updater.last_kl())
+        if self.sgd_steps > steps_before:
+            if self._config.schedule == "kl":
+                self._learning_rate.update(self._updater.last_kl())
+            if self._entropy_guard.is_asking:
+                self._entropy_guard.update(self._updater.last_entropy())
 
     def _slow_down(self) -> None:
         until = time.monotonic() + self._config.slow_down_s
@@ -341,6 +347,7 @@ class Learner(LearnerBase):
                 "model": self._model.state_dict(),
                 "optimiser": optimiser_state(self._optimiser),
                 "learning_rate": self._learning_rate.state_dict(),
+                "entropy_guard": self._entropy_guard.state_dict(),
                 "random": pack_random_states({"learner": self._random}),
                 **(in_flight or {}),
             },
@@ -367,4 +374,6 @@ class Learner(LearnerBase):
         super()._take_over(state)
         load_optimiser_state(self._optimiser, state["optimiser"])
         self._learning_rate.load_state_dict(state["learning_rate"])
+        if "entropy_guard" in state:  # runs of earlier versions had none
+            self._entropy_guard.load_state_dict(state["entropy_guard"])
         restore_random_states(state["random"], {"learner": self._random})

@@ -27,10 +27,10 @@ from rollmill.losses.vtrace import vtrace
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.precision import wide
 
-__all__ = ["APPROX_KL", "STATISTICS", "Objective", "Part", "Scales", "Share", "learns_in_time"]
+__all__ = ["APPROX_KL", "ENTROPY", "STATISTICS", "Objective", "Part", "Scales", "Share", "learns_in_time"]
 
 STATISTICS = ("policy", "value", "entropy", "approx_kl", "clip_fraction", "ratio")
-APPROX_KL = STATISTICS.index("approx_kl")
+APPROX_KL, ENTROPY = STATISTICS.index("approx_kl"), STATISTICS.index("entropy")
 
 
 class Part(NamedTuple):

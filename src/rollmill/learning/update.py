@@ -25,7 +25,7 @@ from rollmill.learning.batches import Batch
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
-from rollmill.learning.objective import APPROX_KL, STATISTICS, Objective, Part, Scales, Share, learns_in_time
+from rollmill.learning.objective import APPROX_KL, ENTROPY, STATISTICS, Objective, Part, Scales, Share, learns_in_time
 from rollmill.learning.optimisers import NonFiniteGuard, clip_grad_norm_
 from rollmill.learning.targets import Targets
 from rollmill.losses.ppo import ratio_bounds
@@ -119,7 +119,7 @@ class Updater:
         self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
         self._num_losses = 0
         self._is_told_to_stop = False
-        self._step_kl = torch.zeros((), device=self._device)
+        self._step_statistics = torch.zeros(len(STATISTICS), device=self._device)
 
     def learn(
         self,
@@ -169,7 +169,11 @@ class Updater:
 
     def last_kl(self) -> float:
         """Approximate KL of the last SGD step's policy from the one that acted, for an adaptive schedule."""
-        return float(self._step_kl)
+        return float(self._step_statistics[APPROX_KL])
+
+    def last_entropy(self) -> float:
+        """Mean entropy of the last SGD step's policy, in nats."""
+        return float(self._step_statistics[ENTROPY])
 
     def take_losses(self) -> dict[str, float]:
         """Means over the SGD steps since the last call; the one place that waits for the device."""
@@ -238,7 +242,7 @@ class Updater:
             if self._is_told_to_stop:
                 return False
         self._losses[:-1] += statistics
-        self._step_kl = statistics[APPROX_KL]
+        self._step_statistics = statistics
         norm = clip_grad_norm_(self._parameters, self._config.max_grad_norm, self._guard)
         self._optimiser.step()
         self._losses[-1] += norm

@@ -1,0 +1,92 @@
+"""The entropy bonus grows while a policy is stuck and too certain, and only then."""
+
+import math
+
+import pytest
+
+from rollmill.learning.entropy_guard import EntropyGuard
+from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+from rollmill.storage.episodes import EpisodeEnd
+
+CHOICES = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+FIRST = math.log(3)
+
+
+def guard_that_saw(returns: list[float], floor: float = 0.5, action: ActionSpec = CHOICES) -> EntropyGuard:
+    guard = EntropyGuard(action, floor)
+    guard.update(FIRST)
+    episodes = [EpisodeEnd(value, 10) for value in returns]
+    guard.observe(episodes, episodes[-100:])
+    return guard
+
+
+def test_the_bonus_grows_while_all_returns_are_the_worst_and_the_policy_is_certain() -> None:
+    guard = guard_that_saw([-500.0] * 100)
+    assert guard.coefficient(0.0) == 0.0
+    weights = []
+    for _ in range(20):
+        guard.update(0.01)
+        weights.append(guard.coefficient(0.0))
+    assert weights == sorted(weights)
+    assert weights[0] == pytest.approx(1.5e-3)
+    assert weights[-1] == 0.3
+    assert guard.coefficient(0.5) == 0.5, "a user's larger bonus stays"
+    # Uncertain again: it falls back to the preset's.
+    for _ in range(20):
+        guard.update(FIRST)
+    assert guard.coefficient(0.01) == 0.01
+
+
+@pytest.mark.parametrize(
+    "returns",
+    [
+        [-500.0] * 99,  # too few
+        [-500.0] * 99 + [-480.0],  # they differ
+        [9.0] + [500.0] * 100,  # solved: there were worse ones
+    ],
+)
+def test_a_policy_that_is_not_stuck_may_be_certain(returns: list[float]) -> None:
+    guard = guard_that_saw(returns)
+    guard.update(0.01)
+    assert guard.coefficient(0.01) == 0.01
+
+
+def test_a_success_ends_it() -> None:
+    guard = guard_that_saw([-500.0] * 100)
+    for _ in range(10):
+        guard.update(0.01)
+    success = EpisodeEnd(-300.0, 10)
+    guard.observe([success], [*[EpisodeEnd(-500.0, 10)] * 99, success])
+    assert not guard.is_stuck
+    for _ in range(20):
+        guard.update(0.01)
+    assert guard.coefficient(0.01) == 0.01
+
+
+def test_gaussians_keep_half_of_their_first_deviation() -> None:
+    head = BoxHead(shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
+    guard = EntropyGuard(ActionSpec(heads=(head,), structure="box"), 0.5)
+    guard.update(2.0)
+    guard.observe([], [EpisodeEnd(0.0, 10)] * 100)
+    guard.update(2.0 + 2 * math.log(0.6))
+    assert guard.coefficient(0.01) == 0.01
+    guard.update(2.0 + 2 * math.log(0.4))
+    assert guard.coefficient(0.01) > 0.01
+
+
+def test_a_floor_of_zero_switches_it_off() -> None:
+    guard = guard_that_saw([-500.0] * 100, floor=0.0)
+    guard.update(0.0)
+    assert guard.coefficient(0.01) == 0.01
+    assert not guard.is_asking
+
+
+def test_it_resumes_where_it_was() -> None:
+    guard = guard_that_saw([-500.0] * 100)
+    guard.update(0.01)
+    other = EntropyGuard(CHOICES, 0.5)
+    other.load_state_dict(guard.state_dict())
+    for each in (guard, other):
+        each.update(0.01)
+    assert other.coefficient(0.01) == guard.coefficient(0.01)
+    assert other.state_dict() == guard.state_dict()
