@@ -13,7 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from rollmill.envs.factory import probe
+from rollmill.envs.space_data import encode_spaces
 from rollmill.evaluation.agent import Agent, AgentError, load
+from rollmill.evaluation.saved_spaces import write_spaces
 from rollmill.evaluation.snapshot import NoRunError, newest_checkpoint, read_snapshot
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
@@ -148,6 +150,95 @@ def test_a_mask_may_be_given_beside_the_observation(make_run: MakeRun) -> None:
     assert agent.act(batch[0], action_mask=np.array([1, 0])) == 0
     with pytest.raises(AgentError, match="3 entries a row; 2 are needed"):
         agent.act(batch[0], action_mask=np.ones(3))
+
+
+def test_a_mask_that_allows_nothing_is_refused(make_run: MakeRun) -> None:
+    agent = load(make_run(CARTPOLE))
+    mask = np.ones((3, 2), bool)
+    mask[1] = False
+    with pytest.raises(AgentError, match=r"allows none of the 2 choices of head 0 in row 1: allow at least one"):
+        agent.act(observations(3), action_mask=mask)
+    with pytest.raises(AgentError, match="does not have 3 row"):
+        agent.act(observations(3), action_mask=[True])
+    mixed = load(make_run("test/mixed"))
+    observation, _ = Mixed().reset(seed=0)
+    with pytest.raises(AgentError, match="allows none of the"):
+        mixed.act(observation | {"action_mask": np.zeros_like(observation["action_mask"])})
+
+
+def test_an_agent_that_was_trained_with_masks_needs_one(make_run: MakeRun) -> None:
+    run_dir = make_run(CARTPOLE)
+    env = gym.make("CartPole-v1")
+    data = encode_spaces(env.observation_space, env.action_space, has_action_mask=True)
+    assert data is not None
+    write_spaces(run_dir, data)
+    agent = load(run_dir)
+    with pytest.raises(AgentError, match=r"no action mask was given.*give act's argument 'action_mask' with 2 entries"):
+        agent.act(observations(1)[0])
+    assert agent.act(observations(1)[0], action_mask=[0, 1]) == 1
+    mixed = load(make_run("test/mixed"))
+    observation, _ = Mixed().reset(seed=0)
+    mask = observation.pop("action_mask")
+    with pytest.raises(AgentError, match=r"no action mask was given.*the observation's entry 'action_mask'"):
+        mixed.act(observation)
+    mixed.act(observation, action_mask=mask)
+
+
+@pytest.mark.parametrize("is_batch", [False, True])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"where": None},
+            "the observation has no entry 'where'; entries given: 'deep', 'pair', 'action_mask'; needed:",
+        ),
+        ({"deep": {}}, "entry 'deep' has no entry 'vector'; entries given: none; needed: 'vector'"),
+        ({"deep": 3}, "entry 'deep' is .*; a dict is needed, with 'vector'"),
+        ({"deep": {"vector": np.zeros(5)}}, r"entry 'deep/vector' has shape \(.*5,?\); \(.*2,?\) is needed"),
+        ({"deep": {"vector": np.array(["a", "b"])}}, "entry 'deep/vector' has dtype <U1; numbers are needed"),
+        ({"deep": {"vector": np.array([0, np.nan])}}, "entry 'deep/vector' holds NaN"),
+        ({"where": np.float32(0.5)}, "observation 'where' does not fit its space"),
+        ({"pair": (np.zeros(1),)}, "entry 'pair' is 1 entries; a tuple of 2 is needed"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_named(
+    make_run: MakeRun, is_batch: bool, change: dict[str, Any], message: str
+) -> None:
+    agent = load(make_run("test/mixed"))
+    observation, _ = Mixed().reset(seed=0)
+    wrong = {key: value for key, value in (observation | change).items() if value is not None}
+    with pytest.raises(AgentError, match=message):
+        agent.act(stacked(wrong, 3) if is_batch else wrong)
+
+
+def stacked(observation: Any, count: int) -> Any:
+    if isinstance(observation, dict):
+        return {key: stacked(value, count) for key, value in observation.items()}
+    if isinstance(observation, tuple):
+        return tuple(stacked(value, count) for value in observation)
+    return np.stack([np.asarray(observation)] * count)
+
+
+def test_entries_beside_the_spaces_are_ignored_as_in_training(make_run: MakeRun) -> None:
+    observation, _ = Mixed().reset(seed=0)
+    load(make_run("test/mixed")).act(observation | {"debug": "anything"})
+
+
+def test_an_array_with_its_axes_in_another_order_is_refused(make_run: MakeRun) -> None:
+    # It has as many numbers, so that reshaping it would only scramble them.
+    agent = load(make_run(CARTPOLE))
+    with pytest.raises(AgentError, match=r"the observation has shape \(2, 8\); \(2, 4\) is needed"):
+        agent.act(np.zeros((2, 8), np.float32))
+    with pytest.raises(AgentError, match=r"the observation has shape \(8, 2\); \(8, 4\) is needed"):
+        agent.act(np.zeros((8, 2), np.float32))
+
+
+def test_a_picture_with_its_axes_in_another_order_is_refused(make_run: MakeRun) -> None:
+    # It has as many numbers, so that reshaping it would only scramble them.
+    agent = load(make_run("test/striped"))
+    assert agent.act(np.zeros((2, 3, 12, 16), np.uint8)).shape == (2,)
+    with pytest.raises(AgentError, match=r"has shape \(2, 12, 16, 3\); \(2, 3, 12, 16\) is needed"):
+        agent.act(np.zeros((2, 12, 16, 3), np.uint8))
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((2, 3, 4), np.float32), 1.0, "text", None])

@@ -286,17 +286,18 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
             if not codec.has_mask and ACTION_MASK not in info:
                 _try_step(config.name, env, codec, action)
                 repeats_itself = repeats(env) if tries_to_repeat else None
+        has_mask = (codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0
         return EnvSpec(
             name=config.name,
             observation=_with_stacks(codec.specs, maker.stack if native else stack_of(env)),
             action=action,
-            has_action_mask=(codec.has_mask or ACTION_MASK in info) and action.num_discrete > 0,
+            has_action_mask=has_mask,
             frameskip=maker.frameskip,
             max_episode_steps=maker.max_episode_steps,
             native_vector=native,
             keeps_group_size=native and maker.keeps_group_size,
             repeats=repeats_itself,
-            spaces=encode_spaces(observation_space, action_space),
+            spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
         )
     finally:
         with contextlib.suppress(*failures()):  # those who train with it report it

@@ -21,20 +21,33 @@ class SavedSpaces(NamedTuple):
     Attributes:
         observation: Its observation space.
         action: Its action space.
+        has_action_mask: Whether it gives masks of allowed actions.
     """
 
     observation: spaces.Space[Any]
     action: spaces.Space[Any]
+    has_action_mask: bool = False
 
 
 class _NoData(Exception):  # noqa: N818 - no error: it says that there is no such form
     """A space has no form as plain data."""
 
 
-def encode_spaces(observation: spaces.Space[Any], action: spaces.Space[Any]) -> dict[str, Any] | None:
-    """Both spaces as JSON data; None where one of them is, or holds, a kind of space that has no such form."""
+def encode_spaces(
+    observation: spaces.Space[Any], action: spaces.Space[Any], *, has_action_mask: bool = False
+) -> dict[str, Any] | None:
+    """Both spaces as JSON data, and whether there are masks of actions.
+
+    Returns:
+        None where a space is, or holds, one of a kind that has no such form.
+    """
     try:
-        return {"format": _FORMAT, "observation": _encode(observation), "action": _encode(action)}
+        return {
+            "format": _FORMAT,
+            "observation": _encode(observation),
+            "action": _encode(action),
+            "has_action_mask": has_action_mask,
+        }
     except _NoData:
         return None
 
@@ -48,7 +61,8 @@ def decode_spaces(data: Any) -> SavedSpaces:
     try:
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
-        return SavedSpaces(_decode(data["observation"]), _decode(data["action"]))
+        has_mask = data.get("has_action_mask", False)
+        return SavedSpaces(_decode(data["observation"]), _decode(data["action"]), has_mask is True)
     except Exception as error:  # Of damaged data, spaces raise whatever they like, AssertionError included.
         raise ValueError(f"these are no spaces ({type(error).__name__}: {error})") from error
 

@@ -13,6 +13,7 @@ from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.views import Array
+from rollmill.evaluation.observations import check_observation
 from rollmill.evaluation.saved_spaces import read_spaces
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.evaluation.stage import spaces_of
@@ -41,6 +42,7 @@ class Agent:
         action_space: Likewise.
         device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
+        needs_mask: Whether it was trained with masks of allowed actions, so that ``act`` needs one.
 
     Attributes:
         snapshot: What it was built from.
@@ -58,6 +60,7 @@ class Agent:
         *,
         device: str = "cpu",
         seed: int = 0,
+        needs_mask: bool = False,
     ) -> None:
         import torch
 
@@ -66,6 +69,7 @@ class Agent:
 
         self.snapshot = snapshot
         self._observations = ObservationCodec(observation_space)
+        self._needs_mask = needs_mask
         self._space = observation_space
         self._axes = _axes_of(observation_space)
         self._spec = action_spec(action_space)
@@ -98,25 +102,28 @@ class Agent:
         """Action for one observation, or actions for a batch of them.
 
         Args:
-            observation: As the environment gives it. An entry ``"action_mask"`` is used as the mask.
+            observation: As the environment gives it. An entry ``"action_mask"`` is used as the mask. Entries that the
+                environment's space does not have are ignored, as they are in training.
             deterministic: Take the most probable action (the mean of a Gaussian) or the one that is valued most,
                 instead of sampling or exploring. None samples where probabilities were learned (on-policy algorithms),
                 and does not explore where values were (off-policy ones).
             action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that give it in
-                ``info``.
+                ``info``. Every head of every row must allow something. An agent that was trained with masks needs one.
 
         Returns:
             What ``env.step`` takes.
 
         Raises:
-            AgentError: The observation is neither one of this environment nor a batch of them, the mask has another
-                size, or the number of rows changed without a ``reset``.
+            AgentError: The observation is neither one of this environment nor a batch of them, the mask is missing, has
+                another size or allows nothing, or the number of rows changed without a ``reset``.
         """
         is_batch = self._is_batch(observation)
         try:
             if not is_batch:
+                check_observation(self._space, observation, None, finite=self.snapshot.env.check_finite)
                 observation = _add_axis(self._space, observation)
             num_rows = len(self._first_array(observation))
+            check_observation(self._space, observation, num_rows, finite=self.snapshot.env.check_finite)
             arrays = {
                 name: np.empty((num_rows, *spec.shape), spec.dtype) for name, spec in self._observations.specs.items()
             }
@@ -127,8 +134,8 @@ class Agent:
                 "env.reset() and env.step() return it"
             ) from error
         if action_mask is None and self._observations.has_mask:
-            action_mask = observation[ACTION_MASK]
-        mask = self._read_mask(action_mask, num_rows) if action_mask is not None else None
+            action_mask = observation.get(ACTION_MASK)
+        mask = self._read_mask(action_mask, num_rows)
         discrete, continuous = self.choose(arrays, mask, deterministic)
         decode = self._actions.decode_batch if is_batch else self._actions.decode_row
         if is_batch:
@@ -203,6 +210,8 @@ class Agent:
         try:
             extra = np.ndim(self._first_array(observation)) - self._axes[1]
         except (KeyError, IndexError, TypeError, ValueError):
+            if self._axes[0]:
+                return False  # What is missing is named when the entries are looked at.
             extra = -1
         if extra not in (0, 1):
             raise AgentError(
@@ -218,14 +227,39 @@ class Agent:
             observation = observation[key]
         return observation
 
-    def _read_mask(self, mask: Any, num_rows: int) -> Array:
+    def _read_mask(self, mask: Any, num_rows: int) -> Array | None:
+        where = "the observation's entry" if self._observations.has_mask else "act's argument"
+        if mask is None:
+            if not (self._needs_mask or self._observations.has_mask) or not self._spec.mask_size:
+                return None
+            raise AgentError(
+                f"no action mask was given, and this agent was trained with masks of allowed actions: give {where} "
+                f"{ACTION_MASK!r} with {self._spec.mask_size} entries a row (the environment's mask; ones allow all)"
+            )
         parts = mask if isinstance(mask, tuple) else (mask,)
-        joined = np.concatenate([np.asarray(part).reshape(num_rows, -1) for part in parts], axis=1).astype(bool)
+        try:
+            arrays = [np.asarray(part).reshape(num_rows, -1) for part in parts]
+            joined = np.concatenate(arrays, axis=1).astype(bool)
+        except (TypeError, ValueError) as error:
+            raise AgentError(
+                f"the action mask does not have {num_rows} row(s) of numbers ({error}); {self._spec.mask_size} entries "
+                "a row are needed, one for each choice of each categorical head"
+            ) from error
         if joined.shape[1] != self._spec.mask_size:
             raise AgentError(
                 f"the action mask has {joined.shape[1]} entries a row; {self._spec.mask_size} are needed, one for each "
                 "choice of each categorical head"
             )
+        first = 0
+        for head, choices in enumerate(self._spec.categorical_sizes):
+            forbidden = ~joined[:, first : first + choices].any(axis=1)
+            first += choices
+            if forbidden.any():
+                row = int(forbidden.argmax())
+                raise AgentError(
+                    f"the action mask allows none of the {choices} choices of head {head} in row {row}: allow at least "
+                    "one in each row (give ones where an episode has ended, or do not ask for an action there)"
+                )
         return joined
 
 
@@ -264,7 +298,14 @@ def load(
         for module in snapshot.env.imports:
             import_user_code(module)
     spaces = spaces or spaces_of(snapshot.env, snapshot.group_size)
-    return Agent(snapshot, spaces.observation, spaces.action, device=device, seed=seed)
+    return Agent(
+        snapshot,
+        spaces.observation,
+        spaces.action,
+        device=device,
+        seed=seed,
+        needs_mask=spaces.has_action_mask,
+    )
 
 
 def _is_network_known(snapshot: Snapshot) -> bool:
@@ -284,7 +325,9 @@ def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
 
     path: tuple[str | int, ...] = ()
     while isinstance(space, spaces.Dict | spaces.Tuple):
-        key = next(iter(space.spaces)) if isinstance(space, spaces.Dict) else 0
+        # The mask, of the top level, may be given beside the observation.
+        names = (name for name in space.spaces if path or name != ACTION_MASK) if isinstance(space, spaces.Dict) else ()
+        key = next(iter(names), 0)
         path = (*path, key)
         space = space.spaces[key]  # type: ignore[index]
     return path, len(space.shape or ())
@@ -294,7 +337,8 @@ def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items()}
+        # The mask may be given beside the observation.
+        return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items() if key in observation}
     if isinstance(space, spaces.Tuple):  # Which takes a list, too, as Gymnasium does.
         return tuple(_add_axis(each, value) for each, value in zip(space.spaces, observation, strict=True))
     return np.asarray(observation)[None]
