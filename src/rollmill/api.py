@@ -385,8 +385,13 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
 
     if EvaluationQueue(directory).pending():
         from rollmill.evaluation.in_training import play_pending
+        from rollmill.reporting.metrics import MetricsWriter
+        from rollmill.storage.checkpoints import CheckpointStore
 
-        play_pending(directory, episodes=config.eval_episodes)
+        checkpoints = CheckpointStore(directory / "checkpoints", config.checkpoint)
+        with MetricsWriter(directory) as writer:
+            play_pending(directory, episodes=config.eval_episodes, checkpoints=checkpoints)
+            writer.write_evaluations()
 
 
 def _finished(directory: Path, total_steps: int) -> Run | None:

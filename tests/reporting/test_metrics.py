@@ -19,6 +19,7 @@ from rollmill.reporting.metrics import (
     TrackerNotInstalledError,
     read_metrics,
 )
+from rollmill.storage.evaluations import EvaluationQueue
 
 
 def write(run_dir: Path, *steps: int, resume_at_steps: int | None = None) -> None:
@@ -139,3 +140,45 @@ def test_runs_of_earlier_versions_are_read_under_todays_names(tmp_path: Path) ->
         {"agent_steps": 9, "batches": 3, "sgd_steps": 12},
         {"agent_steps": 10, "time_s": 1.0},
     ]
+
+
+def found(run_dir: Path, *steps: int) -> None:
+    queue = EvaluationQueue(run_dir)
+    for step in steps:
+        figures = {
+            "mean_return": 1.0 + step,
+            "std_return": 2.0,
+            "min_return": 0.0,
+            "max_return": 9.0,
+            "mean_length": 7.0,
+        }
+        queue.found(run_dir / "none", {"agent_steps": step, **figures, "returns": [1.0]})
+
+
+def test_evaluations_are_in_tensorboard_at_the_steps_of_their_networks(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    def shown() -> list[tuple[int, float]]:
+        events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+        assert {f"evaluation/{name}" for name in ("std_return", "min_return", "max_return", "mean_length")} < set(
+            events.Tags()["scalars"]
+        )
+        return [(event.step, event.value) for event in events.Scalars("evaluation/mean_return")]
+
+    with MetricsWriter(tmp_path) as writer:
+        writer.write({"agent_steps": 20})
+        found(tmp_path, 0, 10)
+        assert [record["agent_steps"] for record in writer.write_evaluations()] == [0, 10]
+        assert writer.write_evaluations() == []
+        writer.write({"agent_steps": 30})
+        found(tmp_path, 30)
+        assert len(writer.write_evaluations()) == 1
+    assert shown() == [(0, 1.0), (10, 11.0), (30, 31.0)]
+    # A resumed run hides what was after its checkpoint, but does not evaluate it again.
+    with MetricsWriter(tmp_path, resume_at_steps=20) as writer:
+        writer.write_evaluations()
+        found(tmp_path, 40)
+        writer.write_evaluations()
+    assert shown() == [(0, 1.0), (10, 11.0), (30, 31.0), (40, 41.0)]
+    with MetricsWriter(tmp_path) as writer:
+        assert writer.write_evaluations() == []

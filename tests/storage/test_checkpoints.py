@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import resource
 import signal
@@ -133,6 +134,59 @@ def test_keeps_the_untrained_one(tmp_path: Path) -> None:
     without = make_store(tmp_path / "without", keep_initial=False)
     without.save({"step": 0}, 0, is_initial=True)
     assert not without.initial_path.exists()
+
+
+def test_an_evaluation_outranks_training_and_what_best_goes_by_is_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "rollmill.checkpoints")
+    store, evaluator = make_store(tmp_path), make_store(tmp_path)
+    assert read_header(store.save({"step": 1}, 1)).metric_name is None
+    store.save({"step": 2}, 2, 50.0)
+    assert read_header(store.best_path).metric_name == "training_return"
+    assert evaluator.offer_best({"step": 1}, 1, 10.0), "training explores, and its number is of another kind"
+    assert read_header(store.best_path) == (1, 1, 10.0, "evaluation_return")
+    store.save({"step": 3}, 3, 60.0)
+    assert store.load_best().state == {"step": 1}
+    assert not evaluator.offer_best({"step": 2}, 2, 10.0), "an equal return does not replace the first"
+    assert not evaluator.offer_best({"step": 3}, 3, float("nan"))
+    assert evaluator.offer_best({"step": 3}, 3, 11.0)
+    assert store.load_best().state == {"step": 3}
+    assert {p.name for p in store.folder.iterdir()} == {"best.pt", *(p.name for p in store.paths())}
+    assert not make_store(tmp_path, keep_best=False).offer_best({"step": 4}, 4, 99.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "best.pt is of 2 agent steps, by training_return 50",
+        "best.pt is of 1 agent steps, by evaluation_return 10",
+        "best.pt is of 3 agent steps, by evaluation_return 11",
+    ]
+
+
+def test_the_best_of_an_earlier_version_went_by_training(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    store.save({"step": 1}, 1, 50.0)
+    content = store.best_path.read_bytes()
+    end = content.rindex(b"rollmill ")
+    header = b'{"format": 1, "agent_steps": 1, "metric": 50.0}'
+    body = content[: end - 2]
+    comment = b"rollmill " + hashlib.sha256(body + header).hexdigest().encode() + b" " + header
+    store.best_path.write_bytes(body + len(comment).to_bytes(2, "little") + comment)
+    assert store.load_best().state == {"step": 1}
+    assert read_header(store.best_path).metric_name == "training_return"
+    assert store.offer_best({"step": 2}, 2, 1.0)
+
+
+def test_the_learner_and_the_evaluator_may_write_the_best_at_once(tmp_path: Path) -> None:
+    code = (
+        "import sys; from rollmill.storage.checkpoints import CheckpointStore, CheckpointConfig\n"
+        "store = CheckpointStore(sys.argv[1], CheckpointConfig(keep=1))\n"
+        "for i in range(30):\n"
+        "    state = {'i': i}\n"
+        "    store.save(state, i, 1000.0 + i) if sys.argv[2] == 'learner' else store.offer_best(state, i, float(i))"
+    )
+    folder = str(tmp_path / "checkpoints")
+    running = [subprocess.Popen([sys.executable, "-c", code, folder, role]) for role in ("learner", "evaluator")]
+    assert [process.wait() for process in running] == [0, 0]
+    assert read_header(make_store(tmp_path).best_path) == (1, 29, 29.0, "evaluation_return")
 
 
 def test_without_keep_best_there_is_none(tmp_path: Path) -> None:

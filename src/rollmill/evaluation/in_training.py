@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate
+from rollmill.storage.checkpoints import CheckpointStore, load_checkpoint
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["evaluate_until", "play_pending"]
@@ -19,13 +20,19 @@ _LOOK_S = 0.5
 
 
 def play_pending(
-    run_dir: Path, *, episodes: int, seed: int = 0, is_stop_wanted: Callable[[], bool] = lambda: False
+    run_dir: Path,
+    *,
+    episodes: int,
+    checkpoints: CheckpointStore,
+    seed: int = 0,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Plays the networks that were left, and writes down what was found.
+    """Plays the networks that were left, writes down what was found, and keeps the best one.
 
     Args:
         run_dir: Directory of a run.
         episodes: Whole episodes of each network.
+        checkpoints: The run's, of which ``best.pt`` goes by what is found.
         seed: Of the evaluation: the same environments and noise for every network.
         is_stop_wanted: Asked at every step; a network that is not done with then is left.
     """
@@ -41,6 +48,7 @@ def play_pending(
         except Exception:
             queue.failed(path)
             raise
+        checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), float(result["mean_return"]))
         queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
 
 
@@ -48,6 +56,7 @@ def evaluate_until(
     run_dir: Path,
     *,
     episodes: int,
+    checkpoints: CheckpointStore,
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
@@ -56,11 +65,12 @@ def evaluate_until(
     Args:
         run_dir: Directory of a run.
         episodes: Whole episodes of each network.
+        checkpoints: The run's.
         is_stop_wanted: Asked at every step, and between two networks.
         while_waiting: Called several times a second while there is nothing to play.
     """
     while not is_stop_wanted():
         if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.
-            play_pending(run_dir, episodes=episodes, is_stop_wanted=is_stop_wanted)
+            play_pending(run_dir, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         while_waiting()
         time.sleep(_LOOK_S)

@@ -85,6 +85,7 @@ class Monitor:
         # What was known last: an interval in which nothing was learned tells nothing new.
         self._shares: Mapping[str, Stage] = {}
         self._lag = PolicyLag()
+        self._evaluation_return: float | None = None
         self._fast_path = ""
 
     def __enter__(self) -> Self:
@@ -131,6 +132,7 @@ class Monitor:
         self._shares = shares or self._shares
         if report.lag is not None and report.lag.mean is not None:
             self._lag = report.lag
+        self.take_evaluations()
         status = self._status(report, now)
         if self._on_report is not None:
             self._on_report(report, now)
@@ -141,6 +143,16 @@ class Monitor:
                 self._writer.write(row_of(report, status, shares, time_before_s=self._time_before_s))
         if self._display is not None:
             self._display.update(status)
+
+    def take_evaluations(self) -> None:
+        """Takes in what evaluations have found meanwhile."""
+        for found in [] if self._writer is None else self._writer.write_evaluations():
+            self._evaluation_return = float(found["mean_return"])
+            low, high = found["interval_95"]
+            _log.info(
+                "evaluation at step %s: mean return %.6g (95 %% interval %.6g to %.6g) of %d episodes",
+                f"{int(found['agent_steps']):,}", self._evaluation_return, low, high, found["episodes"],
+            )  # fmt: skip
 
     @property
     def mean_return(self) -> float | None:
@@ -183,6 +195,7 @@ class Monitor:
             episodes=self._episodes,
             episode_return=self.mean_return,
             episode_length=statistics.fmean(e.episode_length for e in self._recent) if self._recent else None,
+            evaluation_return=self._evaluation_return,
             policy_lag_mean=self._lag.mean,
             policy_lag_max=self._lag.maximum,
             policy_lag_expected=self._expected_lag,

@@ -241,6 +241,7 @@ def run(
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
+            monitor.take_evaluations()
             if is_told_to_end():
                 ended_by = "signal"  # Also while the run was ending already: whoever called is to end, too.
             record.ended(ended_by, mean_return=monitor.mean_return, received=signals.received)

@@ -483,6 +483,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
 
     from rollmill.evaluation.in_training import evaluate_until, play_pending
     from rollmill.evaluation.phases import PLAYING, WAITING
+    from rollmill.storage.checkpoints import CheckpointStore
 
     torch.set_num_threads(1)
 
@@ -491,13 +492,15 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         return context.stop.is_set()
 
     episodes = setup.config.eval_episodes
+    checkpoints = CheckpointStore(setup.run_dir / "checkpoints", setup.config.checkpoint)
     context.ledger.enter(PLAYING)
     if is_last:
-        play_pending(setup.run_dir, episodes=episodes, is_stop_wanted=is_stop_wanted)
+        play_pending(setup.run_dir, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         return
     evaluate_until(
         setup.run_dir,
         episodes=episodes,
+        checkpoints=checkpoints,
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(WAITING),
     )

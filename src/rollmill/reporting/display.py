@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollmill.reporting.ledger_report import find_bottleneck, waiting_sentence
-from rollmill.reporting.metric_table import label
+from rollmill.reporting.metric_table import EVALUATION_GROUP, label
 from rollmill.reporting.status import Status
 
 __all__ = ["Display", "format_line"]
@@ -118,6 +118,7 @@ def format_line(status: Status) -> str:
         f"ETA {_duration(status.eta_s)}",
         f"return {_number(status.episode_return)}",
         f"length {_number(status.episode_length)}",
+        *([] if status.evaluation_return is None else [f"{EVALUATION_GROUP} {_number(status.evaluation_return)}"]),
         f"lag {_lag(status)}",
     ]
     if status.shares:
@@ -167,6 +168,7 @@ def _panel(status: Status) -> RenderableType:
     )  # fmt: skip
     figures.add_row(
         label("learning_rate"), "-" if status.learning_rate is None else f"{status.learning_rate:.2e}",
+        EVALUATION_GROUP, _number(status.evaluation_return),
     )  # fmt: skip
     parts: list[RenderableType] = [progress, Text(), figures]
     if status.shares:

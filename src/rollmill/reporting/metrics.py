@@ -19,7 +19,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Protocol, Self
 
-from rollmill.reporting.metric_table import tensorboard_tag
+from rollmill.reporting.metric_table import EVALUATION_GROUP, tensorboard_tag
+from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = [
     "METRICS_FILE",
@@ -36,6 +37,7 @@ Record = dict[str, float | int | str | list[int] | None]
 METRICS_FILE = "metrics.jsonl"
 _TENSORBOARD_DIR = "tensorboard"
 _WANDB_ID_FILE = "wandb_id.txt"
+_EVALUATION_SCALARS = ("mean_return", "std_return", "min_return", "max_return", "mean_length")
 
 
 class TrackerNotInstalledError(ImportError):
@@ -91,6 +93,14 @@ class MetricsWriter:
         self._file: IO[str] = path.open("a", encoding="utf-8")
         self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
         self._has_failed = False
+        self._evaluations = EvaluationQueue(self.run_dir)
+        # What earlier sessions have written; TensorBoard hides what they say of steps that are to be done again.
+        self._evaluated = {
+            steps
+            for record in self._evaluations.records()
+            if (steps := int(record["agent_steps"])) <= (math.inf if resume_at_steps is None else resume_at_steps)
+        }
+        self._evaluations_size = 0
 
     def write(self, record: Mapping[str, float | int | str | Sequence[int] | _Number | None]) -> None:
         """Write one record.
@@ -114,13 +124,45 @@ class MetricsWriter:
             if self._events is not None:
                 self._events.write(int(steps), numbers)
         except OSError as error:
-            self._has_failed = True
-            raise MetricsNotWrittenError(
-                f"metrics cannot be written to {self.run_dir} ({error.strerror}): make room on its disk; with --resume "
-                "the run goes on from its newest checkpoint"
-            ) from error
+            raise self._not_written(error) from error
         if self._wandb is not None:
             self._wandb.log(numbers, step=int(steps))
+
+    def write_evaluations(self) -> list[dict[str, Any]]:
+        """Tell TensorBoard and Weights & Biases what evaluations have found since the last call.
+
+        Each is at the agent steps of the network that was evaluated, which may be before the last record's.
+
+        Returns:
+            The new records of ``evaluations.jsonl``.
+
+        Raises:
+            MetricsNotWrittenError: The disk did not take it.
+        """
+        size = self._evaluations.nbytes
+        if size == self._evaluations_size:
+            return []
+        self._evaluations_size = size
+        new = [record for record in self._evaluations.records() if int(record["agent_steps"]) not in self._evaluated]
+        for record in new:
+            steps = int(record["agent_steps"])
+            self._evaluated.add(steps)
+            numbers = {f"{EVALUATION_GROUP}/{name}": float(record[name]) for name in _EVALUATION_SCALARS}
+            try:
+                if self._events is not None:
+                    self._events.write(steps, numbers)
+            except OSError as error:
+                raise self._not_written(error) from error
+            if self._wandb is not None:  # Whose own steps may not go back.
+                self._wandb.log({**numbers, f"{EVALUATION_GROUP}/agent_steps": steps})
+        return new
+
+    def _not_written(self, error: OSError) -> MetricsNotWrittenError:
+        self._has_failed = True
+        return MetricsNotWrittenError(
+            f"metrics cannot be written to {self.run_dir} ({error.strerror}): make room on its disk; with --resume "
+            "the run goes on from its newest checkpoint"
+        )
 
     def close(self) -> None:
         """Close all files; calling it twice does nothing.

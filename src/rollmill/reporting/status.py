@@ -28,6 +28,7 @@ class Status:
         episodes: Episodes that ended.
         episode_return: Mean return of the last 100 episodes, raw rewards.
         episode_length: Their mean length, in agent steps.
+        evaluation_return: Mean return of the last evaluation.
         policy_lag_mean: Mean policy lag of the samples that were learned from last, in policy versions.
         policy_lag_max: Their largest.
         policy_lag_expected: The lag that the configuration implies, in policy versions.
@@ -49,6 +50,7 @@ class Status:
     episodes: int = 0
     episode_return: float | None = None
     episode_length: float | None = None
+    evaluation_return: float | None = None
     policy_lag_mean: float | None = None
     policy_lag_max: float | None = None
     policy_lag_expected: float | None = None

@@ -18,11 +18,12 @@ import pickle
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple
 
 __all__ = [
     "CheckpointError",
     "CheckpointHeader",
+    "MetricName",
     "encode_checkpoint",
     "load_checkpoint",
     "read_checkpoint",
@@ -36,6 +37,9 @@ _MAGIC = b"rollmill "
 _ZIP_END, _ZIP_END_SIZE = b"PK\x05\x06", 22
 
 
+MetricName = Literal["training_return", "evaluation_return"]
+
+
 class CheckpointError(RuntimeError):
     """A checkpoint could not be written, or none could be read."""
 
@@ -47,11 +51,14 @@ class CheckpointHeader(NamedTuple):
         format: Version of the file format.
         agent_steps: Agent steps that the learner had consumed.
         metric: The metric that "best" goes by, where one was known.
+        metric_name: What it is: "evaluation_return", the mean return of an evaluation, or "training_return", that of
+            the last 100 training episodes; None where no metric was known.
     """
 
     format: int
     agent_steps: int
     metric: float | None
+    metric_name: MetricName | None = None
 
 
 def load_checkpoint(path: Path | str, map_location: Any = "cpu") -> dict[str, Any]:
@@ -130,13 +137,16 @@ def _verify(file: BinaryIO, path: Path | str) -> CheckpointHeader:
     return parsed.header
 
 
-def encode_checkpoint(state: Mapping[str, Any], agent_steps: int, metric: float | None) -> bytearray:
+def encode_checkpoint(
+    state: Mapping[str, Any], agent_steps: int, metric: float | None, metric_name: MetricName = "training_return"
+) -> bytearray:
     """Returns the bytes of a checkpoint file.
 
     Args:
         state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
         agent_steps: For the header.
         metric: For the header.
+        metric_name: For the header: what the metric is.
 
     Raises:
         CheckpointError: The state holds something else, which ``weights_only=True`` would not load.
@@ -147,7 +157,10 @@ def encode_checkpoint(state: Mapping[str, Any], agent_steps: int, metric: float 
     torch.save(_portable(dict(state), "state"), buffer)
     content = bytearray(buffer.getbuffer())
     assert content[-_ZIP_END_SIZE:].startswith(_ZIP_END), "torch.save wrote no ZIP file without a comment"
-    header = json.dumps({"format": FORMAT, "agent_steps": agent_steps, "metric": metric}).encode()
+    fields: dict[str, object] = {"format": FORMAT, "agent_steps": agent_steps, "metric": metric}
+    if metric is not None:
+        fields["metric_name"] = metric_name
+    header = json.dumps(fields).encode()
     # The last two bytes of the content are the comment's length, which is about to change.
     with memoryview(content)[:-2] as checked:
         digest = hashlib.sha256(checked)
@@ -188,7 +201,10 @@ def _parse_header(file: BinaryIO, path: Path | str) -> _Parsed:
             raise CheckpointError(
                 f"{path} has checkpoint format {version}, this Rollmill reads up to {FORMAT}: use a newer Rollmill"
             )
-        parsed = CheckpointHeader(version, int(fields["agent_steps"]), fields["metric"])
+        metric = fields["metric"]
+        # Earlier versions knew one metric only, and do not say which.
+        name = None if metric is None else fields.get("metric_name", "training_return")
+        parsed = CheckpointHeader(version, int(fields["agent_steps"]), metric, name)
     except (ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} is damaged: its header cannot be read ({error!r})") from error
     return _Parsed(parsed, header, digest, size - len(comment) - 2)

@@ -9,12 +9,15 @@ Importing this module imports no torch: its functions do.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import logging
 import math
 import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -22,6 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from rollmill.storage.checkpoint_file import (
     CheckpointError,
     CheckpointHeader,
+    MetricName,
     encode_checkpoint,
     load_checkpoint,
     read_checkpoint,
@@ -43,6 +47,11 @@ __all__ = [
 
 _NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)(_end)?\.pt")
 _TEMPORARY = ".writing-"
+_TEMPORARY_BEST = ".best-"
+_RANK_OF_METRIC: dict[MetricName, int] = {"training_return": 0, "evaluation_return": 1}
+
+_log = logging.getLogger("rollmill.checkpoints")
+
 _Read = TypeVar("_Read")
 
 
@@ -59,7 +68,8 @@ class CheckpointConfig:
         every_steps: Agent steps between two; ``None`` for no such rule. With both, whichever comes first; with neither,
             only the end of the run writes one.
         keep: How many of the newest stay.
-        keep_best: Whether the one with the largest mean return of recent episodes stays as well, as ``best.pt``.
+        keep_best: Whether the best one stays as well, as ``best.pt``: by the mean return of an evaluation where there
+            are evaluations (``eval_every``), otherwise by that of the last 100 training episodes.
         keep_initial: Whether the one that is written before anything is learned stays as well, as ``initial.pt``: what
             training is measured against.
         save_environments: In lockstep, save the environments that can be pickled. False builds all anew at every
@@ -164,7 +174,7 @@ class CheckpointStore:
         Args:
             state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
             agent_steps: Agent steps consumed so far.
-            metric: Mean return of recent episodes; None (or not finite) where there is none.
+            metric: Mean return of the last 100 training episodes; None (or not finite) where there is none.
             is_initial: Nothing has been learned yet.
             is_end: The run cannot go on from here.
 
@@ -185,8 +195,8 @@ class CheckpointStore:
             for leftover in self.folder.glob(f"{_TEMPORARY}*"):
                 leftover.unlink(missing_ok=True)
             self._write(path, content)
-            if self._config.keep_best and metric is not None and metric > self._best_metric():
-                self._write(self.best_path, content)
+            if metric is not None:
+                self._keep_if_best(content, agent_steps, metric, "training_return")
             if self._config.keep_initial and is_initial:
                 self._write(self.initial_path, content)
             kept = {path, *self.paths(to_resume=True)[: self._config.keep]}
@@ -200,6 +210,34 @@ class CheckpointStore:
             ) from error
         self._saved_at_s, self._saved_at_steps = self._clock(), agent_steps
         return path
+
+    def offer_best(self, state: Mapping[str, Any], agent_steps: int, metric: float) -> bool:
+        """Makes an evaluated network ``best.pt``, if no evaluation was better.
+
+        The return of an evaluation outranks that of training episodes, whatever the numbers: training explores, and
+        its episodes are of many policies. Another process than the one that saves may call this.
+
+        Args:
+            state: As for ``save``; what acts is enough, since no run resumes from ``best.pt``.
+            agent_steps: Agent steps that the network has learned from.
+            metric: Mean return of the evaluation.
+
+        Returns:
+            Whether it is the best now.
+
+        Raises:
+            CheckpointError: As for ``save``.
+        """
+        if not math.isfinite(metric):
+            return False
+        content = encode_checkpoint(state, agent_steps, metric, "evaluation_return")
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            return self._keep_if_best(content, agent_steps, metric, "evaluation_return")
+        except OSError as error:
+            raise CheckpointError(
+                f"could not write {self.best_path}: {error}; make room or correct the folder's permissions"
+            ) from error
 
     def load_latest(
         self,
@@ -281,20 +319,48 @@ class CheckpointStore:
             return LoadedCheckpoint(load_checkpoint(self.best_path, map_location), self.best_path)
         except FileNotFoundError:
             raise CheckpointError(
-                f"no best checkpoint in {self.folder}: none was saved with a metric yet, for which 100 episodes must "
-                f"have ended, or checkpoint.keep_best is off; use the latest"
+                f"no best checkpoint in {self.folder}: there was no evaluation yet (eval_every), none was saved after "
+                f"100 training episodes had ended, or checkpoint.keep_best is off; use the latest"
             ) from None
 
-    def _best_metric(self) -> float:
-        """The metric of ``best.pt``; minus infinity if there is none, so that any metric is better."""
+    def _keep_if_best(self, content: bytes | bytearray, agent_steps: int, metric: float, name: MetricName) -> bool:
+        """Puts a whole checkpoint at ``best.pt`` if it is better than what is there."""
+        if not self._config.keep_best:
+            return False
+        with self._best_locked():
+            before = self._best_header()
+            if before is not None and (_RANK_OF_METRIC[name], metric) <= (
+                _RANK_OF_METRIC[before.metric_name or "training_return"],
+                -math.inf if before.metric is None else before.metric,
+            ):
+                return False
+            # Not aside as other checkpoints are: those are cleared by whoever saves next.
+            write_whole(self.best_path, content, self.folder / f"{_TEMPORARY_BEST}{os.getpid()}")
+        _log.info("best.pt is of %s agent steps, by %s %.6g", f"{agent_steps:,}", name, metric)
+        return True
+
+    @contextlib.contextmanager
+    def _best_locked(self) -> Iterator[None]:
+        """One process at a time compares with ``best.pt`` and replaces it."""
+        folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            metric = read_header(self.best_path).metric
+            with contextlib.suppress(OSError):  # Some network file systems have no locks.
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            for leftover in self.folder.glob(f"{_TEMPORARY_BEST}*"):
+                leftover.unlink(missing_ok=True)
+            yield
+        finally:
+            os.close(folder)
+
+    def _best_header(self) -> CheckpointHeader | None:
+        """What ``best.pt`` says of itself; None if there is none that can be read."""
+        try:
+            return read_header(self.best_path)
         except FileNotFoundError:
-            metric = None
+            return None
         except CheckpointError as error:
-            warnings.warn(f"{error}; it will be replaced", CheckpointWarning, stacklevel=3)
-            metric = None
-        return -math.inf if metric is None else metric
+            warnings.warn(f"{error}; it will be replaced", CheckpointWarning, stacklevel=4)
+            return None
 
     def _write(self, path: Path, content: bytes | bytearray) -> None:
         """Puts a whole file at ``path``, or leaves what was there: write aside, sync, rename, sync the folder."""

@@ -78,6 +78,14 @@ class EvaluationQueue:
         """Puts aside a network whose evaluation failed, so that it does not fail again."""
         path.replace(path.with_suffix(".failed"))
 
+    @property
+    def nbytes(self) -> int:
+        """Size of what the evaluations found: larger, whenever there is something new."""
+        try:
+            return (self._run_dir / EVALUATIONS_FILE).stat().st_size
+        except FileNotFoundError:
+            return 0
+
     def records(self) -> list[dict[str, Any]]:
         """What the evaluations found, by agent steps; of a network that was played twice, the last."""
         path = self._run_dir / EVALUATIONS_FILE
