@@ -56,7 +56,7 @@ def _tasks() -> Iterator[Task]:
     yield from _mujoco()
     for id, steps, minutes in (
         ("Empty-8x8", 50_000, (0.5, 1.0)),
-        ("DoorKey-5x5", 200_000, (0.7, 3.0)),
+        ("Unlock", 200_000, (0.7, 3.0)),
         ("LavaGapS5", 200_000, (0.7, 3.0)),
         ("Dynamic-Obstacles-6x6", 200_000, (0.7, 3.0)),
     ):
