@@ -294,6 +294,6 @@ def _add_playing(command: Command) -> None:
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action (default for off-policy algorithms)")
-    _add_trust(command, "run the code that the run's files name, whoever wrote them (docs/security.md)")
     command.flag("--explore", "sample or explore as in training (default for on-policy algorithms)")
+    _add_trust(command, "run the code that the run's files name, whoever wrote them (docs/security.md)")
     _add_import(command)
