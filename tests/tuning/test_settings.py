@@ -386,7 +386,8 @@ def test_the_summary_has_a_sentence_for_each_fact() -> None:
     tuning = tune("gym/CartPole-v1", curves=CURVES)
     measured = replace(tuning, predicted=53_000.0, steps_per_second=34_000.0, gain=1.21, notes=("it was dark",))
     assert measured.summary().splitlines()[1:3] == [
-        "The model predicts 53,000 agent steps/s; 34,000 were measured, because processes also wait for each other.",
+        "The model predicts 53,000 agent steps/s; 34,000 were measured, because processes also wait for each other "
+        "and for a free core.",
         "That is 1.21 times the speed of the preset's own settings.",
     ]
     assert measured.summary().endswith("\nNote: it was dark.")

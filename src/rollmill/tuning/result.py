@@ -105,7 +105,7 @@ class Tuning:
         if measured < _NEAR * predicted:
             speed = (
                 f"The model predicts {predicted:,.0f} agent steps/s; {measured:,.0f} were measured, because processes "
-                "also wait for each other."
+                "also wait for each other and for a free core."
             )
         else:
             speed = f"{measured:,.0f} agent steps/s were measured; the model predicts {predicted:,.0f}."
