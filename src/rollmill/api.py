@@ -31,6 +31,7 @@ from rollmill.run_directory import (
     make_directory,
     new_directory,
 )
+from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 
 if TYPE_CHECKING:
@@ -365,17 +366,21 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
                 )
             _play_what_is_left(directory, config)
             return finished
-        outcome = run(
-            config,
-            own,
-            resume=resume,
-            quiet=quiet,
-            ranks=ranks,
-            on_probed=settle,
-            on_report=save_config,
-            trust=trust,
-            changed=changed,
-        )
+        try:
+            outcome = run(
+                config,
+                own,
+                resume=resume,
+                quiet=quiet,
+                ranks=ranks,
+                on_probed=settle,
+                on_report=save_config,
+                trust=trust,
+                changed=changed,
+            )
+        except ProcessFailed as error:
+            # What failed is in the message; where it was noticed says nothing.
+            raise error.with_traceback(None) from None
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 

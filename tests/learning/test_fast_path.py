@@ -208,13 +208,24 @@ def test_what_fails_is_passed_over_and_reported() -> None:
     assert path.lines()[-1].endswith("fp32, channels_last, micro-batch 512: MemoryError: cannot allocate")
 
 
-def test_if_everything_fails_the_models_own_error_is_the_cause() -> None:
+def test_if_everything_fails_alike_the_models_own_error_is_raised_once() -> None:
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({candidate.micro_batch}x5 and 4x5)")
 
-    with pytest.raises(FastPathError, match=r"failed in every way.*mat1 and mat2.*mend the model") as caught:
+    with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
+        choose(make_step, cpu_candidates())
+    assert not isinstance(caught.value, FastPathError)
+    assert str(caught.value).count("mat1") == 1
+
+
+def test_if_everything_fails_differently_each_error_is_told_once() -> None:
+    def make_step(candidate: Candidate) -> Callable[[], None]:
+        raise RuntimeError(f"no {candidate.precision} in {candidate.micro_batch}")
+
+    with pytest.raises(FastPathError, match=r"failed in every way.*no .*no .*mend the model") as caught:
         choose(make_step, cpu_candidates())
     assert isinstance(caught.value.__cause__, RuntimeError)
+    assert str(caught.value).count("RuntimeError") == 2
 
 
 def test_waiting_for_other_processes_does_not_count_on_one_cpu_thread() -> None:

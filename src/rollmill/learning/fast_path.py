@@ -8,6 +8,7 @@ learned, except for rounding. What the user sets is not measured, only kept.
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import time
 import traceback
@@ -26,6 +27,7 @@ __all__ = ["Candidate", "FastPath", "FastPathError", "Measurement", "candidates_
 MICRO_BATCHES = (64, 128, 256, 512)
 # A candidate must beat the ones listed before it by this much; with less, noise would decide, and runs would differ.
 MARGIN = 0.03
+_NUMBER = re.compile(r"\d+")
 
 
 class FastPathError(RuntimeError):
@@ -174,7 +176,8 @@ def choose(
 
     Raises:
         ValueError: There are no candidates.
-        FastPathError: Every candidate that was tried failed; the first failure is its cause.
+        FastPathError: Every candidate that was tried failed for another reason; the first failure is its cause.
+        Exception: The error of the model itself, where every candidate that was tried failed with it.
     """
     if not candidates:
         raise ValueError("no candidates to choose from: give at least one, as candidates_for does")
@@ -190,11 +193,18 @@ def choose(
         best = bench.best_of([c for c in plain if c.micro_batch == screened_at]) or plain[0]
         best = bench.best_of([c for c in plain if c == replace(best, micro_batch=c.micro_batch)]) or best
         if not bench.times:
-            failures = "; ".join(f"{c.describe()}: {_first_line(e)}" for c, e in bench.failures.items())
+            kinds: list[tuple[Candidate, Exception]] = []
+            for candidate, error in bench.failures.items():
+                if not any(_is_alike(error, told) for _, told in kinds):
+                    kinds.append((candidate, error))
+            first = kinds[0][1]
+            if len(kinds) == 1:
+                raise first  # The model's own error, in whatever way it is called.
+            failures = "; ".join(f"{candidate.describe()}: {_first_line(error)}" for candidate, error in kinds)
             raise FastPathError(
                 f"the model's forward and backward pass failed in every way that was tried ({failures}): mend the "
                 f"model, or set learner.precision, micro_batch and channels_last to what works"
-            ) from next(iter(bench.failures.values()))
+            ) from first
         engines = [c for c in candidates if _plain(c) == best]
         best = (bench.best_of(engines) or engines[0]) if len(engines) > 1 else engines[0]
     if on_cuda:
@@ -228,6 +238,11 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
 def _plain(candidate: Candidate) -> Candidate:
     """The candidate without graphs and compilation, which are compared last, as they take long to set up."""
     return replace(candidate, compile=False, cuda_graphs=False)
+
+
+def _is_alike(one: Exception, other: Exception) -> bool:
+    """Whether two errors are the same but for their numbers, which follow the size of the batch."""
+    return type(one) is type(other) and _NUMBER.sub("#", str(one)) == _NUMBER.sub("#", str(other))
 
 
 def _first_line(error: Exception) -> str:

@@ -29,6 +29,7 @@ from rollmill.runtime.arena import Arena
 from rollmill.runtime.channel import Sender, SentDescriptor
 from rollmill.runtime.events import lacks_memory
 from rollmill.runtime.ledger import Ledger, LedgerSeat
+from rollmill.runtime.user_frames import format_error
 
 __all__ = ["ChildContext", "Launch", "Started", "StopFlag", "Traceback", "run_child"]
 
@@ -155,7 +156,7 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
     def fail(error: BaseException) -> NoReturn:
         summary = "".join(traceback.format_exception_only(error)).strip()
         text = "".join(traceback.format_exception(error))
-        sender.send(Traceback(summary, text, lacks_memory(error)))
+        sender.send(Traceback(summary, format_error(error), lacks_memory(error)))
         if launch.log_path is not None:
             logging.getLogger(f"rollmill.{launch.name}").error("%s", text.rstrip())
         # Not sys.exit: threads and exit handlers of a broken process may wait for ever.

@@ -1,0 +1,67 @@
+"""How a child's exception is told: from the user's own code on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rollmill.models.config import ModelConfig
+from rollmill.models.registry import make_model
+from rollmill.runtime.user_frames import format_error
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
+
+
+def users_callback(value: Any) -> Any:
+    return torch.zeros(2, 3) @ torch.zeros(value, 5)
+
+
+def caught(call: Any) -> BaseException:
+    try:
+        call()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollmill.models import registry
+
+    observation, action = (
+        {"obs": ArraySpec(shape=(3,), dtype="float32")},
+        ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
+    )
+    monkeypatch.setitem(registry._models, "users", lambda *_: users_callback(4))
+    error = caught(lambda: make_model(observation, action, ModelConfig(model="users")))
+    # As a child has it: its traceback begins in Rollmill.
+    assert error.__traceback__ is not None
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    text = format_error(error)
+    assert "registry.py" not in text
+    assert text.startswith("Traceback (most recent call last)")
+    assert "users_callback" in text
+    assert text.rstrip().splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes")
+
+
+def test_without_code_of_the_users_everything_is_told() -> None:
+    error = caught(
+        lambda: make_model(
+            {}, ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"), ModelConfig(model="none")
+        )
+    )
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert "registry.py" in format_error(error)
+
+
+def test_of_an_exception_that_was_raised_from_the_users_the_latter_begins_with_the_users_frame() -> None:
+    def wrapped() -> None:
+        try:
+            users_callback(4)
+        except RuntimeError as error:
+            raise ValueError("ours") from error
+
+    lines = format_error(caught(wrapped)).splitlines()
+    assert "in wrapped" in lines[1]
+    assert "in users_callback" in "".join(lines)
+    assert lines[-1] == "ValueError: ours"
