@@ -7,6 +7,7 @@ import warnings
 
 import pytest
 
+from rollmill.api import make_config
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import register_env
 from rollmill.extras import install_command
@@ -23,11 +24,14 @@ EXAMPLES = {
     "vizdoom/defend_the_center": families.VIZDOOM,
     "gym/CartPole-v1": families.CARTPOLE,
     "gym/FrozenLake-v1": families.GENERIC,
+    "gym/Acrobot-v1": families.GENERIC,
+    "gym/MountainCarContinuous-v0": families.GENERIC,
     "gym/HalfCheetah-v5": families.MUJOCO,
     "mujoco/HalfCheetah-v5": families.MUJOCO,
     "minigrid/MiniGrid-Empty-5x5-v0": families.MINIGRID,
     "minigrid/MiniGrid-MemoryS7-v0": families.MINIGRID_MEMORY,
     "envpool/CartPole-v1": families.CARTPOLE_POOL,
+    "envpool/Acrobot-v1": families.GENERIC,
     "envpool/Pong-v5": families.ATARI,
 }
 
@@ -142,3 +146,30 @@ def test_a_preset_without_its_package_says_what_to_install(monkeypatch):
 def test_what_mujoco_does_not_simulate_is_no_preset_of_its():
     with pytest.raises(UnknownEnvironment, match="use 'gym/CartPole-v1'"):
         resolve("mujoco/CartPole-v1")
+
+
+@pytest.mark.parametrize(
+    ("name", "batch_size", "n_step"),
+    [
+        ("gym/Acrobot-v1", 128, 3),
+        ("minigrid/MiniGrid-Empty-5x5-v0", 128, 3),
+        ("envpool/Acrobot-v1", 128, 3),
+        ("atari/breakout", 32, 1),
+        ("envpool/Breakout-v5", 32, 1),
+        ("vizdoom/basic", 32, 1),
+    ],
+)
+def test_dqn_makes_fewer_sgd_steps_where_pictures_are_learned_from(name, batch_size, n_step):
+    config = make_config(name, algo="dqn")
+    assert (config.learner.batch_size, config.replay.n_step) == (batch_size, n_step)
+
+
+def test_ppo_and_impala_have_cleanbas_sizes_in_atari_alone():
+    for name in ("atari/pong", "envpool/Pong-v5"):
+        assert make_config(name, algo="ppo").learner.batch_size == 16_384
+        assert make_config(name, algo="impala").learner.batch_size == 2_560
+    own = make_config("gym/Acrobot-v1")
+    assert make_config("gym/Acrobot-v1", algo="ppo") == own
+    assert make_config("gym/HalfCheetah-v5", algo="ppo").learner.clip_kind == "symmetric"
+    impala = make_config("gym/Acrobot-v1", algo="impala")
+    assert (impala.learner.batch_size, impala.num_envs, impala.learner.advantage) == (640, 32, "vtrace")

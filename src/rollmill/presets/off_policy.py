@@ -70,6 +70,19 @@ _DQN_PONG: Overrides = {
     # At a constant rate one last network played a rally that never ends (docs/journal/).
     "learner.schedule": "linear",
 }
+# Without pictures SB3's defaults, which are Atari's, learn slowly: with batches of 32, single steps and an SGD step for
+# each four agent steps Acrobot was at -262 after 150,000 agent steps, with these at -86 after 100,000 (one seed each;
+# docs/out-of-the-box.md). They are between the zoo's for CartPole and for LunarLander.
+_DQN_VECTORS: Overrides = {
+    "learner.batch_size": 128,
+    "learner.learning_rate": 5e-4,
+    "learner.schedule": "linear",
+    "replay.n_step": 3,
+    "replay.capacity": 100_000,
+    "replay.min_size": 1_000,
+    "replay.update_interval": 2.0,
+    "off_policy.target_update_every": 250,
+}
 _DQN_CARTPOLE: Overrides = {
     "num_envs": 1,
     "total_steps": 50_000,
@@ -181,6 +194,16 @@ def _of_family(preset: str) -> Overrides:
     return {"replay.capacity": 100_000} if preset.startswith(("atari/", "vizdoom/")) else {}
 
 
+def _shows_pictures(preset: str) -> bool:
+    """Whether a family's environments show pictures; of others nothing is known by name."""
+    family, _, name = preset.partition("/")
+    if family != "envpool":
+        return family == "vizdoom"
+    from rollmill.envs import envpool
+
+    return envpool.kind(name) in ("atari", "vizdoom")
+
+
 def _of_task(algorithm: str, preset: str) -> Overrides:
     task = preset.partition("/")[2].lower()
     if algorithm == "dqn" or algorithm not in _BASES:
@@ -188,7 +211,9 @@ def _of_task(algorithm: str, preset: str) -> Overrides:
             return _DQN_PONG if task == "pong" else _DQN_ATARI
         if task.startswith("cartpole"):
             return _DQN_CARTPOLE
-        return _DQN_LUNAR_LANDER if task.startswith("lunarlander") else {}
+        if task.startswith("lunarlander"):
+            return _DQN_LUNAR_LANDER
+        return {} if _shows_pictures(preset) else _DQN_VECTORS
     if task.startswith("pendulum"):
         return _PENDULUM_SAC if algorithm == "sac" else _PENDULUM_DETERMINISTIC
     if task.startswith("lunarlander"):
