@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollmill.learning.action_bounds import ActionBounds
 from rollmill.learning.base import LearnerBase, RunPlan
 from rollmill.learning.batches import Assembler, Batch, BatchAssembler, BatchLoader
 from rollmill.learning.collective import Collective
@@ -103,6 +104,9 @@ class Learner(LearnerBase):
         self._is_between_updates = True
         self._is_stopped_by_others = False
         self._lag = LagStatistics()
+        self._bounds = ActionBounds(spec.action, squash=self._model.distribution.squash)
+        self._has_bounds = spec.action.num_continuous > 0
+        self._at_bound: float | None = None
 
         self._ledger.enter(MEASURING)
         self._fast_path = self._choose_fast_path(spec)
@@ -224,6 +228,8 @@ class Learner(LearnerBase):
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
         set_learning_rate(self._optimiser, self._learning_rate.value(self.agent_steps))
         self._update_normalisers(batch, targets, keep, whole)
+        if self._has_bounds:
+            self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)
         self._is_between_updates = False
         is_complete = self._updater.learn(
             batch,
@@ -324,6 +330,7 @@ class Learner(LearnerBase):
             learning_rate=self._learning_rate.value(self.agent_steps),
             fast_path=self._fast_path.describe(),
             precision=self._fast_path.precision,
+            figures={"actions_at_bound": self._at_bound} if self._has_bounds else {},
             lag=PolicyLag(
                 mean=lag.mean,
                 maximum=lag.maximum,

@@ -17,6 +17,7 @@ from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
 from rollmill.regimes.rows import row_of
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
+from rollmill.reporting.health import Health
 from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter
 from rollmill.reporting.status import Status
@@ -87,6 +88,7 @@ class Monitor:
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
         self._fast_path = ""
+        self._health = Health(config.total_steps)
 
     def __enter__(self) -> Self:
         return self
@@ -139,8 +141,11 @@ class Monitor:
         if report.is_row:
             if shares:  # What is for the display alone leaves the next row's shares whole.
                 self._accounts, self._accounts_at = accounts, now
+            row = row_of(report, status, shares, time_before_s=self._time_before_s)
             if self._writer is not None:
-                self._writer.write(row_of(report, status, shares, time_before_s=self._time_before_s))
+                self._writer.write(row)
+            for warning in self._health.warnings(row):
+                self.note(warning)
         if self._display is not None:
             self._display.update(status)
 

@@ -94,6 +94,14 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         ),
         Metric("episode_return_std", "reward", "Standard deviation of these returns."),
         Metric("episode_length", "agent steps", "Mean length of these episodes.", label="length"),
+        Metric(
+            "actions_at_bound",
+            "0..1",
+            "Share of the actions' real numbers that are at a bound of the action space, or beyond it before they are "
+            "clipped, in the batch before the row.",
+            _ON_POLICY,
+            "every row, with a Box in the action space",
+        ),
     ),
     "Policy lag": (
         Metric(
