@@ -33,7 +33,7 @@ def run(preset: str, run_dir: Path, algo: str | None = None, **changes: Any) -> 
             r"a replay of [\d,]+ agent steps; .* 3 batches of 16 samples of 2 observations",
             marks=pytest.mark.slow,
         ),
-        pytest.param({"regime": "lockstep"}, r"\d+ slots of 8 steps", marks=pytest.mark.slow),
+        pytest.param({"regime": "lockstep", "learner.batch_size": 64}, r"\d+ slots of 8 steps", marks=pytest.mark.slow),
     ],
     ids=["async", "replay", "lockstep"],
 )

@@ -102,6 +102,7 @@ def test_a_stopped_process_ends_the_run_by_name(
         )
 
 
+@slow
 def test_a_stopped_evaluation_is_named_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hanging, "_SHORTEST_SILENCE_S", LIMIT_S)
     stopped_at: list[float] = []

@@ -28,7 +28,8 @@ class InferenceConfig:
             batches for a GPU, though a batch waits for the last of its groups. A hyperparameter, because floating-point
             results depend on a batch's shape. Async takes what is ready instead.
         threads: Torch threads of a policy worker on the CPU.
-        step_timeout_s: A forward pass that takes longer is taken for hung and ends the run.
+        step_timeout_s: A forward pass that takes longer is taken for hung and ends the run; so is a policy worker that
+            shows no sign of life for as long (at least five seconds while it waits).
         random_actions: Draw actions uniformly instead of from the policy (Sample Factory, appendix A.1.2: measures
             throughput apart from what is learned). The forward pass is computed all the same.
         skip_policy: With ``random_actions``: do not compute the forward pass either. For measuring the sampler alone.

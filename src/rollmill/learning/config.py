@@ -117,7 +117,8 @@ class LearnerConfig:
             refused.
         channels_last: Memory format of convolutions. ``"auto"`` measures; in lockstep, and in replay on a GPU or
             with several ranks, it is channels_last.
-        step_timeout_s: An SGD step that takes longer is taken for hung and ends the run.
+        step_timeout_s: An SGD step that takes longer is taken for hung and ends the run; so is a learner that shows no
+            sign of life for as long (at least five seconds while it waits).
         slow_down_s: Sleep for so many seconds in each update: for studies of what a slow learner changes.
     """
 

@@ -21,7 +21,8 @@ class RolloutConfig:
         decorrelate_steps: Groups start with 0 to so many agent steps of random actions, evenly spread, so that their
             episodes and slots do not end at the same moment. "auto": one rollout length, and none in the replay regime.
         step_timeout_s: A step of a group that takes longer is taken for hung and ends the run. Building a group may
-            take two seconds more for each of its environments.
+            take two seconds more for each of its environments. A worker that waits, which it does in short turns, or is
+            stopped by a signal may show no sign of life for as long (at least five seconds while it waits).
     """
 
     num_workers: int | Literal["auto"] = "auto"
