@@ -23,6 +23,7 @@ from rollmill.learning.report import LearnerReport
 from rollmill.options import flatten
 from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
+from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, hung_error, was_signalled_with_us, watch
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
@@ -185,7 +186,7 @@ def run(
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
             is_resumed=resume,
         ) as monitor:
-            caveats = _caveats(config, probed)
+            caveats = caveats_of(config, probed.spec)
             steps_done = run_setup.memory.steps_done(already) or 0
             signing = [] if ranks.rank or not (note := signing_key().note) else [note]
             for line in (
@@ -286,17 +287,6 @@ def _steps_done_again(run_dir: Path, resumed_at: int | None) -> list[str]:
 def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
     """Where the time went so far, and what is to be known of the result."""
     return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
-
-
-def _caveats(config: Config, probed: Probed) -> list[str]:
-    """What a lockstep run does not control, in lines for people."""
-    if not config.in_lockstep or probed.spec.repeats is not False:
-        return []
-    return [
-        f"{probed.spec.name} does not repeat: reset twice with the same seed and given the same actions, it showed "
-        "different things. So this run will hardly give the same result again. Let all of its randomness come from "
-        "reset(seed=...), and share none of it between environments."
-    ]
 
 
 def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:

@@ -1,0 +1,40 @@
+"""What a run says of its environment before it begins."""
+
+from __future__ import annotations
+
+import pytest
+
+import rollmill
+from rollmill.regimes.caveats import caveats_of
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+
+
+def spec_of(item: ArraySpec, *, repeats: bool | None = None) -> EnvSpec:
+    action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
+    return EnvSpec(name="mine", observation={"obs": item}, action=action, repeats=repeats)
+
+
+@pytest.mark.parametrize(
+    ("item", "is_named"),
+    [
+        (ArraySpec(shape=(3, 64, 64), dtype="float32", low=0, high=255), True),
+        (ArraySpec(shape=(64, 64, 3), dtype="float16", low=0, high=255), True),
+        (ArraySpec(shape=(64, 64, 3), dtype="float32", low=0, high=1), False),
+        (ArraySpec(shape=(64, 64, 3), dtype="float32"), False),
+        (ArraySpec(shape=(64, 64, 3), dtype="uint8", low=0, high=255), False),
+        (ArraySpec(shape=(7, 7, 3), dtype="float32", low=0, high=10), False),
+        (ArraySpec(shape=(4,), dtype="float32", low=0, high=255), False),
+    ],
+)
+def test_a_float_picture_that_is_not_scaled_is_named(item: ArraySpec, is_named: bool) -> None:
+    lines = caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec_of(item))
+    assert [line.startswith("observation 'obs' of mine looks like a picture") for line in lines] == [True] * is_named
+    normalised = rollmill.make_config("gym/CartPole-v1", {"model.normalise_observations": True})
+    assert caveats_of(normalised, spec_of(item)) == []
+
+
+def test_an_environment_that_does_not_repeat_is_named_in_lockstep_alone() -> None:
+    spec = spec_of(ArraySpec(shape=(4,), dtype="float32"), repeats=False)
+    (line,) = caveats_of(rollmill.make_config("gym/CartPole-v1", {"regime": "lockstep"}), spec)
+    assert "does not repeat" in line
+    assert caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec) == []
