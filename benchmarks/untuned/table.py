@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from untuned.runs import Job, Places, read_result
+from untuned.runs import RANDOM_SEEDS, Job, Places, read_result
 from untuned.tasks import RANDOM, Task
 from untuned.verdicts import MARGIN, WIDE, Interval, Verdict, compare, mean_interval
 
@@ -77,7 +77,7 @@ def _row(task: Task, places: Places, seeds: Sequence[int], zoo: list[dict[str, A
     ours, theirs = (
         [result["returns"] for result in _results(task, library, places, seeds)] for library in ("rollmill", "sb3")
     )
-    random = [result["returns"] for result in _results(task, RANDOM, places, seeds[:1])]
+    random = [result["returns"] for result in _results(task, RANDOM, places, RANDOM_SEEDS)]
     difference, word = "", ""
     if ours and theirs and random:
         verdict = compare(ours, theirs, _baseline(task, random))

@@ -214,12 +214,12 @@ class TestRuns:
         assert "no such game" in (places.runs / f"{jobs[0].name}.log").read_text()
 
     def test_random_play_is_run_once_for_each_environment_and_cheap_runs_first(self, modules: SimpleNamespace) -> None:
-        jobs = modules.runs.jobs_of(modules.tasks.selected(["pendulum-v1"]), ["random", "sb3"], [1, 2])
+        jobs = modules.runs.jobs_of(modules.tasks.selected(["pendulum-v1"]), ["random", "sb3"], [3, 4])
         pendulum = [job.describe() for job in jobs if job.task.env == "gym/Pendulum-v1"]
         assert pendulum == [
             "gym/Pendulum-v1 random random seed 1",
-            *(f"gym/Pendulum-v1 ppo sb3 seed {seed}" for seed in (1, 2)),
-            *(f"gym/Pendulum-v1 {name} sb3 seed {seed}" for name in ("sac", "td3") for seed in (1, 2)),
+            *(f"gym/Pendulum-v1 ppo sb3 seed {seed}" for seed in (3, 4)),
+            *(f"gym/Pendulum-v1 {name} sb3 seed {seed}" for name in ("sac", "td3") for seed in (3, 4)),
         ]
 
     def test_the_estimate_follows_how_long_runs_took(self, modules: SimpleNamespace) -> None:
