@@ -36,7 +36,15 @@ PONG = [
     *("--regime", "lockstep", "--num-envs", "4", "--envs-per-group", "1", "--rollout-length", "8"),
     *("--learner.minibatches", "2"),
 ]
+# Pictures, channels_last convolutions, and minibatches of one row: each rank has no part in half of them.
+ROW_BY_ROW = [
+    "atari/pong",
+    *("--regime", "lockstep", "--lag", "0", "--num-envs", "4", "--envs-per-group", "1", "--rollout-length", "4"),
+    *("--learner.minibatches", "4", "--learner.epochs", "1"),
+]
+VIZDOOM = ["vizdoom/basic", *ROW_BY_ROW[1:]]
 DOUBLE = ["--learner.precision", "fp64"]
+SINGLE = ["--learner.precision", "fp32"]
 RECURRENT = ["--model.core", "gru", "--model.core-size", "16"]
 
 
@@ -72,27 +80,42 @@ def weights(run_dir: Path) -> dict[str, Any]:
 
 
 def distance(one: dict[str, Any], other: dict[str, Any]) -> float:
-    """Relative difference of all parameters and buffers as one vector."""
-    a, b = (torch.cat([state[name].double().reshape(-1) for name in one]) for state in (one, other))
+    """Relative difference of all parameters as one vector, without the running moments, whose norm exceeds theirs."""
+    names = [name for name in one if "normaliser." not in name and ".moments." not in name]
+    a, b = (torch.cat([state[name].double().reshape(-1) for name in names]) for state in (one, other))
     return float((a - b).norm() / a.norm())
 
 
+def greatest_distance(one: dict[str, Any], other: dict[str, Any]) -> float:
+    """Relative difference of the parameter or buffer that differs most."""
+    norms = [(float((one[name] - other[name]).norm()), float(one[name].norm())) for name in one]
+    return max(difference / (norm or 1.0) for difference, norm in norms)
+
+
+@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize(
     ("words", "ranks"),
     [
-        (CARTPOLE, 2),
+        ([*ROW_BY_ROW, *RECURRENT, *DOUBLE], 2),
+        pytest.param([*ROW_BY_ROW, *SINGLE], 2, marks=slow),
+        pytest.param([*ROW_BY_ROW, *RECURRENT, *SINGLE], 2, marks=slow),
+        pytest.param([*ROW_BY_ROW, "--model.core", "lstm", *DOUBLE], 4, marks=slow),
+        pytest.param([*VIZDOOM, *DOUBLE], 2, marks=slow),
+        pytest.param(CARTPOLE, 2, marks=slow),
         pytest.param(CARTPOLE, 4, marks=slow),
         pytest.param([*CARTPOLE, *RECURRENT], 2, marks=slow),
-        pytest.param(PONG, 2, marks=slow),
+        pytest.param([*PONG, *SINGLE], 2, marks=slow),
         pytest.param([*CARTPOLE, *DOUBLE], 2, marks=slow),
         pytest.param([*CARTPOLE, *RECURRENT, *DOUBLE], 2, marks=slow),
+        pytest.param([*CARTPOLE, "--algo", "impala", "--model.core", "lstm", *DOUBLE], 2, marks=slow),
         pytest.param([*PONG, *DOUBLE], 2, marks=slow),
         pytest.param([*PONG, *DOUBLE], 4, marks=slow),
     ],
 )
 def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], ranks: int) -> None:
-    updates = ["--total-steps", "320" if "atari/pong" in words else "1280"]
+    iteration = int(words[words.index("--num-envs") + 1]) * int(words[words.index("--rollout-length") + 1])
+    updates = ["--total-steps", str(10 * iteration)]
     alone = torchrun(1, tmp_path / "alone", *words, *updates)
     finish(alone)
     output = finish(torchrun(ranks, tmp_path / "together", *words, *updates))
@@ -100,8 +123,8 @@ def test_ranks_together_learn_what_one_learns(tmp_path: Path, words: list[str], 
     assert one["counters"] == other["counters"], output
     assert one["counters"]["batches"] >= 10
     assert distance(one["model"], other["model"]) < 1e-4
-    if "fp64" in words and "gru" not in words:  # Recurrent states are rounded to float32 in slots.
-        assert distance(one["model"], other["model"]) < 1e-10
+    if "fp64" in words:
+        assert greatest_distance(one["model"], other["model"]) < 1e-10
     assert one["recent_episodes"] == other["recent_episodes"]
     assert read_metrics(tmp_path / "together")[-1]["agent_steps"] == one["counters"]["agent_steps"]
 
