@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
 from rollmill.config import Config, ConfigError
+from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_factory
 from rollmill.learning.config import ScheduleKind
 from rollmill.learning.schedule_points import parse_points
 from rollmill.option_values import coerce
-from rollmill.options import apply, full_keys, to_json
+from rollmill.options import apply, from_json, full_keys, to_json
 from rollmill.run_config import (
     CONFIG_FILE,
     changed_settings,
@@ -33,6 +34,8 @@ from rollmill.run_directory import (
 )
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
+from rollmill.runtime.signatures import Verdict
+from rollmill.trust import named_code, require_trust, signed, unsigned, verdict_on
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -234,12 +237,18 @@ def train(
 
     # Rank 0 alone decides, and has the run directory; the others may be on other machines.
     with meeting(ranks) as meet:
-        plan = meet(
-            "plan",
-            lambda: _plan(
-                preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust
-            ),
+        plan, verdict = _Plan.unpack(
+            meet(
+                "plan",
+                lambda: _plan(
+                    preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust
+                ).pack(),
+            )
         )
+        code = named_code(plan.settings.env) if ranks.rank else ""
+        # It came over the network: what it names is executed if this rank's own arguments name the same.
+        if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == plan.settings.env):
+            require_trust(plan.directory / CONFIG_FILE, verdict, code, trust=trust)
         return _run(plan, ranks, quiet=quiet, trust=trust)
 
 
@@ -256,6 +265,16 @@ class _Plan:
     directory: Path
     settings: Config
     resume: bool
+
+    def pack(self) -> tuple[str, dict[str, Any], bool]:
+        """As plain data, for the other ranks."""
+        return str(self.directory), signed(to_json(self.settings)), self.resume
+
+    @classmethod
+    def unpack(cls, packed: tuple[str, dict[str, Any], bool]) -> tuple[_Plan, Verdict]:
+        """What :meth:`pack` packed, and whether a process of this user did."""
+        directory, settings, resume = packed
+        return cls(Path(directory), from_json(Config, unsigned(settings)), resume), verdict_on(settings)
 
 
 def _plan(
@@ -313,6 +332,14 @@ def _plan(
         directory = directory_of_launcher(preset)
         make_directory(directory, is_new=False)
     return _Plan(directory, settings, resume)
+
+
+def _environment_of(preset: str, given: dict[str, object], algo: str | None, protocol: str | None) -> EnvConfig | None:
+    """What the arguments of a new run name; None where they are those of a resume alone."""
+    try:
+        return make_config(preset, given, algo=algo, protocol=protocol).env
+    except ValueError:
+        return None
 
 
 def refuse_a_run_in(directory: Path | str) -> None:

@@ -5,19 +5,26 @@ A check that raises leaves its traceback; the other rank, which may wait for it 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pickle
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollmill.learning.process_group import ProcessGroup, meeting
+from rollmill.learning.process_group import ProcessGroup, compare, exchange, meeting, open_store
+from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.ranks import Ranks
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
+_LISTENS = "0A"  # Of a socket in /proc/net/tcp.
 SHAPES = {
     "channels_last": (3, 4, 2, 5),
     "transposed": (4, 6),
@@ -68,7 +75,60 @@ def descend_by_fused_adam(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
     return {"layouts": layouts, "difference": difference, "statistics": total.tolist()}
 
 
-CHECKS: dict[str, Callable[[Ranks, ProcessGroup], Any]] = {"fused adam": descend_by_fused_adam}
+def exchange_plain_data(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
+    """Items of different sizes, and what must not go over the network."""
+    item = (ranks.rank, ["x" * 1000 * ranks.rank], {"array": np.arange(ranks.rank * 5), "tensor": torch.ones(2, 3)})
+    gathered = group.gather(item)
+    state = group.broadcast({0: {"moments": torch.arange(6.0).view(2, 3).bfloat16()}} if ranks.rank == 0 else None)
+    assert state is not None
+    refused = []
+    for give in (group.gather, group.broadcast):
+        if ranks.rank == 0 or give == group.gather:
+            try:
+                give(ranks)
+            except TypeError as error:
+                refused.append(str(error))
+    return {
+        "gathered": [[r, len(texts[0]), d["array"].tolist(), d["tensor"].tolist()] for r, texts, d in gathered],
+        "state": state[0]["moments"].tolist(),
+        "compared": compare(ranks, "compared", ranks.rank * 10, TIMEOUT_S),
+        "refused": refused,
+    }
+
+
+def refuse_pickles(ranks: Ranks, group: ProcessGroup) -> str:
+    """What somebody else puts into the run's store, where rank 0's item is waited for."""
+    if ranks.rank == 0:
+        open_store(ranks, "exchange", TIMEOUT_S).set("settings", pickle.dumps(ranks))
+        return ""
+    try:
+        exchange(ranks, "settings", lambda: None, TIMEOUT_S)
+    except MalformedMessageError as error:
+        return str(error)
+    return "taken over"
+
+
+def addresses_listened_on(ranks: Ranks, group: ProcessGroup) -> list[str]:
+    """Hexadecimal local addresses of this process's sockets that listen."""
+    inodes = set()
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+    found = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == _LISTENS and fields[9] in inodes:
+                found.append(fields[1].partition(":")[0])
+    return found
+
+
+CHECKS: dict[str, Callable[[Ranks, ProcessGroup], Any]] = {
+    "fused adam": descend_by_fused_adam,
+    "plain data": exchange_plain_data,
+    "pickles": refuse_pickles,
+    "listening": addresses_listened_on,
+}
 
 
 def main() -> None:

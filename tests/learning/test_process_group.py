@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+# 127.0.0.1 as /proc/net/tcp writes it.
+LOOPBACK = socket.inet_aton("127.0.0.1")[:: 1 if sys.byteorder == "big" else -1].hex().upper()
 PROGRAM = Path(__file__).with_name("rank_program.py")
 
 
@@ -19,9 +21,9 @@ PROGRAM = Path(__file__).with_name("rank_program.py")
 def results() -> list[dict[str, Any]]:
     """What each rank's checks came to; they run once for all tests."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("", 0))
         port = probe.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM)],
@@ -47,3 +49,26 @@ def test_summed_gradients_keep_their_parameters_layout(results: list[dict[str, A
         assert found["layouts"] == [[True] * 4] * 3, found
         assert max(found["difference"].values()) < 1e-6
         assert found["statistics"] == [1.0, 2.0]
+
+
+def test_plain_data_is_exchanged_and_nothing_else(results: list[dict[str, Any]]) -> None:
+    ones = [[1.0] * 3] * 2
+    for rank, of_rank in enumerate(results):
+        found = of_rank["plain data"]
+        assert found["gathered"] == [[0, 0, [], ones], [1, 1000, [0, 1, 2, 3, 4], ones]], found
+        assert found["state"] == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        assert found["compared"] == [0, 10]
+        assert len(found["refused"]) == 2 - rank
+        assert all("Ranks is no plain data" in message for message in found["refused"])
+
+
+def test_a_pickle_in_the_store_is_refused(results: list[dict[str, Any]]) -> None:
+    assert "is no plain data" in results[1]["pickles"], results
+
+
+def test_ranks_of_one_host_listen_on_loopback_alone(results: list[dict[str, Any]]) -> None:
+    # Rank 0 keeps the store; gloo listens on each rank.
+    for of_rank, fewest in zip(results, (2, 1), strict=True):
+        found = of_rank["listening"]
+        assert len(found) >= fewest, found
+        assert set(found) == {LOOPBACK}, found

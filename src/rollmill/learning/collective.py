@@ -54,11 +54,11 @@ class Collective(Protocol):
         ...
 
     def gather(self, item: Item) -> list[Item]:
-        """What each rank gave, in their order."""
+        """What each rank gave, in their order: plain data, see :mod:`rollmill.runtime.plain_data`."""
         ...
 
     def broadcast(self, item: Item) -> Item:
-        """What rank 0 gave."""
+        """What rank 0 gave: plain data, see :mod:`rollmill.runtime.plain_data`."""
         ...
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
@@ -190,13 +190,13 @@ class Learner(LearnerBase):
             The episodes that ended within all ranks' batches; None when one of them is to stop.
         """
         episodes = [] if prepared is None else list(prepared.batch.episodes)
-        answers = self._collective.gather((self._context.stop.is_set(), episodes))
+        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes)))
         if any(stops for stops, _ in answers):
             if not self._context.stop.is_set():
                 self._context.stop.set()
                 self._is_stopped_by_others = True
             return None
-        return [episode for _, ended in answers for episode in ended]
+        return [episode for _, ended in answers for episode in episodes_of(ended)]
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import pickle
 import socket
 import threading
 import time
@@ -25,7 +24,8 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.plain_data import decode, encode
+from rollmill.runtime.ranks import Ranks, RanksError
 
 __all__ = ["ProcessGroup", "RankLostError", "compare", "exchange", "meeting", "open_store"]
 
@@ -36,6 +36,7 @@ _BEAT_S = 0.5
 # After a failure: so many seconds without a beat, and a rank is taken for lost.
 _SILENT_S = 4 * _BEAT_S
 _STORE_TIMEOUT_S = 10.0
+_LOOPBACK = "127.0.0.1"
 # ioctl_list(2), netdevice(7): the IPv4 address of an interface.
 _SIOCGIFADDR, _IFREQ_SIZE = 0x8915, 40
 # Programs that are started together need so long at most until all of them ask.
@@ -60,13 +61,21 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not said to be exported
 
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    listener: int | None = None
+    if ranks.is_one_host and not _launcher_keeps_store():
+        address = _LOOPBACK
+        if is_host:
+            # Left to itself, the store listens on every interface.
+            listener = _listen_on_loopback(port)
     store = TCPStore(
-        os.environ["MASTER_ADDR"],
-        int(os.environ["MASTER_PORT"]),
+        address,
+        port,
         ranks.world_size,
         is_master=is_host,
         wait_for_workers=False,
         timeout=timedelta(seconds=timeout_s),
+        master_listen_fd=listener,
     )
     return PrefixStore(f"rollmill/{ranks.restarts}/{ranks.runs_before}/{purpose}", store)
 
@@ -79,7 +88,7 @@ def meeting(ranks: Ranks) -> Iterator[Callable[[str, Callable[[], Item]], Item]]
     """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, ranks.cores(sorted(cores)))
-    is_host = ranks.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    is_host = ranks.rank == 0 and not _launcher_keeps_store()
     store = open_store(ranks, "meeting", _MEETING_S, is_host=is_host)
     try:
         yield lambda key, make: exchange(ranks, key, make, _MEETING_S)
@@ -94,7 +103,7 @@ def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float)
     Args:
         ranks: This process's.
         key: What it is; used once in a run's start.
-        make: Called on rank 0.
+        make: Called on rank 0; gives plain data, see :mod:`rollmill.runtime.plain_data`.
         timeout_s: For rank 0 to have made it.
 
     Raises:
@@ -103,10 +112,10 @@ def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float)
     store = open_store(ranks, "exchange", timeout_s)
     if ranks.rank == 0:
         made = make()
-        store.set(key, pickle.dumps(made))
+        store.set(key, encode(made))
         return made
     try:
-        item: Item = pickle.loads(store.get(key))
+        item: Item = decode(store.get(key))
     except RuntimeError as error:
         raise RankLostError(f"rank {ranks.rank} waited for rank 0's {key} in vain: {_first_line(error)}") from error
     return item
@@ -118,16 +127,16 @@ def compare(ranks: Ranks, key: str, item: Item, timeout_s: float) -> list[Item]:
     Args:
         ranks: This process's.
         key: What it is; used once in a run's start.
-        item: This rank's.
+        item: This rank's; plain data, see :mod:`rollmill.runtime.plain_data`.
         timeout_s: For each of the others.
 
     Raises:
         RankLostError: One of them did not say, in time.
     """
     store = open_store(ranks, "compare", timeout_s)
-    store.set(f"{key}/{ranks.rank}", pickle.dumps(item))
+    store.set(f"{key}/{ranks.rank}", encode(item))
     try:
-        return [pickle.loads(store.get(f"{key}/{rank}")) for rank in range(ranks.world_size)]
+        return [decode(store.get(f"{key}/{rank}")) for rank in range(ranks.world_size)]
     except RuntimeError as error:
         raise RankLostError(f"rank {ranks.rank} waited for the others' {key} in vain: {_first_line(error)}") from error
 
@@ -155,9 +164,12 @@ class ProcessGroup:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
-        # gloo would take the address that the host's name stands for, on many machines one that nobody else reaches.
-        if interface := interface_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])):
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        # gloo would take the address that the host's name stands for, on many machines one that nobody else reaches,
+        # on others one that everybody does.
+        address = _LOOPBACK if ranks.is_one_host else os.environ["MASTER_ADDR"]
+        if interface := interface_towards(address, int(os.environ["MASTER_PORT"])):
+            for library in ("GLOO", "NCCL") if ranks.is_one_host else ("GLOO",):
+                os.environ.setdefault(f"{library}_SOCKET_IFNAME", interface)
         with self._naming_the_lost():
             wait = timedelta(seconds=timeout_s)
             store = open_store(ranks, "learners", timeout_s)
@@ -205,17 +217,31 @@ class ProcessGroup:
 
     def gather(self, item: Item) -> list[Item]:
         """What each rank gave."""
-        items: list[Item | None] = [None] * self.world_size
+        message = _bytes(encode(item))
         with self._naming_the_lost():
-            dist.all_gather_object(items, item, group=self._small)
-        return items  # type: ignore[return-value]  # every place is filled
+            sizes = torch.zeros(self.world_size, dtype=torch.int64)
+            sizes[self.rank] = len(message)
+            dist.all_reduce(sizes, group=self._small)
+            # Gathered parts have to be of one size.
+            padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
+            padded[: len(message)] = message
+            parts = [torch.empty_like(padded) for _ in range(self.world_size)]
+            dist.all_gather(parts, padded, group=self._small)
+        return [decode(part[:size].numpy().data) for part, size in zip(parts, sizes.tolist(), strict=True)]
 
     def broadcast(self, item: Item) -> Item:
         """What rank 0 gave."""
-        items = [item]
+        message = _bytes(encode(item)) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([len(message)])
         with self._naming_the_lost():
-            dist.broadcast_object_list(items, src=0, group=self._small)
-        return items[0]
+            dist.broadcast(size, src=0, group=self._small)
+            if self.rank:
+                message = torch.empty(int(size), dtype=torch.uint8)
+            dist.broadcast(message, src=0, group=self._small)
+        if not self.rank:
+            return item
+        received: Item = decode(message.numpy().data)
+        return received
 
     def close(self) -> None:
         """Leaves the group; the others may have left before."""
@@ -278,6 +304,29 @@ class ProcessGroup:
                 return
 
 
+def _launcher_keeps_store() -> bool:
+    """Whether ``torchrun`` keeps the run's store; what it listens on is its own affair then."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def _listen_on_loopback(port: int) -> int:
+    """A listening socket that only this machine reaches, as a file descriptor.
+
+    Raises:
+        RanksError: Something else has the port.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((_LOOPBACK, port))
+        except OSError as error:
+            raise RanksError(
+                f"MASTER_PORT={port} cannot be listened on ({error.strerror}): choose a port that is free"
+            ) from error
+        listener.listen(socket.SOMAXCONN)
+        return listener.detach()
+
+
 def interface_towards(address: str, port: int) -> str | None:
     """Name of the network interface from which an address is reached; None where that cannot be told."""
     try:
@@ -296,6 +345,10 @@ def interface_towards(address: str, port: int) -> str | None:
     except OSError:
         pass
     return None
+
+
+def _bytes(message: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(message), dtype=torch.uint8)
 
 
 def _first_line(error: BaseException) -> str:

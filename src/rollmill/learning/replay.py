@@ -30,7 +30,7 @@ from rollmill.models.memory_format import has_convolutions
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import EnvSpec
-from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.episodes import episodes_of, plain_episodes
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, ReturnRule
@@ -283,13 +283,13 @@ class ReplayLearner(ReplayLearnerBase):
         """What every rank calls once in each round: whether to go on, and whether all have a batch."""
         stop = self._context.stop
         is_done = self._batch is None and self._is_done
-        has_batch, episodes = self._batch is not None, self._loader.take_episodes()
+        has_batch, episodes = self._batch is not None, plain_episodes(self._loader.take_episodes())
         own = _Standing(stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
-        ranks = self._collective.gather(own)
+        ranks = [_Standing._make(rank) for rank in self._collective.gather(tuple(own))]
         self._all_have_batches = all(rank.has_batch for rank in ranks)
         self._steps_of_all = sum(rank.inserted for rank in ranks)
         self._size_of_all = sum(rank.size for rank in ranks)
-        self._take_episodes([episode for rank in ranks for episode in rank.episodes])
+        self._take_episodes([episode for rank in ranks for episode in episodes_of(rank.episodes)])
         if any(rank.stops for rank in ranks) and not stop.is_set():
             stop.set()
             self._is_stopped_by_others = True
@@ -316,14 +316,14 @@ class ReplayLearner(ReplayLearnerBase):
 
 
 class _Standing(NamedTuple):
-    """How far a rank has come, as the others hear it."""
+    """How far a rank has come, as the others hear it; of plain data."""
 
     stops: bool
     is_done: bool
     has_batch: bool
     inserted: int
     size: int
-    episodes: list[EpisodeEnd]
+    episodes: list[list[float]]
 
 
 class _Mean:

@@ -21,7 +21,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
 from rollmill.runtime.ranks import Ranks
 from rollmill.specs import EnvSpec
-from rollmill.storage.group_states import GroupStates
+from rollmill.storage.group_states import GroupState, GroupStates
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.slots import SlotField, SlotStore, Topology, add_to_layout, slot_fields
 from rollmill.storage.weights import WeightStore
@@ -347,6 +347,7 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     from rollmill.learning.lockstep import InFlight
     from rollmill.learning.process_group import exchange
     from rollmill.storage.checkpoints import CheckpointStore
+    from rollmill.trust import require_trust
 
     def find() -> tuple[int, list[bytes]]:
         store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
@@ -360,6 +361,9 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     states = group_states(run_dir)
     states.clear()
     for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):
+        # Of each group, because those of other ranks have come over the network.
+        _, verdict = GroupState.unpack(packed)
+        require_trust(run_dir / "checkpoints", verdict, "it holds pickled environments", trust=trust)
         states.write_packed(iteration, group, packed)
     return iteration
 

@@ -5,7 +5,7 @@ after the other. The text says for each value what it is::
 
     None, bool, int, float, str         as JSON has them (NaN and infinity as Python's json writes them)
     {"list": [...]}, {"tuple": [...]}   their items
-    {"dict": [[key, value], ...]}       in their order
+    {"dict": [[key, value], ...]}       in their order; of an OrderedDict, too
     {"bytes": length}                   the bytes follow in the order of the text
     {"array": dtype, "shape": [...]}    likewise, in C order; a tensor has "tensor" instead, and PyTorch's dtype
 
@@ -18,6 +18,7 @@ import json
 import math
 import struct
 import sys
+from collections import OrderedDict
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def _described(item: object, parts: list[bytes]) -> object:
         return item
     if isinstance(item, list | tuple) and kind in (list, tuple):
         return {kind.__name__: [_described(each, parts) for each in item]}
-    if isinstance(item, dict) and kind is dict:
+    if isinstance(item, dict) and kind in (dict, OrderedDict):
         return {"dict": [[_described(key, parts), _described(value, parts)] for key, value in item.items()]}
     if isinstance(item, bytes):
         parts.append(item)

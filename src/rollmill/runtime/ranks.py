@@ -89,6 +89,11 @@ class Ranks:
         """Whether there are no others."""
         return self.world_size == 1
 
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all of them are on this machine, as ``torchrun`` says it."""
+        return self.local_world_size == self.world_size
+
     def share(self, number: int) -> range:
         """Which of ``number`` things, equally spread over the ranks, are this one's."""
         each = number // self.world_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _LONGEST = 0x7FFFFFFF
@@ -14,6 +15,16 @@ class EpisodeEnd:
 
     episode_return: float
     episode_length: int
+
+
+def plain_episodes(episodes: Iterable[EpisodeEnd]) -> list[list[float]]:
+    """Episodes as plain data, of which :func:`episodes_of` makes them again."""
+    return [[float(episode.episode_return), int(episode.episode_length)] for episode in episodes]
+
+
+def episodes_of(plain: Iterable[Sequence[float]]) -> list[EpisodeEnd]:
+    """What :func:`plain_episodes` was given."""
+    return [EpisodeEnd(episode_return, int(length)) for episode_return, length in plain]
 
 
 def pack_episode(episode_return: float, episode_length: int) -> int:

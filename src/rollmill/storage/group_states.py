@@ -7,7 +7,6 @@ the checkpoint. A run that goes on finds them unpacked.
 from __future__ import annotations
 
 import os
-import pickle
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,7 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.runtime.plain_data import decode, encode
+from rollmill.runtime.signatures import Verdict, sign, verify
+
 __all__ = ["GroupState", "GroupStates"]
+
+_PURPOSE = "environments of a group"
 
 
 class GroupState(NamedTuple):
@@ -32,6 +36,25 @@ class GroupState(NamedTuple):
     first: Mapping[str, NDArray[Any]]
     rnn_state: NDArray[np.floating[Any]] | None
 
+    def pack(self) -> bytes:
+        """As files, checkpoints and messages between ranks hold it: plain data, the environments signed.
+
+        Signed where they are pickled, since they may go over a network before another process unpickles them.
+        """
+        signature = None if self.environments is None else sign(_PURPOSE, [self.environments])
+        return encode((self.environments, dict(self.first), self.rnn_state, signature))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> tuple[GroupState, Verdict]:
+        """What :meth:`pack` packed, and whether this user's processes pickled the environments; executes nothing.
+
+        Raises:
+            MalformedMessageError: It was packed by another version of Rollmill, or is damaged.
+        """
+        environments, first, rnn_state, signature = decode(packed)
+        state = cls(environments, first, rnn_state)
+        return state, Verdict.VALID if environments is None else verify(_PURPOSE, [environments], signature)
+
 
 class GroupStates:
     """The states of a run's groups, in a folder.
@@ -45,7 +68,7 @@ class GroupStates:
 
     def write(self, iteration: int, group: int, state: GroupState) -> None:
         """Leaves a group's state; it is there as a whole, or not at all."""
-        self.write_packed(iteration, group, pickle.dumps(state, protocol=pickle.HIGHEST_PROTOCOL))
+        self.write_packed(iteration, group, state.pack())
 
     def write_packed(self, iteration: int, group: int, packed: bytes) -> None:
         """As :meth:`write`, for what :meth:`read_packed` gave."""
@@ -61,9 +84,7 @@ class GroupStates:
         Raises:
             FileNotFoundError: It was not left.
         """
-        state = pickle.loads(self._path(iteration, group).read_bytes())
-        assert isinstance(state, GroupState)
-        return state
+        return GroupState.unpack(self._path(iteration, group).read_bytes())[0]
 
     def read_packed(self, iteration: int, num_groups: int) -> list[bytes] | None:
         """The states of all groups, as bytes; None where one of them has left none."""
