@@ -21,6 +21,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.options import to_json
 from rollmill.run_config import load_config, write_config
 from rollmill.runtime import signatures
+from rollmill.runtime.plain_data import encode
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
 from rollmill.trust import UntrustedError, named_code, signed
 
@@ -261,7 +262,9 @@ class Attack:
 def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Path) -> None:
     import torch
 
+    from rollmill.learning.lockstep import InFlight
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+    from rollmill.storage.group_states import GroupState
 
     settings = {
         **TINY,
@@ -275,14 +278,25 @@ def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Pa
     again = {"resume": True, "quiet": True, "total_steps": 80, "run_dir": run.dir}
     store = CheckpointStore(run.dir / "checkpoints", CheckpointConfig())
     state = store.load_latest(to_resume=True).state
-    states = [group.numpy().tobytes() for group in state["in_flight"]["groups"]]
-    assert states
-    attack = pickle.dumps(Attack(tmp_path / "marker"))
-    state["in_flight"]["groups"][0] = torch.frombuffer(bytearray(attack), dtype=torch.uint8)
+    in_flight = InFlight.unpack(state)
+    first, verdict = GroupState.unpack(in_flight.groups[0])
+    assert verdict is Verdict.VALID
+    assert first.environments is not None
+    attack = encode((pickle.dumps(Attack(tmp_path / "marker")), dict(first.first), first.rnn_state, None))
+    # As rank 0 signs what ranks gather: the whole is signed, what another machine sent is not.
+    state["in_flight"] = in_flight._replace(groups=[attack, *in_flight.groups[1:]]).pack()
+    store.save(state, agent_steps=48)
+    with pytest.raises(ValueError, match=r"it holds pickled environments.*it has no signature.*--trust"):
+        rollmill.train(**again)
+    state["in_flight"]["groups"][0] = torch.frombuffer(bytearray(attack + b"changed"), dtype=torch.uint8)
     store.save(state, agent_steps=48)
     with pytest.raises(ValueError, match=r"it holds pickled environments.*it was changed after.*--trust"):
         rollmill.train(**again)
     assert not (tmp_path / "marker").exists()
+    with pytest.raises(ValueError, match="the checkpoint is of another version of Rollmill"):
+        rollmill.train(**again, trust=True)
+    state["in_flight"]["groups"][0] = torch.frombuffer(bytearray(attack), dtype=torch.uint8)
+    store.save(state, agent_steps=48)
     with pytest.raises(Exception, match="rollout worker"):
         rollmill.train(**again, trust=True)
     assert (tmp_path / "marker").exists()

@@ -245,6 +245,7 @@ def probe(
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.sizing import largest_parameter
+    from rollmill.runtime.plain_data import MalformedMessageError
     from rollmill.trust import UntrustedError
 
     has_cuda = torch.cuda.is_available()
@@ -284,7 +285,7 @@ def probe(
     if run_dir is not None and config.in_lockstep:
         try:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
-        except UntrustedError as error:
+        except (UntrustedError, MalformedMessageError) as error:
             context.send(Refusal(str(error)))
             return
     num_parameters = sum(p.numel() for p in model.parameters())

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.runtime.plain_data import decode, encode
+from rollmill.runtime.plain_data import MalformedMessageError, decode, encode
 from rollmill.runtime.signatures import Verdict, sign, verify
 
 __all__ = ["GroupState", "GroupStates"]
@@ -51,7 +51,13 @@ class GroupState(NamedTuple):
         Raises:
             MalformedMessageError: It was packed by another version of Rollmill, or is damaged.
         """
-        environments, first, rnn_state, signature = decode(packed)
+        try:
+            environments, first, rnn_state, signature = decode(packed)
+        except ValueError as error:
+            raise MalformedMessageError(
+                f"a group's state is not one that this version of Rollmill wrote ({error}): the checkpoint is of "
+                "another version of Rollmill, or damaged; resume it with that version, or begin a new run"
+            ) from error
         state = cls(environments, first, rnn_state)
         return state, Verdict.VALID if environments is None else verify(_PURPOSE, [environments], signature)
 
