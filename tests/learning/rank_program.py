@@ -142,6 +142,7 @@ def main() -> None:
                 results[name] = check(ranks, group)
             except Exception:
                 results[name] = {"failed": traceback.format_exc()}
+        group.gather(None)  # Rank 0 keeps the store, which the other one may still ask.
         group.close()
     print(json.dumps(results))
 
