@@ -6,7 +6,7 @@ import copy
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
@@ -14,6 +14,9 @@ from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
 from rollmill.storage import removers
+
+if TYPE_CHECKING:
+    from gymnasium.envs.registration import EnvCreator
 
 __all__ = ["UserCode"]
 
@@ -81,18 +84,17 @@ def _definitions(config: Config) -> Iterator[Definition]:
 
 def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:
     """The id that is trained, where a notebook or a prompt has registered it, or imported what did."""
-    gym = sys.modules.get("rollmill.envs.gym")
-    if gym is None or is_main_importable():
+    if is_main_importable() or "gymnasium" not in sys.modules:
         return
+    from gymnasium.envs.registration import load_env_creator, registry
+
     family, slash, id = config.name.partition("/")
     name = id if slash and family in ("gym", "mujoco") else config.name
-    if not gym.is_registered_by_import(f"gym/{name}"):
+    if name not in registry:
         return
-    spec = copy.copy(gym.find_spec(name))
+    spec = copy.copy(registry[name])
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        import gymnasium.envs.registration
-
-        spec.entry_point = gymnasium.envs.registration.load_env_creator(spec.entry_point)
+        spec.entry_point = cast("EnvCreator", load_env_creator(spec.entry_point))
     yield Definition(_GYMNASIUM_ID, name, spec, is_needed=True)
 
 
