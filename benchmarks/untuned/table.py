@@ -132,7 +132,7 @@ def _cell(interval: Interval, sign: str = "") -> str:
 
 def _number(value: float, sign: str = "") -> str:
     digits = 0 if abs(value) >= 1000 else 1 if abs(value) >= 10 else 2
-    return f"{value:{sign},.{digits}f}"
+    return f"{round(value, digits) + 0.0:{sign},.{digits}f}"  # + 0.0: no "-0.00"
 
 
 def _zoo_cell(task: Task, zoo: list[dict[str, Any]]) -> str:
