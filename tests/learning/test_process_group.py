@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,12 +19,20 @@ LOOPBACK = socket.inet_aton("127.0.0.1")[:: 1 if sys.byteorder == "big" else -1]
 PROGRAM = Path(__file__).with_name("rank_program.py")
 
 
+def free_port() -> int:
+    """One that no connection is given by itself before rank 0 listens on it."""
+    first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(max(1024, first_given - 10_000), first_given), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("", port))
+            return port
+    pytest.skip("no port is free")
+
+
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
     """What each rank's checks came to; they run once for all tests."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
     processes = [
         subprocess.Popen(
