@@ -1,4 +1,4 @@
-# Every target sets up what it needs: `make train` and `make test` work on a fresh machine.
+# Every target installs what it needs: `make train` and `make test` work on a fresh machine.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,9 +10,9 @@ STAMP := $(VENV)/.installed
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 16
 
-install: $(STAMP)  ## make .venv with everything
+install: $(STAMP)  ## create .venv with everything
 
-# torch first, by itself and pinned, so that no range makes pip look for another build of it.
+# Install torch first, alone and pinned, so that no version range makes pip look for another build of it.
 $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cpp/benchmarks/* cpp/bindings/*)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip
@@ -21,13 +21,13 @@ $(STAMP): pyproject.toml constraints.txt CMakeLists.txt $(wildcard cpp/core/* cp
 	$(BIN)/pip install --quiet -c constraints.txt --no-build-isolation -e '.[all,dev]'
 	touch $(STAMP)
 
-train: install  ## train an agent from pixels for a few minutes, compare it with a random one, leave a video
+train: install  ## train an Atari agent from images for a few minutes, evaluate it, make a video
 	$(BIN)/python examples/first_agent.py
 
 test: install  ## the tests, in under ten minutes
 	$(BIN)/python -m pytest -q -m "not slow and not chaos"
 
-test-slow: install  ## learning curves and whatever else takes longer
+test-slow: install  ## learning curves and other long tests
 	$(BIN)/python -m pytest -q -m slow --timeout 7200
 
 chaos: install  ## fault tests: processes killed at random moments, 50 times
@@ -40,13 +40,13 @@ check: install  ## ruff, mypy --strict, import-linter, C++ with warnings as erro
 	$(BIN)/lint-imports
 	PATH="$(CURDIR)/$(BIN):$$PATH" cpp/check.sh
 
-bench: install  ## this machine's figures: ring, simulation, sampler, training
+bench: install  ## measure this machine: ring, simulation, sampler, training
 	$(BIN)/rollmill bench ring --seconds 10 --json
 	$(BIN)/rollmill bench sim atari/breakout --seconds 20 --json
 	$(BIN)/rollmill bench sampler atari/breakout --seconds 30 --json
 	$(BIN)/rollmill bench train atari/breakout --seconds 60 --json
 
-bench-peers: install  ## Rollmill beside its peers, interleaved; ENV=atari, cartpole or vizdoom
+bench-peers: install  ## compare the speed with other systems; ENV=atari, cartpole or vizdoom
 	$(BIN)/python benchmarks/peers.py --env $(or $(ENV),atari)
 
 clean:  ## remove what was built
