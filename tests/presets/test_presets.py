@@ -173,3 +173,12 @@ def test_ppo_and_impala_have_cleanbas_sizes_in_atari_alone():
     assert make_config("gym/HalfCheetah-v5", algo="ppo").learner.clip_kind == "symmetric"
     impala = make_config("gym/Acrobot-v1", algo="impala")
     assert (impala.learner.batch_size, impala.num_envs, impala.learner.advantage) == (640, 32, "vtrace")
+
+
+@pytest.mark.parametrize(
+    ("name", "random_steps"), [("gym/MountainCarContinuous-v0", 1_000), ("mujoco/Hopper-v5", 10_000)]
+)
+def test_short_tasks_do_not_spend_half_of_their_run_on_random_actions(name, random_steps):
+    for algo in ("ddpg", "td3", "sac"):
+        config = make_config(name, algo=algo)
+        assert config.replay.min_size == config.off_policy.random_steps == random_steps

@@ -120,9 +120,12 @@ _CONTINUOUS: Overrides = {
     "learner.learning_rate": 1e-3,
     "replay.update_interval": 1.0,
     "replay.capacity": 1_000_000,
-    "replay.min_size": 10_000,
-    "off_policy.random_steps": 10_000,
+    # SB3's defaults have 100, TD3's paper 1,000 and, for the locomotion tasks, 10,000.
+    "replay.min_size": 1_000,
+    "off_policy.random_steps": 1_000,
 }
+_LOCOMOTION: Overrides = {"replay.min_size": 10_000, "off_policy.random_steps": 10_000}
+_LOCOMOTION_TASKS = ("halfcheetah", "hopper", "walker2d", "ant", "humanoid", "swimmer")
 _DETERMINISTIC: Overrides = {
     **_CONTINUOUS,
     # The TD3 paper's; the zoo's 256 takes twice as long.
@@ -218,4 +221,4 @@ def _of_task(algorithm: str, preset: str) -> Overrides:
         return _PENDULUM_SAC if algorithm == "sac" else _PENDULUM_DETERMINISTIC
     if task.startswith("lunarlander"):
         return _LUNAR_LANDERS[algorithm]
-    return {}
+    return _LOCOMOTION if task.startswith(_LOCOMOTION_TASKS) else {}
