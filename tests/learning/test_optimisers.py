@@ -153,6 +153,16 @@ def test_loading_keeps_a_tensor_learning_rate_the_same_tensor() -> None:
     assert rate.item() == 0.125
 
 
+def test_a_parameter_without_a_gradient_has_no_moments_and_needs_none() -> None:
+    params, others = make_params(), make_params()
+    set_grads(params, seed=1)
+    params[1].grad = None
+    optimiser, other = (make_optimiser(each, LearnerConfig(), "cpu") for each in (params, others))
+    optimiser.step()
+    load_optimiser_state(other, optimiser_state(optimiser))
+    assert set(other.state_dict()["state"]) == set(range(len(params))) - {1}
+
+
 def test_state_of_another_optimiser_or_model_is_refused() -> None:
     params = make_params()
     set_grads(params, seed=1)

@@ -107,6 +107,23 @@ def attached(server, learner):
     return NetworkRing(arena, server), NetworkRing(arena, learner)
 
 
+def test_restored_moments_have_the_layout_of_shared_parameters():
+    torch.manual_seed(0)
+    one = FourAxes()
+    alone = OffPolicyUpdater(one, LearnerConfig())
+    pictures = torch.randn(4, 2, 8, 8)
+    alone.step(pictures)
+    server = copy.deepcopy(one)
+    serving = OffPolicyUpdater(server, LearnerConfig())
+    serving.load_state_dict(copy.deepcopy(alone.state_dict()))
+    attached(server, copy.deepcopy(server))
+    serving.lay_out_moments()
+    alone.step(torch.zeros(4, 2, 8, 8))
+    serving.step(torch.zeros(4, 2, 8, 8))
+    for (label, expected), found in zip(one.state_dict().items(), server.state_dict().values(), strict=True):
+        torch.testing.assert_close(found, expected, msg=lambda text, label=label: f"{label}: {text}")
+
+
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("kind", ["dqn", "own"])
 def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last):

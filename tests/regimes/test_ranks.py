@@ -105,7 +105,6 @@ def greatest_distance(one: dict[str, Any], other: dict[str, Any]) -> float:
         pytest.param(CARTPOLE, 2, marks=slow),
         pytest.param(CARTPOLE, 4, marks=slow),
         pytest.param([*CARTPOLE, *RECURRENT], 2, marks=slow),
-        pytest.param([*PONG, *SINGLE], 2, marks=slow),
         pytest.param([*CARTPOLE, *DOUBLE], 2, marks=slow),
         pytest.param([*CARTPOLE, *RECURRENT, *DOUBLE], 2, marks=slow),
         pytest.param([*CARTPOLE, "--algo", "impala", "--model.core", "lstm", *DOUBLE], 2, marks=slow),

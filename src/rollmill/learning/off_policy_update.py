@@ -249,6 +249,15 @@ class OffPolicyUpdater:
             load_optimiser_state(optimiser, state["optimisers"][name])
         self.sgd_steps = state["sgd_steps"]
 
+    def lay_out_moments(self) -> None:
+        """Gives restored moments the memory layout that their parameters have now.
+
+        Shared parameters with four axes are in channels_last, convolutions' or not, and fused optimisers read both in
+        storage order.
+        """
+        for optimiser in self._optimisers:
+            load_optimiser_state(optimiser, optimiser_state(optimiser))
+
     def _note(self, statistics: Mapping[str, Tensor]) -> None:
         for name, value in statistics.items():
             if name in self._sums:

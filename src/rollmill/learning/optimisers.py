@@ -122,7 +122,8 @@ def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, A
         )
     params = [p for group in optimiser.param_groups for p in group["params"]]
     moments: Mapping[int, Mapping[str, Any]] = state["moments"]
-    if moments and set(moments) != set(range(len(params))):
+    # A parameter that never had a gradient has no moments.
+    if not set(moments) <= set(range(len(params))):
         raise ValueError(
             f"the checkpoint's optimiser has moments of {len(moments)} parameters, this model has {len(params)}: it is "
             f"of another model; resume with the saved model configuration"

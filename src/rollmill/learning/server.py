@@ -61,6 +61,7 @@ class ParameterServer(ReplayLearnerBase):
         self._max_staleness = max_staleness
         self._gradients = [FlatGradients(self._updater, values) for values in exchange.values]
         self._ring = NetworkRing(arrays, self._algorithm)
+        self._updater.lay_out_moments()
         self._messages = np.empty(_MOST_MESSAGES, np.int64)
         self._waiting: dict[int, Submitted] = {}
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
