@@ -1,10 +1,13 @@
-"""What all tests share: a configuration folder that is not the user's."""
+"""What all tests share: one thread for each process, and a configuration folder that is not the user's."""
 
 from __future__ import annotations
 
 import os
 
 import pytest
+
+# Before anything imports torch. Tests run beside each other, and more threads than cores only slow all of them down.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(scope="session", autouse=True)

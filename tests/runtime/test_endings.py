@@ -169,9 +169,13 @@ def test_tokens_are_told_apart_and_found_among_others() -> None:
         assert other.poll() is None
 
 
-def test_only_simulators_memory_that_is_new_and_that_nobody_maps_is_removed() -> None:
+def test_only_simulators_memory_that_is_new_and_that_nobody_maps_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Names of this test alone, or a run that ends at the same time removes them, too.
+    simulator = f"OfATest{os.getpid()}"
+    monkeypatch.setattr(sweep, "LEFTOVERS", (simulator,))
     began = time.time() - 1
-    in_use, other, left = (Path(f"/dev/shm/{name}-{os.getpid()}") for name in ("ViZDoomUsed", "data", "ViZDoomLeft"))
+    names = (f"{simulator}Used", f"data-{os.getpid()}", f"{simulator}Left")
+    in_use, other, left = (Path(f"/dev/shm/{name}") for name in names)
     try:
         for path in (in_use, other, left):
             path.write_bytes(bytes(4096))
