@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
-import time
-import uuid
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -19,42 +15,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 )
 
 
-def _processes_with(token: str) -> set[int]:
-    """Living processes whose environment carries the token."""
-    found = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and int(entry.name) != os.getpid():
-            try:
-                if token.encode() in (entry / "environ").read_bytes():
-                    found.add(int(entry.name))
-            except OSError:
-                continue
-    return found
-
-
-def _unused_memory() -> set[str]:
-    """Names in /dev/shm that no living process maps. Those of VizDoom are removed some time after a run."""
-    names = {name for name in os.listdir("/dev/shm") if not name.startswith("ViZDoom")}
-    for maps in Path("/proc").glob("[0-9]*/maps") if names else ():
-        with contextlib.suppress(OSError):
-            lines = maps.read_text(errors="replace").splitlines()
-            names -= {line.rpartition("/dev/shm/")[2].rstrip() for line in lines}
-    return names
-
-
 @pytest.fixture
-def leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def leaves_nothing() -> Iterator[None]:
     """Whatever a test starts, directly or not, must be gone with it, and it must leave nothing in /dev/shm."""
-    resource_tracker.ensure_running()  # multiprocessing's own process, which serves all of pytest.
-    token, shared = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
-    # Runs started from a process of a run keep its mark, so one of ours marks all that the test starts.
-    monkeypatch.setenv("ROLLMILL_RUN_ID", token)
-    yield
-    assert not _processes_with(token)
-    left = _unused_memory() - shared
-    deadline = time.monotonic() + 5.0
-    # Tests run beside each other: what another one makes and does not map yet is mapped or gone a moment later.
-    while left and time.monotonic() < deadline:
-        time.sleep(0.1)
-        left &= _unused_memory()
-    assert not left
+    from leftovers import nothing_is_left
+
+    with nothing_is_left():
+        yield
