@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -72,86 +75,6 @@ class Positions(gymnasium.ObservationWrapper[Any, Any, Any]):
         return observation[::2]
 
 
-@pytest.mark.parametrize(
-    ("preset", "algo", "changes"),
-    [
-        (Positions, "dqn", RECURRENT),
-        pytest.param(
-            "atari/pong",
-            "dqn",
-            {**RECURRENT, "model.core": "lstm", "off_policy.double": True, "env.max_episode_steps": 30},
-            marks=slow,
-        ),
-        ("gym/CartPole-v1", "dqn", {"replay.priorities": "proportional", "replay.n_step": 3}),
-        ("gym/Pendulum-v1", "sac", {"rollout.num_workers": 2, "env.max_episode_steps": 40}),
-        pytest.param(
-            "gym/Pendulum-v1",
-            "td3",
-            {"replay.remover": "uniform", "replay.n_step": 2, "env.max_episode_steps": 40},
-            marks=slow,
-        ),
-        pytest.param(
-            "gym/Pendulum-v1",
-            "ddpg",
-            {"off_policy.noise_kind": "ou", "inference.num_workers": 2, "env.max_episode_steps": 40},
-            marks=slow,
-        ),
-        pytest.param("gym/CartPole-v1", "sac", {"replay.weights": "global", "replay.stratified": True}, marks=slow),
-        pytest.param(
-            "atari/pong",
-            "dqn",
-            {
-                "replay.priorities": "proportional",
-                "replay.weights": "none",
-                "replay.n_step": 2,
-                "off_policy.double": True,
-                "off_policy.dueling": True,
-                "env.max_episode_steps": 30,
-            },
-            marks=slow,
-        ),
-    ],
-)
-def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
-    preset: Any, algo: str, changes: dict[str, Any], tmp_path: Path
-) -> None:
-    run, last = train(preset, tmp_path / "run", algo=algo, **changes)
-    assert run.ended_by == "total_steps"
-    assert 600 <= run.agent_steps < 602
-    # One SGD step for two agent steps, from 100 on; nobody gets ahead by more than four rows and one interval.
-    assert 249 <= last["batches"] <= 250 + 4
-    assert last["episodes"] > 0
-    assert np.isfinite([value for name, value in last.items() if name.startswith("loss/")]).all()
-    result = rollmill.evaluate(run.dir, episodes=2)
-    assert result.deterministic
-    assert len(result.returns) == 2
-
-
-@slow
-@pytest.mark.parametrize(("learners", "bound"), [(2, "auto"), (2, 1), (3, 2)])
-@pytest.mark.parametrize(
-    ("preset", "algo", "settings"),
-    [("gym/Pendulum-v1", "td3", {}), ("gym/CartPole-v1", "dqn", {}), ("gym/CartPole-v1", "dqn", RECURRENT)],
-)
-def test_several_learners_take_every_step_that_is_due_and_none_too_old(
-    preset: str, algo: str, settings: dict[str, Any], learners: int, bound: Any, tmp_path: Path
-) -> None:
-    changes = {"learner.num_learners": learners, "learner.max_staleness": bound, "debug_delay_s": 0.01, **settings}
-    run, last = train(preset, tmp_path / "run", algo=algo, **{**changes, "replay.priorities": "proportional"})
-    assert run.ended_by == "total_steps"
-    assert 249 <= last["batches"] <= 250 + 4
-    rows = read_metrics(run.dir)
-    ages = [row["replay/age"] for row in rows]
-    assert ages[0] is None  # nothing was learned from yet
-    assert max(filter(None, ages)) > 0
-    assert rows[0]["learners/staleness_mean"] is None
-    most = max(filter(None, (row["learners/staleness_max"] for row in rows)))
-    assert 1 <= most <= (2 * learners if bound == "auto" else bound)
-    assert max(row.get("loss/td_error", 0.0) for row in rows) > 0
-    written = {key for row in rows for key in row}
-    assert {name for name in metric_names() if name.startswith(("learners/", "share/gradient learner/"))} <= written
-
-
 class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
     """Dict observations with a mask, and two choices; to take a forbidden one is an error."""
 
@@ -185,12 +108,122 @@ class Choosy(gymnasium.Env[dict[str, np.ndarray], np.ndarray]):
         return self._observe(), float(action[0]), self.steps == 7, False, {}
 
 
-@pytest.mark.parametrize("changes", [{}, RECURRENT], ids=["transitions", "sequences"])
-def test_masks_dicts_and_several_choices(changes: dict[str, Any], tmp_path: Path) -> None:
-    run, _ = train(Choosy, tmp_path / "run", algo="dqn", **changes)
+CHOOSY_SEQUENCES: tuple[Any, str, dict[str, Any]] = (Choosy, "dqn", RECURRENT)
+CHOOSY_TRANSITIONS: tuple[Any, str, dict[str, Any]] = (
+    Choosy,
+    "dqn",
+    {"replay.priorities": "proportional", "replay.n_step": 3},
+)
+PENDULUM: tuple[Any, str, dict[str, Any]] = (
+    "gym/Pendulum-v1",
+    "sac",
+    {"rollout.num_workers": 2, "env.max_episode_steps": 40},
+)
+IN_A_FILE: tuple[Any, str, dict[str, Any]] = ("gym/CartPole-v1", "dqn", {"replay.storage": "file"})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., rollmill.Run]:
+    """A run that ended, trained once. Tests that resume it do so ``in_a`` folder of theirs."""
+    from leftovers import nothing_is_left
+
+    runs: dict[str, rollmill.Run] = {}
+
+    def give(preset: Any, algo: str, changes: dict[str, Any], in_a: Path | None = None) -> rollmill.Run:
+        name = repr((preset, algo, changes))
+        if name not in runs:
+            with nothing_is_left():
+                run_dir = tmp_path_factory.mktemp("finished") / "run"
+                runs[name], _ = train(preset, run_dir, algo=algo, **changes)
+        run = runs[name]
+        return run if in_a is None else replace(run, dir=shutil.copytree(run.dir, in_a / "run"))
+
+    return give
+
+
+@pytest.mark.parametrize(
+    ("preset", "algo", "changes"),
+    [
+        CHOOSY_SEQUENCES,
+        CHOOSY_TRANSITIONS,
+        PENDULUM,
+        pytest.param(Positions, "dqn", RECURRENT, marks=slow),
+        pytest.param(
+            "atari/pong",
+            "dqn",
+            {**RECURRENT, "model.core": "lstm", "off_policy.double": True, "env.max_episode_steps": 30},
+            marks=slow,
+        ),
+        pytest.param("gym/CartPole-v1", "dqn", {"replay.priorities": "proportional", "replay.n_step": 3}, marks=slow),
+        pytest.param(
+            "gym/Pendulum-v1",
+            "td3",
+            {"replay.remover": "uniform", "replay.n_step": 2, "env.max_episode_steps": 40},
+            marks=slow,
+        ),
+        pytest.param(
+            "gym/Pendulum-v1",
+            "ddpg",
+            {"off_policy.noise_kind": "ou", "inference.num_workers": 2, "env.max_episode_steps": 40},
+            marks=slow,
+        ),
+        pytest.param("gym/CartPole-v1", "sac", {"replay.weights": "global", "replay.stratified": True}, marks=slow),
+        pytest.param(
+            "atari/pong",
+            "dqn",
+            {
+                "replay.priorities": "proportional",
+                "replay.weights": "none",
+                "replay.n_step": 2,
+                "off_policy.double": True,
+                "off_policy.dueling": True,
+                "env.max_episode_steps": 30,
+            },
+            marks=slow,
+        ),
+    ],
+)
+def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
+    preset: Any, algo: str, changes: dict[str, Any], finished: Callable[..., rollmill.Run]
+) -> None:
+    run = finished(preset, algo, changes)
+    last = read_metrics(run.dir)[-1]
     assert run.ended_by == "total_steps"
-    # The last row may have no step of its own.
-    assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
+    assert 600 <= run.agent_steps < 602
+    # One SGD step for two agent steps, from 100 on; nobody gets ahead by more than four rows and one interval.
+    assert 249 <= last["batches"] <= 250 + 4
+    assert last["episodes"] > 0
+    assert np.isfinite([value for name, value in last.items() if name.startswith("loss/")]).all()
+    if preset is Choosy:  # The last row may have no step of its own.
+        assert max(row.get("loss/td_error", 0.0) for row in read_metrics(run.dir)) > 0
+    result = rollmill.evaluate(run.dir, episodes=2)
+    assert result.deterministic
+    assert len(result.returns) == 2
+
+
+@slow
+@pytest.mark.parametrize(("learners", "bound"), [(2, "auto"), (2, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("preset", "algo", "settings"),
+    [("gym/Pendulum-v1", "td3", {}), ("gym/CartPole-v1", "dqn", {}), ("gym/CartPole-v1", "dqn", RECURRENT)],
+)
+def test_several_learners_take_every_step_that_is_due_and_none_too_old(
+    preset: str, algo: str, settings: dict[str, Any], learners: int, bound: Any, tmp_path: Path
+) -> None:
+    changes = {"learner.num_learners": learners, "learner.max_staleness": bound, "debug_delay_s": 0.01, **settings}
+    run, last = train(preset, tmp_path / "run", algo=algo, **{**changes, "replay.priorities": "proportional"})
+    assert run.ended_by == "total_steps"
+    assert 249 <= last["batches"] <= 250 + 4
+    rows = read_metrics(run.dir)
+    ages = [row["replay/age"] for row in rows]
+    assert ages[0] is None  # nothing was learned from yet
+    assert max(filter(None, ages)) > 0
+    assert rows[0]["learners/staleness_mean"] is None
+    most = max(filter(None, (row["learners/staleness_max"] for row in rows)))
+    assert 1 <= most <= (2 * learners if bound == "auto" else bound)
+    assert max(row.get("loss/td_error", 0.0) for row in rows) > 0
+    written = {key for row in rows for key in row}
+    assert {name for name in metric_names() if name.startswith(("learners/", "share/gradient learner/"))} <= written
 
 
 class Bright(gymnasium.Env[np.ndarray, int]):
@@ -281,23 +314,29 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
         assert last["batches"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
 
 
-def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(tmp_path: Path) -> None:
-    run, _ = train("gym/Pendulum-v1", tmp_path / "run", algo="sac", total_steps=300)
+def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(
+    finished: Callable[..., rollmill.Run], tmp_path: Path
+) -> None:
+    run = finished(*PENDULUM, in_a=tmp_path)
+    batches = read_metrics(run.dir)[-1]["batches"]
     checkpoints = CheckpointStore(run.dir / "checkpoints", CheckpointConfig())
     state = checkpoints.load_latest().state
     state["random"] |= {"device": "cuda", "generator": torch.zeros(16, dtype=torch.uint8)}
     checkpoints.save(state, run.agent_steps)
-    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=700)
+    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 200)
     assert run.ended_by == "total_steps"
+    assert read_metrics(run.dir)[-1]["batches"] > batches
 
 
-@pytest.mark.parametrize("changes", [{"replay.n_step": 5}, RECURRENT], ids=["transitions", "sequences"])
-def test_a_run_that_goes_on_for_less_than_a_sample_ends(changes: dict[str, Any], tmp_path: Path) -> None:
-    many = {"num_envs": 8, "envs_per_group": 8}
-    run, before = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{**many, **changes})
-    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 16)
+@pytest.mark.parametrize("settings", [CHOOSY_TRANSITIONS, CHOOSY_SEQUENCES], ids=["transitions", "sequences"])
+def test_a_run_that_goes_on_for_less_than_a_sample_ends(
+    settings: tuple[Any, str, dict[str, Any]], finished: Callable[..., rollmill.Run], tmp_path: Path
+) -> None:
+    run = finished(*settings, in_a=tmp_path)
+    before = read_metrics(run.dir)[-1]
+    run = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 8)
     assert run.ended_by == "total_steps"
-    # Its replay was in memory: sixteen steps make no sample of eight rows.
+    # Its replay was in memory: eight steps make no sample of four rows.
     assert read_metrics(run.dir)[-1]["batches"] == before["batches"]
 
 
@@ -327,36 +366,38 @@ def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> 
     assert "is begun anew: its slots are of another shape" in (run.dir / "run.log").read_text()
 
 
-@pytest.mark.parametrize("is_ahead", [False, True])
-def test_a_replay_that_the_run_went_on_without_is_begun_anew(tmp_path: Path, is_ahead: bool) -> None:
-    run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
-    begun_at = run.agent_steps
-    if is_ahead:  # As one is whose run was killed: it holds more than the checkpoint has seen.
-        for checkpoint in CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).paths()[:-1]:
-            checkpoint.unlink()
-        begun_at = 0
+def test_a_replay_that_the_run_went_on_without_is_begun_anew(
+    finished: Callable[..., rollmill.Run], tmp_path: Path
+) -> None:
+    run = finished(*IN_A_FILE, in_a=tmp_path)
+    # As after the run was killed: the replay holds more than the checkpoint has seen.
+    for checkpoint in CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).paths()[:-1]:
+        checkpoint.unlink()
     with pytest.raises(ValueError, match=r"replay\.remover='nobody': choose one of"):
         rollmill.train(
             run_dir=run.dir,
             resume=True,
             quiet=True,
-            total_steps=begun_at + 300,
+            total_steps=300,
             **{"replay.storage": "memory", "replay.remover": "nobody"},
         )
     assert (run.dir / "replay" / "slots").exists(), "a run that cannot begin leaves it"
-    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=begun_at + 300, **{"replay.storage": "memory"})
+    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=300, **{"replay.storage": "memory"})
     assert not (run.dir / "replay" / "slots").exists(), "it would only fill the disk"
-    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=begun_at + 600, **{"replay.storage": "file"})
+    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=600, **{"replay.storage": "file"})
     log = (run.dir / "run.log").read_text()
     assert "is removed (replay.storage=memory)" in log
     assert "is begun anew: there is none" in log
     rows = read_metrics(run.dir)
     assert [row["agent_steps"] for row in rows] == sorted(row["agent_steps"] for row in rows)
-    assert begun_at + 600 <= rows[-1]["agent_steps"] <= begun_at + 602
+    assert 600 <= rows[-1]["agent_steps"] <= 602
 
 
-def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rules(tmp_path: Path) -> None:
-    run, before = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
+def test_a_replay_file_goes_on_with_other_limits_is_begun_anew_by_other_rules_and_removed_by_a_run_without(
+    finished: Callable[..., rollmill.Run], tmp_path: Path
+) -> None:
+    run = finished(*IN_A_FILE, in_a=tmp_path)
+    before = read_metrics(run.dir)[-1]
     with pytest.raises(NotEnoughDisk, match="make room"):
         rollmill.train(
             run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.capacity": 10**12}
@@ -367,10 +408,18 @@ def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rule
     log = (run.dir / "run.log").read_text()
     assert "goes on with the replay" in log
     assert read_metrics(run.dir)[-1]["batches"] - before["batches"] == pytest.approx(400 / 8, abs=3)
-    rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.n_step": 4})
+    run = rollmill.train(
+        run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.n_step": 4}
+    )
     log = (run.dir / "run.log").read_text()
     assert "is begun anew: it was written with n_step=1 (now 4)" in log
     assert not list((run.dir / "replay").glob("new-*"))
+    run = rollmill.train(
+        run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 300, **{"replay.storage": "memory"}
+    )
+    assert not (run.dir / "replay" / "slots").exists(), "it would only fill the disk"
+    rows = read_metrics(run.dir)
+    assert [row["agent_steps"] for row in rows] == sorted(row["agent_steps"] for row in rows)
 
 
 @pytest.mark.parametrize(
@@ -386,7 +435,7 @@ def test_a_replay_file_goes_on_with_other_limits_and_is_begun_anew_by_other_rule
         ({"off_policy.algorithm": "sac"}, "off_policy.algorithm='sac' with algo='dqn', which brings settings of its"),
         ({"learner.advantage": "vtrace", "max_policy_lag": 3}, "learner.advantage, learner.max_policy_lag: of no mean"),
         ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
-        ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant' or 'linear'"),
+        ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant', 'linear' or"),
         ({"replay.update_interval": 501}, "is more than the 500 agent steps after replay.min_size"),
         ({"replay.epsilon": 1e-60}, "replay.epsilon=1e-60: give a finite number above 1e-12"),
         ({"num_slots": 7}, "replay.capacity says how much is kept"),
