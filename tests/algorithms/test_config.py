@@ -23,7 +23,7 @@ def test_defaults_are_allowed() -> None:
         ({"value_rescaling": 1}, "off_policy.value_rescaling=1: choose one of True, False"),
         ({"value_loss": "mae"}, "off_policy.value_loss='mae': choose one of 'mse', 'huber', None"),
         ({"epsilon_kind": "boltzmann"}, "off_policy.epsilon_kind='boltzmann': choose one of 'schedule', 'ladder'"),
-        ({"noise_kind": None}, "off_policy.noise_kind=None: choose one of 'gaussian', 'ou'"),
+        ({"noise_kind": None}, "off_policy.noise_kind=None: choose one of 'gaussian', 'ou', 'pink'"),
         ({"tau": 0.0}, "off_policy.tau=0.0: give a finite number above 0 and at most 1, or None"),
         ({"tau": 1.5}, "off_policy.tau=1.5"),
         ({"target_update_every": 0}, "off_policy.target_update_every=0: give an integer of at least 1, or None"),

@@ -12,6 +12,7 @@ from rollmill.algorithms.base import Explore
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import (
     ActionNoise,
+    PinkNoise,
     epsilon_greedy,
     epsilon_of,
     ladder,
@@ -120,3 +121,45 @@ def test_ornstein_uhlenbeck_belongs_to_rows_and_starts_anew_with_their_episodes(
     torch.testing.assert_close(noise.state[rows], expected)
     assert torch.equal(noise.state[1], first[1])
     assert not noise.state_dict()
+
+
+def test_pink_noise_is_standard_normal_with_a_spectrum_of_one_over_f() -> None:
+    rows, steps = 400, 2048
+    noise, generator = PinkNoise(1), torch.Generator().manual_seed(0)
+    begins = Explore(0, 1, torch.arange(rows), rows, torch.ones(rows, dtype=torch.bool), generator)
+    later = begins._replace(reset=torch.zeros(rows, dtype=torch.bool))
+    series = torch.stack([noise(later if t else begins)[:, 0] for t in range(steps)])
+    # Each step's variance is over independent rows, so it has a known standard error.
+    for t in (0, 1, 1000, steps - 1):
+        assert series[t].var().item() == pytest.approx(1.0, abs=4 * math.sqrt(2 / rows))
+    power = torch.fft.rfft(series, dim=0).abs().square().mean(1)
+    frequency = torch.arange(len(power), dtype=torch.float32)
+    middle = slice(4, steps // 8)
+    slope = torch.linalg.lstsq(
+        torch.stack([frequency[middle].log(), torch.ones_like(frequency[middle])], 1), power[middle].log()[:, None]
+    ).solution[0, 0]
+    assert slope.item() == pytest.approx(-1.0, abs=0.15)
+
+
+def test_pink_noise_belongs_to_rows_and_forgets_at_the_end_of_an_episode() -> None:
+    noise = PinkNoise(2)
+    noise(explore(3, 6))
+    first = noise.state.clone()
+    assert (first[:3] != 0).all()
+    assert (first[3:] == 0).all()
+    generator = torch.Generator().manual_seed(9)
+    drawn = torch.randn(2, 2, len(noise.decay), generator=torch.Generator().manual_seed(9))
+    rows, reset = torch.tensor([2, 0]), torch.tensor([False, True])
+    given = noise(Explore(10**6, 1, rows, 6, reset, generator))
+    kept = first[2] * noise.decay + drawn[0] * (1 - noise.decay**2).sqrt()
+    torch.testing.assert_close(noise.state[rows], torch.stack([kept, drawn[1]]))
+    torch.testing.assert_close(given, torch.stack([kept, drawn[1]]).sum(-1) / math.sqrt(len(noise.decay)))
+    assert torch.equal(noise.state[1], first[1])
+    assert not noise.state_dict()
+
+
+def test_td3_adds_pink_noise_where_it_is_asked_to() -> None:
+    noise = ActionNoise(2, OffPolicyConfig(noise_kind="pink", noise_std=0.1, random_steps=0))
+    begins = explore(5000, 5000)._replace(reset=torch.ones(5000, dtype=torch.bool))
+    noisy = noise(torch.zeros(5000, 2), begins)
+    assert noisy.std().item() == pytest.approx(0.1, rel=4 / math.sqrt(2 * 10_000))

@@ -23,7 +23,7 @@ __all__ = ["OFF_POLICY_ALGORITHMS", "EpsilonKind", "NoiseKind", "OffPolicyConfig
 OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
 
 EpsilonKind = Literal["schedule", "ladder"]
-NoiseKind = Literal["gaussian", "ou"]
+NoiseKind = Literal["gaussian", "ou", "pink"]
 ValueLossKind = Literal["mse", "huber"]
 
 
@@ -72,8 +72,11 @@ class OffPolicyConfig:
         ladder_epsilon: Ape-X' epsilon.
         ladder_alpha: Ape-X' alpha.
         noise_kind: DDPG and TD3: what is added to the policy's actions: ``"gaussian"``, independent in each step
-            (Fujimoto et al. 2018), or ``"ou"``, an Ornstein-Uhlenbeck process that starts at 0 in each episode
-            (Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971).
+            (Fujimoto et al. 2018), ``"ou"``, an Ornstein-Uhlenbeck process that starts at 0 in each episode (Lillicrap
+            et al. 2016, https://arxiv.org/abs/1509.02971), or ``"pink"``, Gaussian noise with a power spectrum of 1/f,
+            which explores slow and fast movements alike (Eberhard et al. 2023,
+            https://openreview.net/forum?id=hQ9V5QN27eS). SAC: ``"pink"`` samples its exploring actions with such noise,
+            the others with independent noise.
         noise_std: Sigma of either, in units of half the range. 0.1 is TD3's paper's, 0.2 DDPG's.
         ou_theta: The process' rate of return to 0.
         ou_dt: Its time step; 1 is the paper's, 0.01 Baselines' and SB3's.

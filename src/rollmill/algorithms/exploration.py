@@ -12,6 +12,7 @@ from rollmill.algorithms.config import OffPolicyConfig
 
 __all__ = [
     "ActionNoise",
+    "PinkNoise",
     "epsilon_greedy",
     "epsilon_of",
     "ladder",
@@ -88,6 +89,42 @@ def uniform_actions(like: Tensor, generator: torch.Generator | None) -> Tensor:
     return torch.rand(like.shape, generator=generator, device=like.device) * 2.0 - 1.0
 
 
+class PinkNoise(nn.Module):
+    """Standard normal noise whose power spectrum falls as 1/f over episodes of up to some thousand steps.
+
+    It is a sum of first-order autoregressive processes of equal variance, whose time constants are a factor of four
+    apart (van der Ziel 1950, https://doi.org/10.1016/0031-8914(50)90078-4). Unlike noise that is made by an inverse
+    Fourier transform, it needs no length of the episode beforehand. Each row's processes live here, in a buffer that is
+    no weight, and start from their stationary distribution in every episode.
+
+    Args:
+        size: C, numbers of an action.
+    """
+
+    TIME_CONSTANTS = (0.25, 1.0, 4.0, 16.0, 64.0, 256.0, 1024.0)  # steps
+    state: Tensor
+    decay: Tensor
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+        decay = torch.exp(-1.0 / torch.tensor(self.TIME_CONSTANTS))
+        self.register_buffer("decay", decay, persistent=False)
+        self.register_buffer("state", torch.zeros(0, size, len(decay)), persistent=False)
+
+    def forward(self, explore: Explore) -> Tensor:
+        """The next noise of these rows, float32 ``[N, C]``."""
+        if len(self.state) != explore.num_rows:
+            self.state = self.decay.new_zeros(explore.num_rows, self.size, len(self.decay))
+        shape = (len(explore.rows), self.size, len(self.decay))
+        normal = torch.randn(shape, generator=explore.generator, device=self.decay.device)
+        following = self.state[explore.rows] * self.decay + normal * (1.0 - self.decay.square()).sqrt()
+        x = torch.where(explore.reset[:, None, None], normal, following)
+        self.state.index_copy_(0, explore.rows, x)
+        noise: Tensor = x.sum(-1) / math.sqrt(len(self.decay))
+        return noise
+
+
 class ActionNoise(nn.Module):
     """Noise on deterministic actions, and uniformly random ones to begin with.
 
@@ -108,12 +145,16 @@ class ActionNoise(nn.Module):
         self.size = size
         self.config = config
         self.register_buffer("state", torch.zeros(0, size), persistent=False)
+        self.pink = PinkNoise(size) if config.noise_kind == "pink" else None
 
     def forward(self, action: Tensor, explore: Explore) -> Tensor:
         """Float32 ``[N, C]`` in [-1, 1] to as many exploring ones."""
         config = self.config
         if explore.agent_steps < config.random_steps:
             return uniform_actions(action, explore.generator)
+        if self.pink is not None:
+            noise: Tensor = self.pink(explore)
+            return (action + config.noise_std * noise).clamp_(-1.0, 1.0)
         normal = torch.randn(action.shape, generator=explore.generator, device=action.device)
         if config.noise_kind == "gaussian":
             return (action + config.noise_std * normal).clamp_(-1.0, 1.0)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore, Loss, TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
-from rollmill.algorithms.exploration import uniform_actions
+from rollmill.algorithms.exploration import PinkNoise, uniform_actions
 from rollmill.algorithms.requirements import require_bounded_box
 from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
 from rollmill.losses.sac import sac_actor_loss, soft_value
@@ -60,6 +60,7 @@ class SAC(SoftActorCritic):
         self.target_critics = frozen_copy(self.critics)
         self.log_std_bounds = model.log_std_bounds
         self.temperature = Temperature(config)
+        self.pink = PinkNoise(size) if config.noise_kind == "pink" else None
         self.target_entropy = -float(size) if config.target_entropy == "auto" else config.target_entropy
 
     @torch.no_grad()
@@ -71,6 +72,9 @@ class SAC(SoftActorCritic):
             return Action(None, mean.tanh())
         if explore.agent_steps < self.config.random_steps:
             return Action(None, uniform_actions(mean, explore.generator))
+        if self.pink is not None:
+            normal = self.pink(explore).to(params.dtype)
+            return Action(None, squashed_gaussian(params, normal, self.log_std_bounds).action)
         return Action(None, self._sample(params, explore.generator).action)
 
     def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
