@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,6 +27,14 @@ def load(name: str, path: Path) -> ModuleType:
     sys.modules[name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def assert_ends(pid: int) -> None:
+    """It may remain as a zombie, where nobody waits for it."""
+    stat, deadline = Path(f"/proc/{pid}/stat"), time.monotonic() + 10
+    while stat.exists() and stat.read_text().rsplit(")", 1)[1][1] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +119,7 @@ class TestRun:
         )
         with pytest.raises(peers.AbsentError, match="did not end within 3 s"):
             peers.run([sys.executable, "-c", code], 3)
-        pid = int(file.read_text())
-        deadline = time.monotonic() + 10
-        while os.path.exists(f"/proc/{pid}") and Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1][1] != "Z":
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        assert_ends(int(file.read_text()))
 
     def test_a_terminated_comparison_takes_its_peers_with_it(self, tmp_path: Path) -> None:
         file = tmp_path / "pid"
@@ -132,7 +135,7 @@ class TestRun:
             time.sleep(0.01)
         comparison.terminate()
         assert comparison.wait(30) == 128 + signal.SIGTERM
-        assert not Path(f"/proc/{int(file.read_text())}").exists()
+        assert_ends(int(file.read_text()))
 
 
 class TestComparison:

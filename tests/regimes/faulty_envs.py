@@ -20,7 +20,8 @@ from rollmill import register_encoder, register_env
 class Walk(gymnasium.Env[np.ndarray, int]):
     """Ten steps to the right end an episode with reward 1; ``fault`` says what goes wrong, and where.
 
-    Those named "... at the mark" begin when the file ``mark`` is there.
+    Those named "... at the mark" begin when the file ``mark`` is there. "slow and marked" leaves the id of its process
+    in the folder ``mark`` once it is stepped.
     """
 
     observation_space = gymnasium.spaces.Box(-20.0, 20.0, (3,), np.float32)
@@ -56,8 +57,10 @@ class Walk(gymnasium.Env[np.ndarray, int]):
             self._fail()
         if self.fault == "hang at the mark" and self.mark.exists():
             time.sleep(10_000)
-        if self.fault == "slow":
+        if self.fault in ("slow", "slow and marked"):
             time.sleep(0.01)
+        if self.fault == "slow and marked":
+            (self.mark / str(os.getpid())).touch()
         terminated = self.position >= 5
         observation = self._observe()
         if self.fault == "nan" and self.total > self.after:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
@@ -133,16 +134,17 @@ def test_a_signal_that_comes_while_the_run_is_ending_is_told_to_the_caller(tmp_p
 
 
 def test_decorrelation_ends_with_the_run(tmp_path: Path) -> None:
-    config = endless(**{"env.kwargs": {"fault": "slow"}, "rollout.decorrelate_steps": 10_000})
-    reported: list[float] = []
-    running.run(
-        config,
-        tmp_path,
-        quiet=True,
-        on_report=lambda report, time_s: reported.append(time_s),
-        stop_when=lambda: bool(reported) and reported[-1] > 0.5,
-    )
-    assert "did not stop" not in (tmp_path / "run.log").read_text()
+    stepping = tmp_path / "stepping"
+    stepping.mkdir()
+    kwargs = {"fault": "slow and marked", "mark": str(stepping)}
+    config = endless(**{"env.kwargs": kwargs, "rollout.decorrelate_steps": 10_000})
+
+    def all_are_stepping() -> bool:
+        workers = [p for p in multiprocessing.active_children() if p.name.startswith("rollout worker")]
+        return len(workers) == config.rollout.num_workers and all((stepping / str(p.pid)).exists() for p in workers)
+
+    running.run(config, tmp_path, quiet=True, stop_when=all_are_stepping)
+    assert not re.search(r"rollout worker \d.* did not stop", (tmp_path / "run.log").read_text())
 
 
 def test_when_a_worker_hangs_the_learner_has_time_to_save(tmp_path: Path) -> None:
