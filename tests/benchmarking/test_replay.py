@@ -8,6 +8,8 @@ from rollmill.benchmarking import replay
 from rollmill.native import tree_alignment
 
 SMALL = {"capacity": 1000, "capacities": (500, 1000), "fanouts": (2, 16), "batches": (4, 8), "workers": (1, 2)}
+# For what does not depend on the figures.
+FEWEST = SMALL | {"fanouts": (2,), "batches": (4,), "workers": (1,)}
 
 
 def test_every_figure_is_there(tmp_path: Path) -> None:
@@ -38,7 +40,7 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
 
 def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "_CHECKOUT", tmp_path)
-    result = replay.run(0.2, **SMALL)
+    result = replay.run(0.2, **FEWEST)
     assert "measured from a checkout" in result["peers"]["all"]["absent"]
     assert result["ratio_to_best_peer"] is None
     assert result["sample_us"] > 0
@@ -50,7 +52,7 @@ def test_a_peer_that_does_not_import_says_so(tmp_path: Path, monkeypatch: pytest
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setenv(replay.PEERS_VARIABLE, str(tmp_path))
-    result = replay.run(0.2, **SMALL)
+    result = replay.run(0.2, **FEWEST)
     assert "does not import cpprb; --install-peers mends it" in result["peers"]["cpprb"]["absent"]
 
 
