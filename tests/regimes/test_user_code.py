@@ -233,6 +233,8 @@ def test_an_algorithm_may_have_a_recurrent_state_of_its_own(tmp_path: Path) -> N
         assert said in done.stderr
 
 
+# Slow: the script above finds the algorithm by its name as well, and the test of recurrent states imports one this way.
+@pytest.mark.slow
 @pytest.mark.usefixtures("leaves_nothing")
 def test_an_algorithm_is_trained_by_its_name(tmp_path: Path) -> None:
     (tmp_path / "hopeful.py").write_text(ALGORITHM)
