@@ -24,8 +24,8 @@ def row(steps: int, **values: Any) -> dict[str, Any]:
     return {**healthy, **{name.replace("loss_", "loss/"): value for name, value in values.items()}}
 
 
-def warnings_of(rows: list[dict[str, Any]]) -> list[str]:
-    health = Health(TOTAL)
+def warnings_of(rows: list[dict[str, Any]], num_rows: int = 8) -> list[str]:
+    health = Health(TOTAL, num_rows)
     return [warning for each in rows for warning in health.warnings(each)]
 
 
@@ -72,3 +72,10 @@ def test_single_rows_are_no_sign() -> None:
     rows = [row(steps, loss_approx_kl=5.0 if steps % 4000 == 0 else 0.01) for steps in STEPS]
     rows += [row(TOTAL + 1000, loss_approx_kl=None)]
     assert warnings_of(rows) == []
+
+
+def test_many_environments_beside_each_other_have_time_for_their_first_episodes() -> None:
+    nothing = {"episodes": 0, "episode_return": None, "episode_return_std": None}
+    early = [row(steps, **nothing) for steps in STEPS if steps < TOTAL // 2]
+    assert warnings_of(early, num_rows=32) == []
+    assert len(warnings_of(early, num_rows=4)) == 1

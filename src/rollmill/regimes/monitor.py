@@ -88,7 +88,7 @@ class Monitor:
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
         self._fast_path = ""
-        self._health = Health(config.total_steps)
+        self._health = Health(config.total_steps, config.num_envs * probed.spec.rows_per_env)
 
     def __enter__(self) -> Self:
         return self

@@ -19,6 +19,8 @@ __all__ = ["Health"]
 _WINDOW = 5
 # Episodes, or the share of the run, after which returns can be judged.
 _ENOUGH_EPISODES, _ENOUGH_OF_RUN = 100, 0.1
+# Agent steps of one row, or the share of the run, after which an episode should have ended.
+_LONG_EPISODE, _HALF = 5_000, 0.5
 # The policy's entropy over that of its first row, below which it explores no more.
 _COLLAPSED = 0.02
 # Nats between the policy that acted and the one that learns. PPO's own stop rules are at 0.01 to 0.05.
@@ -36,10 +38,12 @@ class Health:
 
     Args:
         total_steps: Agent steps of the whole run.
+        num_rows: Agents that step beside each other.
     """
 
-    def __init__(self, total_steps: int) -> None:
+    def __init__(self, total_steps: int, num_rows: int) -> None:
         self._total_steps = total_steps
+        self._num_rows = num_rows
         self._recent: deque[_Numbers] = deque(maxlen=_WINDOW)
         self._first_values: list[float] = []
         self._first_entropy: float | None = None
@@ -84,7 +88,8 @@ class Health:
         return len(values) == _WINDOW and all(value is not None and holds(value) for value in values)
 
     def _episodes(self, row: _Numbers) -> str | None:
-        if row["episodes"] or self._share(row) < _ENOUGH_OF_RUN:
+        is_long = row["agent_steps"] / self._num_rows >= _LONG_EPISODE or self._share(row) >= _HALF
+        if row["episodes"] or self._share(row) < _ENOUGH_OF_RUN or not is_long:
             return None
         return (
             "no episode has ended yet, so there are no returns to judge the run by. If episodes should be shorter, "
