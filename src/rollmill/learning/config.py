@@ -49,7 +49,7 @@ class LearnerConfig:
             or sequences where those are learned from.
         minibatches: Parts of equal size that a batch is split into; each gives one SGD step.
         epochs: Passes over each batch. ``"auto"`` is 8 for observations without pictures and 4 with pictures, which
-            cost more to learn from (docs/journal); ``config.json`` records the number.
+            cost more to learn from (docs/journal/); ``config.json`` records the number.
         discount: Gamma, for each agent step (not frame).
         advantage: Estimator: ``"gae"`` (Schulman et al. 2016) or ``"vtrace"`` (Espeholt et al. 2018).
         gae_lambda: Lambda of GAE.
@@ -322,7 +322,7 @@ def auto_epochs(*, has_images: bool) -> int:
     """What ``epochs="auto"`` stands for.
 
     Stable-Baselines3's PPO makes 10 passes over any observations. Ours are fewer, because minibatches are larger and a
-    learner that falls behind makes samples old; measured on classic control and toy text (docs/journal).
+    learner that falls behind makes samples old; measured on vectors only (docs/journal/2026-11.md).
     """
     return 4 if has_images else 8
 

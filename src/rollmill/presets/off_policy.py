@@ -72,7 +72,7 @@ _DQN_PONG: Overrides = {
 }
 # Without pictures SB3's defaults, which are Atari's, learn slowly: with batches of 32, single steps and an SGD step for
 # each four agent steps Acrobot was at -262 after 150,000 agent steps, with these at -86 after 100,000 (one seed each;
-# docs/out-of-the-box.md). They are between the zoo's for CartPole and for LunarLander.
+# docs/journal/2026-11.md). They are between the zoo's for CartPole and for LunarLander.
 _DQN_VECTORS: Overrides = {
     "learner.batch_size": 128,
     "learner.learning_rate": 5e-4,

@@ -15,7 +15,7 @@ from rollmill.specs import EnvSpec
 
 __all__ = ["SMALL_NETWORK", "settled_settings"]
 
-# Parameters. bf16 gains nothing on smaller perceptrons (docs/benchmarks.md), and a stopwatch would choose it by chance.
+# Parameters. A pass through a smaller perceptron takes so short a time that a stopwatch chooses by chance.
 SMALL_NETWORK = 1_000_000
 
 

@@ -1,8 +1,8 @@
 """Signs in a run's own metrics that it does not learn, each said once, with advice.
 
 Every rule looks at the rows of ``metrics.jsonl`` alone (docs/metrics.md), so it holds for any environment, and costs
-nothing while training. Thresholds are far from what runs that learn show: none of the runs in docs/benchmarks.md and
-docs/out-of-the-box.md that reached its goal was warned.
+nothing while training. The thresholds are chosen far from what PPO shows where it learns; their false alarms have not
+been counted yet.
 """
 
 from __future__ import annotations
