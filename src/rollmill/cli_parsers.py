@@ -75,7 +75,7 @@ def _train() -> Command:
     train.flag("--tune", "first find the fastest use of the cores, as `rollmill tune` does; not with --resume")
     train.option("--settings", "a JSON file of settings, such as tuned.json; those given here win", metavar="FILE")
     train.flag("--quiet", "show no progress")
-    _add_trust(train, "run the code that the resumed run or the file of settings names, whoever wrote it")
+    _add_trust(train, "run the code that the resumed run or the settings file names, even if another user wrote it")
     _add_import(train)
     return train
 
@@ -295,5 +295,5 @@ def _add_playing(command: Command) -> None:
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action (default for off-policy algorithms)")
     command.flag("--explore", "sample or explore as in training (default for on-policy algorithms)")
-    _add_trust(command, "run the code that the run's files name, whoever wrote them (docs/security.md)")
+    _add_trust(command, "run the code that the run's files name, even if another user wrote them (docs/security.md)")
     _add_import(command)

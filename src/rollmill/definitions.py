@@ -23,7 +23,7 @@ def _definition(what: object) -> tuple[object, ...]:
         return (id(what),)
     file = getattr(sys.modules.get(module), "__file__", None)
     if module == "__main__" and (file is None or not os.path.isfile(file)):
-        # A notebook or a prompt: a cell that is run again, or a name that is defined anew, replaces what it was.
+        # In a notebook or at a prompt, running a cell again or redefining a name replaces the earlier definition.
         return module, name
     # Functions without a name share theirs.
     line = getattr(getattr(what, "__code__", None), "co_firstlineno", None)

@@ -2,7 +2,7 @@
 
 In one environment: the mean return with its interval of the percentile bootstrap over runs. Over several Atari games,
 after Agarwal et al. (2021, arXiv:2108.13264), by their own library: scores are human-normalised, ``[runs, games]`` for
-each method, and intervals are of the stratified bootstrap, which draws runs anew within each game.
+each method, and intervals are of the stratified bootstrap, which resamples the runs of each game.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ def find_registration(name: str) -> Registration | None:
         Exception: Whatever the module raises when it is imported.
     """
     if ":" in name and "/" not in name and (name not in _registered or name.startswith("__main__:")):
-        # A cell or a prompt may have defined it anew since it was registered.
+        # A cell or a prompt may have redefined it since it was registered.
         factory = _import(*name.split(":", 1))
         if factory is not None:
             register_env(name, factory)

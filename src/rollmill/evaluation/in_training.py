@@ -39,7 +39,7 @@ def play_pending(
     queue = EvaluationQueue(run_dir)
     for path in queue.pending():
         try:
-            # Whoever began or resumed the run has trusted its environment.
+            # The user trusted this environment when the run was started or resumed.
             result = evaluate(
                 run_dir, episodes=episodes, seed=seed, checkpoint=path, is_stop_wanted=is_stop_wanted, trust=True
             ).to_dict()
