@@ -327,3 +327,38 @@ def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureF
     path.write_text(json.dumps(signed({"env.imports": ["stranger_of_settings"], "no_such_setting": 1})))
     assert main(["train", "gym/CartPole-v1", "--settings", "settings.json", "--quiet"]) == 2
     assert "unknown setting 'no_such_setting'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("iteration", [4, "4", "../4", -1, True])
+def test_a_checkpoint_without_states_leads_to_no_others(tmp_path: Path, iteration: Any) -> None:
+    """A signature over no states is in every run's first checkpoint, so it may not vouch for files that lie around."""
+    from rollmill.learning.lockstep import InFlight
+    from rollmill.regimes.setup import _unpack_states
+    from rollmill.runtime.plain_data import MalformedMessageError
+    from rollmill.runtime.ranks import Ranks
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+    config = rollmill.make_config("gym/CartPole-v1", {**TINY, "regime": "lockstep"}).resolved()
+    folder = tmp_path / "checkpoints"
+    planted = folder / "old" / str(iteration) / "group-0"
+    planted.parent.mkdir(parents=True)
+    planted.write_bytes(encode((pickle.dumps(Attack(tmp_path / "marker")), {}, None, None)))
+    (folder / ".groups").symlink_to("old")
+    state = InFlight(0, [], []).pack()
+    state["iteration"] = iteration
+    CheckpointStore(folder, CheckpointConfig()).save({"in_flight": state}, agent_steps=7)
+    with pytest.raises(MalformedMessageError, match=r"is damaged or was changed; restore it"):
+        _unpack_states(config, tmp_path, Ranks(), trust=False)
+
+
+def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: Path) -> None:
+    from rollmill.rollout.lockstep import trusted_state
+    from rollmill.storage.group_states import GroupState, GroupStates
+
+    states = GroupStates(tmp_path / ".groups")
+    states.write(4, 0, GroupState(b"mine", {}, None))
+    assert trusted_state(states, 4, 0, trust=False).environments == b"mine"
+    states.write_packed(4, 0, encode((b"theirs", {}, None, None)))
+    with pytest.raises(UntrustedError, match=r"\.groups is not trusted, and it holds pickled environments"):
+        trusted_state(states, 4, 0, trust=False)
+    assert trusted_state(states, 4, 0, trust=True).environments == b"theirs"

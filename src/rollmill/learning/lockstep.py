@@ -22,6 +22,7 @@ from rollmill.learning.objective import learns_in_time
 from rollmill.learning.phases import LEARNING
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.settled import settled_fast_path
+from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signatures import sign, verify
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
@@ -76,6 +77,27 @@ class InFlight(NamedTuple):
         """
         code = "it holds pickled environments" if self.groups else ""
         require_trust(path, verify(_PURPOSE, self.groups, self.signature), code, trust=trust)
+
+    def check_complete(self, num_groups: int) -> None:
+        """Raise unless there is a state of every group, so that groups find none but those of this checkpoint.
+
+        Args:
+            num_groups: Of the run, on all ranks.
+
+        Raises:
+            MalformedMessageError: There are fewer or more, or the iteration is no number.
+        """
+        if type(self.iteration) is not int or self.iteration < 0:  # It becomes a part of a path.
+            raise MalformedMessageError(
+                f"the checkpoint's iteration is {self.iteration!r}, allowed are whole numbers from 0: it is damaged or "
+                "was changed; restore it, or begin a new run"
+            )
+        wanted = num_groups if self.iteration else 0
+        if len(self.groups) != wanted:
+            raise MalformedMessageError(
+                f"the checkpoint holds the states of {len(self.groups)} groups, but at iteration {self.iteration} this "
+                f"run has those of {wanted}: it is damaged or was changed; restore it, or begin a new run"
+            )
 
     @classmethod
     def unpack(cls, state: Mapping[str, Any]) -> InFlight:

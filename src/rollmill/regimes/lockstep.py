@@ -85,6 +85,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         first_iteration=setup.probed.first_iteration,
         save_every=config.iterations_per_checkpoint,
         saves_environments=config.checkpoint.save_environments,
+        trust=setup.trust,
     ).run()
 
 

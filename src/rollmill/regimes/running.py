@@ -164,7 +164,7 @@ def run(
         if resume:
             # Of a replay, as rank 0's disk has it: the others' have no checkpoints.
             already = saved_steps(run_dir) if probed.saved_steps is None else probed.saved_steps
-        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks)
+        run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks, trust=trust)
         config = run_setup.config
         writer = None
         if not ranks.rank:
@@ -408,6 +408,7 @@ def prepare(
     resume: bool,
     saved_steps: int | None = None,
     ranks: Ranks | None = None,
+    trust: bool = False,
 ) -> RunSetup:
     """Settles what "auto" stands for, and lays out and allocates the shared memory.
 
@@ -418,6 +419,7 @@ def prepare(
         resume: Whether the learner goes on from a checkpoint.
         saved_steps: Agent steps of that checkpoint.
         ranks: Which of several cooperating programs this is; alone by default.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
     """
     ranks = ranks or Ranks()
     config = probed.settle(config)
@@ -435,6 +437,7 @@ def prepare(
         # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
         int_seed(config.seed, "resumed", done, bits=63) if done else config.seed,
         ranks,
+        trust=trust,
     )
 
 

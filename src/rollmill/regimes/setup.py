@@ -127,6 +127,7 @@ class RunSetup:
         sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
             checkpoint that it goes on from, so that it does not play its first episodes again.
         episodes: That have been reported of what a replay holds beyond the checkpoint, and before.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
     """
 
     config: Config
@@ -139,6 +140,7 @@ class RunSetup:
     sampling_seed: int
     ranks: Ranks = field(default_factory=Ranks)
     episodes: int = 0
+    trust: bool = False
 
     @property
     def first_group(self) -> int:
@@ -350,6 +352,9 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     from rollmill.storage.checkpoints import CheckpointStore
     from rollmill.trust import require_trust
 
+    assert config.envs_per_group != "auto"
+    num_groups = config.num_envs // config.envs_per_group
+
     def find() -> tuple[int, list[bytes]]:
         store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
         state, path = store.load_latest(to_resume=True)
@@ -359,6 +364,7 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
 
     # Rank 0's disk is the one that has it.
     iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
+    InFlight(iteration, [], groups).check_complete(num_groups)
     states = group_states(run_dir)
     states.clear()
     for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):

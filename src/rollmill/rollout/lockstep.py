@@ -23,6 +23,28 @@ from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.group_states import GroupState, GroupStates
 from rollmill.storage.slots import SlotStore
+from rollmill.trust import require_trust
+
+
+def trusted_state(states: GroupStates, iteration: int, group: int, *, trust: bool) -> GroupState:
+    """A group's state, whose environments are about to be unpickled.
+
+    Verified again here, although whoever laid it out has done so: the folder may hold what others have left in it.
+
+    Args:
+        states: Where it is.
+        iteration: That it belongs to.
+        group: Whose it is.
+        trust: Whether the user said to trust the run, whoever wrote it.
+
+    Raises:
+        FileNotFoundError: It is not there.
+        MalformedMessageError: It is damaged.
+        UntrustedError: This user's processes did not pickle the environments.
+    """
+    state, verdict = states.read(iteration, group)
+    require_trust(states.folder, verdict, "it holds pickled environments", trust=trust)
+    return state
 
 
 class LockstepRolloutWorker(RolloutWorker):
@@ -40,6 +62,7 @@ class LockstepRolloutWorker(RolloutWorker):
         first_iteration: Where the run begins, or goes on.
         save_every: Iterations from one checkpoint to the next; 0 for none.
         saves_environments: Whether environments that can be saved are, or all are built anew.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
     """
 
     def __init__(
@@ -56,6 +79,7 @@ class LockstepRolloutWorker(RolloutWorker):
         first_iteration: int,
         save_every: int,
         saves_environments: bool,
+        trust: bool = False,
     ) -> None:
         """Builds the environments; in a run that goes on, with the state that they had."""
         self._make_group = make_group
@@ -63,6 +87,7 @@ class LockstepRolloutWorker(RolloutWorker):
         self._first_iteration = first_iteration
         self._save_every = save_every
         self._saves_environments = saves_environments
+        self._trust = trust
         self._to_rebuild: set[int] = set()
         super().__init__(
             context,
@@ -76,7 +101,9 @@ class LockstepRolloutWorker(RolloutWorker):
 
     def _start(self, group: HostedGroup) -> None:
         group.iteration = self._first_iteration
-        state = self._states.read(group.iteration, group.index) if group.iteration else None
+        state = None
+        if group.iteration:
+            state = trusted_state(self._states, group.iteration, group.index, trust=self._trust)
         if state is None or state.environments is None:
             super()._start(group)
             return

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rollmill.runtime.plain_data import MalformedMessageError, decode, encode
 from rollmill.runtime.signatures import Verdict, sign, verify
+from rollmill.storage.checkpoint_file import CheckpointError
 
 __all__ = ["GroupState", "GroupStates"]
 
@@ -67,10 +68,13 @@ class GroupStates:
 
     Args:
         folder: Made by the first write.
+
+    Attributes:
+        folder: As given.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
 
     def write(self, iteration: int, group: int, state: GroupState) -> None:
         """Leaves a group's state; it is there as a whole, or not at all."""
@@ -84,13 +88,14 @@ class GroupStates:
         aside.write_bytes(packed)
         os.replace(aside, path)
 
-    def read(self, iteration: int, group: int) -> GroupState:
-        """A group's state.
+    def read(self, iteration: int, group: int) -> tuple[GroupState, Verdict]:
+        """A group's state, and whether its environments may be unpickled; see :meth:`GroupState.unpack`.
 
         Raises:
             FileNotFoundError: It was not left.
+            MalformedMessageError: It is damaged.
         """
-        return GroupState.unpack(self._path(iteration, group).read_bytes())[0]
+        return GroupState.unpack(self._path(iteration, group).read_bytes())
 
     def read_packed(self, iteration: int, num_groups: int) -> list[bytes] | None:
         """The states of all groups, as bytes; None where one of them has left none."""
@@ -101,14 +106,27 @@ class GroupStates:
 
     def remove_until(self, iteration: int) -> None:
         """Forgets this iteration and those before it."""
-        if self._folder.is_dir():
-            for folder in self._folder.iterdir():
+        if self.folder.is_dir():
+            for folder in self.folder.iterdir():
                 if int(folder.name) <= iteration:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def clear(self) -> None:
-        """Forgets everything."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        """Forgets everything. A link in the folder's place is removed, and what it leads to is left alone.
+
+        Raises:
+            CheckpointError: Something cannot be removed, which groups might then take for their states.
+        """
+        try:
+            if self.folder.is_symlink() or self.folder.is_file():
+                self.folder.unlink()
+            elif self.folder.exists():
+                shutil.rmtree(self.folder)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.folder} cannot be removed ({error.strerror}): it must be empty before a run resumes; remove "
+                "it by hand, or mend its permissions"
+            ) from error
 
     def _path(self, iteration: int, group: int) -> Path:
-        return self._folder / str(iteration) / f"group-{group}"
+        return self.folder / str(iteration) / f"group-{group}"
