@@ -36,6 +36,9 @@ __all__ = ["main"]
 _EXIT_FAILED = 1
 _EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
+_SAFE_PATH = "PYTHONSAFEPATH"
+# Settings of the environment that name code, which may be in the working directory.
+_CODE = ("env", "name", "imports", "kwargs")
 _SHORT_KEYS = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 
 
@@ -113,31 +116,42 @@ def _dispatch(argv: list[str]) -> int:
         raise OptionError(
             f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
         )
-    if _may_search_here(arguments):
-        _search_here()
-    elif hasattr(arguments, "run_dir"):
-        os.environ["PYTHONSAFEPATH"] = "1"  # Nor do the interpreters that it starts, which otherwise look here first.
-    return _RUN[argv[0]](arguments, settings)
+    safe_path = os.environ.get(_SAFE_PATH)
+    try:
+        return _RUN[argv[0]](arguments, settings)
+    finally:  # For a program that has called this function, and goes on.
+        if safe_path is None:
+            os.environ.pop(_SAFE_PATH, None)
 
 
-def _search_here() -> None:
-    """As `python -m` does: modules beside the user are found by --import, here and in spawned processes."""
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> None:
+    """Has modules found in the working directory, here and in the processes of a run, if the user names any.
+
+    Behind all installed ones: the directory may have come from somebody else, with a ``torch.py`` in it.
+    """
+    from rollmill.envs.user_code import keep_interpreters_out
+
+    is_needed = _names_code(arguments, overrides)
+    if is_needed and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    keep_interpreters_out(until_user_code=is_needed, starts_processes=hasattr(arguments, "preset"))
 
 
-def _may_search_here(arguments: argparse.Namespace) -> bool:
-    """Whether modules may be imported from the working directory, which may be one that came with a stranger's run."""
-    is_of_a_run = hasattr(arguments, "run_dirs") or hasattr(arguments, "runs") or hasattr(arguments, "checkpoint")
-    if not is_of_a_run and not getattr(arguments, "resume", False):
+def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> bool:
+    """Whether a command names code of the user's, or uses a run of his that does."""
+    if arguments.modules or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides):
         return True
-    if getattr(arguments, "modules", None) or getattr(arguments, "trust", False):
-        return True
-    if getattr(arguments, "run_dir", None) is None:
+    if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):
+        from rollmill.run_config import names_own_code
+
+        run_dir = getattr(arguments, "run_dir", None)
+        return run_dir is not None and names_own_code(run_dir, trust=arguments.trust)
+    if not arguments.preset:
         return False
-    from rollmill.run_config import is_trusted
+    from rollmill.envs.config import EnvConfig
+    from rollmill.trust import named_code
 
-    return is_trusted(arguments.run_dir)
+    return bool(named_code(EnvConfig(name=arguments.preset)))
 
 
 def _settings_help(command: Command, known: list[str], overrides: list[str], shows_all: bool) -> str:
@@ -148,7 +162,6 @@ def _settings_help(command: Command, known: list[str], overrides: list[str], sho
     if arguments is not None and arguments.preset is not None:
         from rollmill.api import make_config
 
-        _search_here()
         values = parse_overrides(overrides)
         _import_modules(arguments, values)
         algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
@@ -167,6 +180,7 @@ def _settings_help(command: Command, known: list[str], overrides: list[str], sho
 
 def _import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
     """Import the user's modules here, and have every worker import them too."""
+    _search_here_if_needed(arguments, overrides)
     modules: list[str] = arguments.modules or []
     if "env.imports" in overrides:
         # The same, said as a setting: what is trained may be known only after the import.

@@ -21,8 +21,8 @@ __all__ = [
     "changed_settings",
     "check_goes_on",
     "check_trusted",
-    "is_trusted",
     "load_config",
+    "names_own_code",
     "write_config",
 ]
 
@@ -58,12 +58,18 @@ def load_config(run_dir: Path | str) -> Config:
     return _read(run_dir)[0]
 
 
-def is_trusted(run_dir: Path | str) -> bool:
-    """Whether ``config.json`` is there and as a run of this user wrote it."""
+def names_own_code(run_dir: Path | str, *, trust: bool) -> bool:
+    """Whether ``config.json`` is there, names code that is not built in, and may have it executed.
+
+    Args:
+        run_dir: The run's directory.
+        trust: Whether the user said to trust it, so that it need not be as a run of this user wrote it.
+    """
     try:
-        return _read(run_dir)[1] is Verdict.VALID
+        config, verdict = _read(run_dir)
     except ValueError:
         return False
+    return (trust or verdict is Verdict.VALID) and bool(named_code(config.env))
 
 
 def check_trusted(run_dir: Path | str, *, trust: bool) -> None:

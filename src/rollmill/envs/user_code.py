@@ -9,7 +9,18 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["NoSuchModuleError", "import_if_there", "import_user_code", "lasting_name"]
+__all__ = [
+    "NoSuchModuleError",
+    "import_if_there",
+    "import_user_code",
+    "keep_interpreters_out",
+    "lasting_name",
+    "let_interpreters_in",
+]
+
+# Keeps Python interpreters that are started from searching their script's folder or the working directory first.
+_SAFE_PATH = "PYTHONSAFEPATH"
+_UNTIL_USER_CODE = "until user code"
 
 
 class NoSuchModuleError(ImportError):
@@ -43,6 +54,25 @@ def import_if_there(name: str) -> ModuleType | None:
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
         return None
+
+
+def keep_interpreters_out(*, until_user_code: bool, starts_processes: bool) -> None:
+    """Has interpreters that are started import nothing from the working directory, unless the user has settled that.
+
+    Args:
+        until_user_code: Whether processes of a run let their own interpreters in again, because they run code of the
+            user's, which may start scripts that import from beside them.
+        starts_processes: Whether there are such processes; otherwise user code runs here, and nothing is changed.
+    """
+    if os.environ.get(_SAFE_PATH) or (until_user_code and not starts_processes):
+        return
+    os.environ[_SAFE_PATH] = _UNTIL_USER_CODE if until_user_code else "1"
+
+
+def let_interpreters_in() -> None:
+    """In a process of a run, before it runs code of the user's: see :func:`keep_interpreters_out`."""
+    if os.environ.get(_SAFE_PATH) == _UNTIL_USER_CODE:
+        del os.environ[_SAFE_PATH]
 
 
 def lasting_name(name: str) -> str:

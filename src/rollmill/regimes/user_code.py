@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import Registration, install, registrations
-from rollmill.envs.user_code import import_user_code
+from rollmill.envs.user_code import import_user_code, let_interpreters_in
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
 from rollmill.storage import removers
 
@@ -56,6 +56,7 @@ class UserCode:
         Args:
             networks: Whether models, encoders and algorithms are registered, too; they import torch.
         """
+        let_interpreters_in()
         for module in self.modules:
             import_user_code(module)
         for definition in self.definitions:
