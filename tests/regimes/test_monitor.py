@@ -138,3 +138,16 @@ def test_rows_are_of_the_time_at_which_they_were_reported(tmp_path: Path) -> Non
     assert rows[-1]["steps_per_second"] == pytest.approx(200, rel=0.05)
     shares = [row.get("share/learner/learning") for row in rows]
     assert shares == [None, None, 0.5, None, 0.5, None], "a tenth of a second says nothing of where the time goes"
+
+
+def test_a_resumed_run_is_judged_with_the_rows_before_it(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="rollmill.run")
+    solved = (EpisodeEnd(500.0, 500),) * 100
+    before = {"agent_steps": 1000, "episodes": 200, "episode_return": 50.0, "episode_return_std": 9.0}
+    config = rollmill.make_config("gym/CartPole-v1", {"total_steps": 10_000})
+    for earlier, is_warned in (([before], False), ([], True)):
+        caplog.clear()
+        with Monitor(config, PROBED, writer=None, display=None, earlier=earlier, is_resumed=True) as monitor:
+            for steps in range(2000, 6000, 1000):
+                monitor.report(report_of(steps, episodes=steps, recent_episodes=solved), {})
+        assert ("episodes had the same return" in caplog.text) is is_warned

@@ -42,7 +42,10 @@ def test_a_run_that_learns_is_not_warned() -> None:
     ("values", "says"),
     [
         ({"episodes": 0, "episode_return": None, "episode_return_std": None}, "no episode has ended"),
-        ({"episode_return": 0.0, "episode_return_std": 0.0}, "all .* episodes had the same return, 0"),
+        (
+            {"episode_return": 0.0, "episode_return_std": 0.0},
+            "in every row the last 100 episodes had the same return, 0",
+        ),
         ({"loss_approx_kl": 2.0}, "2 nats .* Try a lower learner.learning_rate"),
         ({"actions_at_bound": 0.99}, "99% of the actions' numbers are at a bound"),
     ],
@@ -79,3 +82,27 @@ def test_many_environments_beside_each_other_have_time_for_their_first_episodes(
     early = [row(steps, **nothing) for steps in STEPS if steps < TOTAL // 2]
     assert warnings_of(early, num_rows=32) == []
     assert len(warnings_of(early, num_rows=4)) == 1
+
+
+def test_a_solved_run_that_is_resumed_is_not_taken_for_one_that_never_succeeded() -> None:
+    """Its returns differed before it was interrupted; since then every episode has the best one."""
+    solved = {"episode_return": 500.0, "episode_return_std": 0.0}
+    learned = [row(steps) for steps in STEPS if steps <= TOTAL // 2]
+    rest = [row(steps, **solved) for steps in STEPS if steps > TOTAL // 2]
+    resumed = Health(TOTAL, 8, earlier=learned)
+    assert [warning for each in rest for warning in resumed.warnings(each)] == []
+    unknown = {"agent_steps": 1000, "episodes": None}  # of another version
+    resumed = Health(TOTAL, 8, earlier=[unknown, {}])
+    (found,) = [warning for each in rest for warning in resumed.warnings(each)]
+    assert "in every row the last 100 episodes had the same return, 500" in found
+
+
+def test_what_was_said_before_a_resume_is_not_said_again() -> None:
+    rows = [row(steps, loss_approx_kl=2.0) for steps in STEPS]
+    resumed = Health(TOTAL, 8, earlier=rows[:50])
+    assert [warning for each in rows[50:] for warning in resumed.warnings(each)] == []
+
+
+def test_returns_that_differ_from_row_to_row_differ() -> None:
+    rows = [row(steps, episode_return=9.0 if steps < 9000 else 500.0, episode_return_std=0.0) for steps in STEPS]
+    assert warnings_of(rows) == []

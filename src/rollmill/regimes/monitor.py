@@ -19,7 +19,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.health import Health
 from rollmill.reporting.ledger_report import Stage, phase_shares
-from rollmill.reporting.metrics import MetricsWriter
+from rollmill.reporting.metrics import MetricsWriter, Record
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.storage.episodes import EpisodeEnd
@@ -41,6 +41,7 @@ class Monitor:
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
         time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
+        earlier: Rows of metrics of earlier sessions.
         is_resumed: Whether to say at which step the run resumes.
     """
 
@@ -53,6 +54,7 @@ class Monitor:
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
         time_before_s: float = 0.0,
+        earlier: Sequence[Record] = (),
         is_resumed: bool = False,
     ) -> None:
         """Starts the clock."""
@@ -88,7 +90,8 @@ class Monitor:
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
         self._fast_path = ""
-        self._health = Health(config.total_steps, config.num_envs * probed.spec.rows_per_env)
+        num_rows = config.num_envs * probed.spec.rows_per_env
+        self._health = Health(config.total_steps, num_rows, earlier=earlier)
 
     def __enter__(self) -> Self:
         return self

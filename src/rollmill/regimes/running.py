@@ -184,6 +184,7 @@ def run(
             display=display,
             on_report=reported,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+            earlier=earlier,
             is_resumed=resume,
         ) as monitor:
             caveats = caveats_of(config, probed.spec)

@@ -29,6 +29,8 @@ _FAR_KL = 0.5
 _DIVERGED = 100.0
 _AT_BOUND = 0.95
 
+# What every row of this version has.
+_REQUIRED = ("agent_steps", "episodes")
 # A row without what is null or no number.
 _Numbers = Mapping[str, float]
 
@@ -39,15 +41,17 @@ class Health:
     Args:
         total_steps: Agent steps of the whole run.
         num_rows: Agents that step beside each other.
+        earlier: Rows that a resumed run has written before; nothing is said of them again.
     """
 
-    def __init__(self, total_steps: int, num_rows: int) -> None:
+    def __init__(self, total_steps: int, num_rows: int, *, earlier: Sequence[Record] = ()) -> None:
         self._total_steps = total_steps
         self._num_rows = num_rows
         self._recent: deque[_Numbers] = deque(maxlen=_WINDOW)
         self._first_values: list[float] = []
         self._first_entropy: float | None = None
         self._first_return: float | None = None
+        self._last_return: float | None = None
         self._returns_differed = False
         self._rules: dict[str, Callable[[_Numbers], str | None]] = {
             "episodes": self._episodes,
@@ -57,6 +61,9 @@ class Health:
             "value": self._value,
             "bounds": self._bounds,
         }
+        for row in earlier:
+            if all(isinstance(row.get(key), int | float) for key in _REQUIRED):
+                self.warnings(row)
 
     def warnings(self, row: Record) -> Sequence[str]:
         """What this row and those before it show for the first time, in lines for people."""
@@ -78,6 +85,9 @@ class Health:
         if self._first_return is None and row["episodes"] >= _ENOUGH_EPISODES:
             self._first_return = row.get("episode_return")
         self._returns_differed |= bool(row.get("episode_return_std"))
+        if (value := row.get("episode_return")) is not None:
+            self._returns_differed |= self._last_return not in (None, value)
+            self._last_return = value
 
     def _share(self, row: _Numbers) -> float:
         return row["agent_steps"] / self._total_steps
@@ -105,10 +115,9 @@ class Health:
         ):
             return None
         return (
-            f"all {row['episodes']:,.0f} episodes had the same return, {row['episode_return']:g}, so there is nothing "
-            "to learn from yet. Rewards that come earlier or for partial success help most; more environments "
-            "(num_envs), longer episodes (env.max_episode_steps) or a larger learner.entropy_coef make a first "
-            "success likelier."
+            f"in every row the last 100 episodes had the same return, {row['episode_return']:g}: there is nothing to "
+            "learn from yet. Rewards that come earlier or for partial success help most; more environments (num_envs), "
+            "longer episodes (env.max_episode_steps) or a larger learner.entropy_coef make a first success likelier."
         )
 
     def _entropy(self, row: _Numbers) -> str | None:
