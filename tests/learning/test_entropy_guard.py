@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rollmill.learning.entropy_guard import EntropyGuard
+from rollmill.learning.entropy_guard import EntropyGuard, least_entropy
 from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
 from rollmill.storage.episodes import EpisodeEnd
 
@@ -90,3 +90,9 @@ def test_it_resumes_where_it_was() -> None:
         each.update(0.01)
     assert other.coefficient(0.01) == guard.coefficient(0.01)
     assert other.state_dict() == guard.state_dict()
+
+
+def test_a_share_of_deviations_is_a_drop_in_nats() -> None:
+    box = BoxHead(shape=(3,), low=(-1.0,) * 3, high=(1.0,) * 3)
+    assert least_entropy(ActionSpec(heads=(box,), structure="box"), -2.0, 0.5) == pytest.approx(-2 + 3 * math.log(0.5))
+    assert least_entropy(CHOICES, 1.0, 0.5) == 0.5

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsNotWrittenError, MetricsWriter, read_metrics
 from rollmill.runtime.ledger import ProcessAccount
-from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 from rollmill.storage.episodes import EpisodeEnd
 
 PROBED = Probed(
@@ -151,3 +153,25 @@ def test_a_resumed_run_is_judged_with_the_rows_before_it(caplog: pytest.LogCaptu
             for steps in range(2000, 6000, 1000):
                 monitor.report(report_of(steps, episodes=steps, recent_episodes=solved), {})
         assert ("episodes had the same return" in caplog.text) is is_warned
+
+
+@pytest.mark.parametrize(
+    ("algo", "sigma", "is_warned"),
+    [(None, 0.1, False), (None, 1e-3, True), ("sac", 1e-3, False)],
+    ids=["fine actions", "collapsed", "off-policy"],
+)
+def test_a_small_deviation_is_no_collapse(
+    caplog: pytest.LogCaptureFixture, algo: str | None, sigma: float, is_warned: bool
+) -> None:
+    """The entropy of a Gaussian passes 0 at a deviation of 0.24, and SAC's target is below 0."""
+    caplog.set_level("INFO", logger="rollmill.run")
+    box = BoxHead(shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
+    probed = replace(PROBED, spec=replace(PROBED.spec, action=ActionSpec(heads=(box,), structure="box")))
+    config = rollmill.make_config("gym/Pendulum-v1", {"total_steps": 20_000, "learner.epochs": 1}, algo=algo)
+    with Monitor(config, probed, writer=None, display=None) as monitor:
+        for steps in range(1000, 10_000, 1000):
+            deviation = 0.25 if steps < 3000 else sigma
+            entropy = 2 * (0.5 * math.log(2 * math.pi * math.e) + math.log(deviation))
+            ended = (EpisodeEnd(-900.0, 200), EpisodeEnd(-1000.0, 200)) * 50
+            monitor.report(report_of(steps, episodes=steps, recent_episodes=ended, losses={"entropy": entropy}), {})
+    assert ("it no longer explores" in caplog.text) is is_warned

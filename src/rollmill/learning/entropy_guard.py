@@ -15,7 +15,21 @@ from rollmill.learning.report import RECENT_EPISODES
 from rollmill.specs import ActionSpec
 from rollmill.storage.episodes import EpisodeEnd
 
-__all__ = ["EntropyGuard"]
+__all__ = ["EntropyGuard", "least_entropy"]
+
+
+def least_entropy(action: ActionSpec, first: float, share: float) -> float:
+    """The entropy of a policy that keeps a share of its first exploration, in nats.
+
+    Args:
+        action: The action spec.
+        first: Its first entropy, in nats; of Gaussians that of their densities, which may be negative.
+        share: Above 0: what choices keep of their entropy, and Gaussians of their standard deviation.
+    """
+    if not action.num_continuous:
+        return share * first
+    choices = sum(math.log(size) for size in action.categorical_sizes)
+    return first - (1.0 - share) * choices + action.num_continuous * math.log(share)
 
 
 class EntropyGuard:
@@ -71,17 +85,10 @@ class EntropyGuard:
         """Takes note of the policy's mean entropy, in nats, after a batch."""
         if self._first_entropy is None:
             self._first_entropy = entropy
-        if self.is_stuck and entropy < self._least_entropy(self._first_entropy):
+        if self.is_stuck and entropy < least_entropy(self._action, self._first_entropy, self._floor):
             self._factor = min(self._factor * self.FACTOR, self.MOST / self.LEAST)
         else:
             self._factor = max(self._factor / self.FACTOR, 1.0)
-
-    def _least_entropy(self, first: float) -> float:
-        """What a stuck policy keeps, in nats."""
-        if not self._action.num_continuous:
-            return self._floor * first
-        choices = sum(math.log(size) for size in self._action.categorical_sizes)
-        return first - (1.0 - self._floor) * choices + self._action.num_continuous * math.log(self._floor)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold: plain numbers."""

@@ -8,10 +8,12 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from rollmill.config import Config
+from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
 from rollmill.regimes.rows import row_of
@@ -29,6 +31,8 @@ _log = logging.getLogger("rollmill.run")
 _SPEED_WINDOW_S = 10.0
 # Shares of a shorter time would say what happened to be going on, not where the time goes.
 _SHARES_OVER_S = 0.25
+# What an on-policy policy keeps of its first exploration, below which it explores no more.
+_COLLAPSED = 0.02
 
 
 class Monitor:
@@ -91,7 +95,10 @@ class Monitor:
         self._evaluation_return: float | None = None
         self._fast_path = ""
         num_rows = config.num_envs * probed.spec.rows_per_env
-        self._health = Health(config.total_steps, num_rows, earlier=earlier)
+        least = partial(least_entropy, probed.spec.action, share=_COLLAPSED)
+        self._health = Health(
+            config.total_steps, num_rows, least_entropy=None if config.in_replay else least, earlier=earlier
+        )
 
     def __enter__(self) -> Self:
         return self

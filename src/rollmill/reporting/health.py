@@ -21,8 +21,6 @@ _WINDOW = 5
 _ENOUGH_EPISODES, _ENOUGH_OF_RUN = 100, 0.1
 # Agent steps of one row, or the share of the run, after which an episode should have ended.
 _LONG_EPISODE, _HALF = 5_000, 0.5
-# The policy's entropy over that of its first row, below which it explores no more.
-_COLLAPSED = 0.02
 # Nats between the policy that acted and the one that learns. PPO's own stop rules are at 0.01 to 0.05.
 _FAR_KL = 0.5
 # The value loss over its median in the first rows.
@@ -41,12 +39,22 @@ class Health:
     Args:
         total_steps: Agent steps of the whole run.
         num_rows: Agents that step beside each other.
+        least_entropy: Of a policy's first entropy, the one below which it has collapsed, both in nats; None for a
+            policy whose entropy has a target of its own.
         earlier: Rows that a resumed run has written before; nothing is said of them again.
     """
 
-    def __init__(self, total_steps: int, num_rows: int, *, earlier: Sequence[Record] = ()) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        num_rows: int,
+        *,
+        least_entropy: Callable[[float], float] | None = None,
+        earlier: Sequence[Record] = (),
+    ) -> None:
         self._total_steps = total_steps
         self._num_rows = num_rows
+        self._least_entropy = least_entropy
         self._recent: deque[_Numbers] = deque(maxlen=_WINDOW)
         self._first_values: list[float] = []
         self._first_entropy: float | None = None
@@ -122,9 +130,10 @@ class Health:
 
     def _entropy(self, row: _Numbers) -> str | None:
         first, best = self._first_entropy, self._first_return
-        if first is None or first <= 0 or best is None or row.get("episode_return") is None:
+        if self._least_entropy is None or first is None or best is None or row.get("episode_return") is None:
             return None
-        if row["episode_return"] > best or not self._all("loss/entropy", lambda value: value < _COLLAPSED * first):
+        least = self._least_entropy(first)
+        if row["episode_return"] > best or not self._all("loss/entropy", lambda value: value < least):
             return None
         return (
             f"the policy's entropy fell from {first:.2g} to {row['loss/entropy']:.2g} nats, but returns have not risen "
