@@ -96,3 +96,13 @@ def test_a_share_of_deviations_is_a_drop_in_nats() -> None:
     box = BoxHead(shape=(3,), low=(-1.0,) * 3, high=(1.0,) * 3)
     assert least_entropy(ActionSpec(heads=(box,), structure="box"), -2.0, 0.5) == pytest.approx(-2 + 3 * math.log(0.5))
     assert least_entropy(CHOICES, 1.0, 0.5) == 0.5
+
+
+@pytest.mark.parametrize("base", [0.0, 0.01, 0.3, 1.0])
+def test_it_falls_as_soon_as_the_policy_explores_however_long_it_has_grown(base: float) -> None:
+    guard = guard_that_saw([-500.0] * 100)
+    for _ in range(100):
+        guard.update(0.01, base)
+    assert guard.coefficient(base) == max(base, EntropyGuard.MOST)
+    guard.update(FIRST, base)
+    assert guard.coefficient(base) == pytest.approx(max(base, EntropyGuard.MOST / EntropyGuard.FACTOR))

@@ -81,14 +81,21 @@ class EntropyGuard:
         """Whether :meth:`update` would change anything; reading an entropy waits for the device."""
         return bool(self._floor) and (self._first_entropy is None or self.is_stuck or self._factor > 1.0)
 
-    def update(self, entropy: float) -> None:
-        """Takes note of the policy's mean entropy, in nats, after a batch."""
+    def update(self, entropy: float, base: float = 0.0) -> None:
+        """Takes note of the policy's mean entropy after a batch.
+
+        Args:
+            entropy: Nats.
+            base: The entropy bonus' weight by its schedule, as for :meth:`coefficient`.
+        """
         if self._first_entropy is None:
             self._first_entropy = entropy
+        # What grows beyond the greatest bonus would have to fall again before the bonus does.
+        most = max(1.0, self.MOST / max(base, self.LEAST))
         if self.is_stuck and entropy < least_entropy(self._action, self._first_entropy, self._floor):
-            self._factor = min(self._factor * self.FACTOR, self.MOST / self.LEAST)
+            self._factor = min(self._factor * self.FACTOR, most)
         else:
-            self._factor = max(self._factor / self.FACTOR, 1.0)
+            self._factor = max(min(self._factor, most) / self.FACTOR, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold: plain numbers."""

@@ -231,13 +231,14 @@ class Learner(LearnerBase):
         if self._has_bounds:
             self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)
         self._is_between_updates = False
+        entropy_coef = self._entropy.value(self.agent_steps)
         is_complete = self._updater.learn(
             batch,
             targets,
             keep,
             whole,
             clip_range=self._clip.value(self.agent_steps),
-            entropy_coef=self._entropy_guard.coefficient(self._entropy.value(self.agent_steps)),
+            entropy_coef=self._entropy_guard.coefficient(entropy_coef),
             after_step=self._after_step,
             is_stopping=self._context.stop.is_set,
         )
@@ -263,7 +264,7 @@ class Learner(LearnerBase):
             if self._config.schedule == "kl":
                 self._learning_rate.update(self._updater.last_kl())
             if self._entropy_guard.is_asking:
-                self._entropy_guard.update(self._updater.last_entropy())
+                self._entropy_guard.update(self._updater.last_entropy(), entropy_coef)
 
     def _slow_down(self) -> None:
         until = time.monotonic() + self._config.slow_down_s
