@@ -92,10 +92,34 @@ def test_it_resumes_where_it_was() -> None:
     assert other.state_dict() == guard.state_dict()
 
 
-def test_a_share_of_deviations_is_a_drop_in_nats() -> None:
-    box = BoxHead(shape=(3,), low=(-1.0,) * 3, high=(1.0,) * 3)
-    assert least_entropy(ActionSpec(heads=(box,), structure="box"), -2.0, 0.5) == pytest.approx(-2 + 3 * math.log(0.5))
-    assert least_entropy(CHOICES, 1.0, 0.5) == 0.5
+@pytest.mark.parametrize("solved", [True, False])
+def test_a_run_of_an_older_version_is_not_stuck_before_it_saw_a_worse_return(solved: bool) -> None:
+    """Nothing says whether its returns, all equal, are its worst ones."""
+    guard = EntropyGuard(CHOICES, 0.5)
+    guard.resume_without_state()
+    guard.update(FIRST)
+    same = [EpisodeEnd(500.0, 10)] * 100
+    guard.observe([], same)
+    assert not guard.is_stuck
+    guard.observe(same, same)
+    assert not guard.is_stuck
+    resumed = EntropyGuard(CHOICES, 0.5)
+    resumed.load_state_dict(guard.state_dict())
+    for each in (guard, resumed):
+        each.observe([EpisodeEnd(480.0, 10)], [*same[1:], EpisodeEnd(480.0, 10)])
+        assert not each.is_stuck
+        last = [EpisodeEnd(500.0 if solved else 480.0, 10)] * 100
+        each.observe(last, last)
+        assert each.is_stuck is not solved
+
+
+def test_it_judges_at_once_where_the_last_episodes_of_an_older_version_differ() -> None:
+    guard = EntropyGuard(CHOICES, 0.5)
+    guard.resume_without_state()
+    guard.observe([], [*[EpisodeEnd(-500.0, 10)] * 99, EpisodeEnd(-480.0, 10)])
+    worst = [EpisodeEnd(-500.0, 10)] * 100
+    guard.observe(worst, worst)
+    assert guard.is_stuck
 
 
 @pytest.mark.parametrize("base", [0.0, 0.01, 0.3, 1.0])
@@ -106,3 +130,9 @@ def test_it_falls_as_soon_as_the_policy_explores_however_long_it_has_grown(base:
     assert guard.coefficient(base) == max(base, EntropyGuard.MOST)
     guard.update(FIRST, base)
     assert guard.coefficient(base) == pytest.approx(max(base, EntropyGuard.MOST / EntropyGuard.FACTOR))
+
+
+def test_a_share_of_deviations_is_a_drop_in_nats() -> None:
+    box = BoxHead(shape=(3,), low=(-1.0,) * 3, high=(1.0,) * 3)
+    assert least_entropy(ActionSpec(heads=(box,), structure="box"), -2.0, 0.5) == pytest.approx(-2 + 3 * math.log(0.5))
+    assert least_entropy(CHOICES, 1.0, 0.5) == 0.5

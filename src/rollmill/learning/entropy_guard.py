@@ -60,6 +60,7 @@ class EntropyGuard:
         self._action = action
         self._first_entropy: float | None = None
         self._worst = math.inf
+        self._knows_worst = True
         self._factor = 1.0
         self.is_stuck = False
 
@@ -67,8 +68,19 @@ class EntropyGuard:
         """Takes in the episodes that ended since the last call, and the last 100, these included."""
         if not self._floor or not recent:
             return
-        self._worst = min(self._worst, *(episode.episode_return for episode in (*ended, recent[-1])))
-        self.is_stuck = len(recent) >= RECENT_EPISODES and all(e.episode_return <= self._worst for e in recent)
+        # All recent ones, of which the first may be of before a resume.
+        seen = [episode.episode_return for episode in (*ended, *recent)]
+        self._knows_worst = self._knows_worst or min(*seen, self._worst) < max(seen)
+        self._worst = min(self._worst, *seen)
+        is_worst = len(recent) >= RECENT_EPISODES and all(e.episode_return <= self._worst for e in recent)
+        self.is_stuck = is_worst and self._knows_worst
+
+    def resume_without_state(self) -> None:
+        """Continues a run of a version that had no guard: it is not stuck before it has seen returns that differ.
+
+        Nothing says whether returns that are all equal are the run's worst ones, or those of a solved task.
+        """
+        self._knows_worst = False
 
     def coefficient(self, base: float) -> float:
         """The entropy bonus' weight, given the schedule's."""
@@ -102,6 +114,7 @@ class EntropyGuard:
         return {
             "first_entropy": self._first_entropy,
             "worst": self._worst,
+            "knows_worst": self._knows_worst,
             "factor": self._factor,
             "is_stuck": self.is_stuck,
         }
@@ -110,4 +123,5 @@ class EntropyGuard:
         """Continues from ``state``."""
         self._first_entropy = state["first_entropy"]
         self._worst, self._factor = float(state["worst"]), float(state["factor"])
+        self._knows_worst = bool(state.get("knows_worst", True))
         self.is_stuck = bool(state["is_stuck"])

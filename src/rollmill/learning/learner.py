@@ -382,6 +382,8 @@ class Learner(LearnerBase):
         super()._take_over(state)
         load_optimiser_state(self._optimiser, state["optimiser"])
         self._learning_rate.load_state_dict(state["learning_rate"])
-        if "entropy_guard" in state:  # runs of earlier versions had none
+        if "entropy_guard" in state:
             self._entropy_guard.load_state_dict(state["entropy_guard"])
+        else:  # of an earlier version
+            self._entropy_guard.resume_without_state()
         restore_random_states(state["random"], {"learner": self._random})
