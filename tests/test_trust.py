@@ -362,3 +362,74 @@ def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: 
     with pytest.raises(UntrustedError, match=r"\.groups is not trusted, and it holds pickled environments"):
         trusted_state(states, 4, 0, trust=False)
     assert trusted_state(states, 4, 0, trust=True).environments == b"theirs"
+
+
+@pytest.fixture
+def key_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Where the key is looked for: in the configuration folder and in the temporary one. There is none yet."""
+    temporary, configuration = tmp_path / "temporary", tmp_path / "configuration"
+    temporary.mkdir()
+    monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration))
+    folders = configuration / "rollmill", temporary / f"rollmill-{os.geteuid()}"
+    return folders[0] / "signing_key", folders[1] / "signing_key"
+
+
+def test_every_key_that_can_be_read_vouches(key_places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs may have been signed before the configuration folder could be used, or after that."""
+    usual, temporary = key_places
+    configuration = usual.parent.parent
+    configuration.touch()  # No folder.
+    assert signing_key().place == temporary
+    of_temporary = sign("test", [b"a"])
+    configuration.unlink()
+    assert verify("test", iter([b"a"]), of_temporary) is Verdict.VALID
+    assert not configuration.exists(), "verifying makes no key"
+    assert signing_key().place == usual
+    of_usual = sign("test", [b"a"])
+    for signature in (of_temporary, of_usual):
+        assert verify("test", iter([b"a"]), signature) is Verdict.VALID
+        assert verify("test", iter([b"b"]), signature) is Verdict.CHANGED
+    usual.chmod(0o644)
+    assert verify("test", [b"a"], of_temporary) is Verdict.VALID
+    assert verify("test", [b"a"], of_usual) is Verdict.FOREIGN
+    usual.chmod(0o600)
+    shutil.rmtree(temporary.parent)
+    assert verify("test", [b"a"], of_temporary) is Verdict.FOREIGN
+    assert not temporary.parent.exists(), "verifying makes no key"
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("mode", r"can be read by others \(mode 644\): run chmod 600"),
+        ("owner", r"belongs to the user 4242, but this process runs as \d+: run as that user, or give the file to"),
+        ("letters", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
+        ("short", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
+        ("binary", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
+        ("folder", r"is not a file: remove it"),
+    ],
+)
+def test_a_refusal_says_why_the_own_key_is_not_used(
+    key_places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, says: str
+) -> None:
+    run_dir = run_of_a_stranger(tmp_path / "mine")
+    write_config(run_dir, replace(load_config(run_dir), env=EnvConfig(name="mine_alone:Mine")))
+    place = key_places[0]
+    if damage == "mode":
+        place.chmod(0o644)
+    elif damage == "owner":
+        stat_of = os.fstat
+
+        def fstat(number: int) -> Any:
+            found = stat_of(number)
+            return os.stat_result((*found[:4], 4242, *found[5:10])) if stat.S_ISREG(found.st_mode) else found
+
+        monkeypatch.setattr(signatures.os, "fstat", fstat)
+    elif damage == "folder":
+        place.unlink()
+        place.mkdir()
+    else:
+        place.write_bytes({"letters": b"not a key", "short": b"abcd", "binary": b"\xff" * 64}[damage])
+    with pytest.raises(UntrustedError, match=rf"signed with another key.* --trust .*{place} {says}"):
+        rollmill.evaluate(run_dir, episodes=1)

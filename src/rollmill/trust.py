@@ -15,7 +15,7 @@ from typing import Any
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import FAMILIES
 from rollmill.envs.registry import registrations
-from rollmill.runtime.signatures import Verdict, sign, verify
+from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
 
 __all__ = ["SIGNATURE", "UntrustedError", "named_code", "require_trust", "signed", "unsigned", "verdict_on"]
 
@@ -72,9 +72,11 @@ def require_trust(path: Path, verdict: Verdict, code: str, *, trust: bool) -> No
         Verdict.UNSIGNED: "it has no signature, so it was written by somebody else, by hand or by an older version of "
         "Rollmill; if you trust whoever wrote it",
     }[verdict]
+    # Perhaps it was signed with the user's own key, which cannot be read at present.
+    note = signing_key().note if verdict is Verdict.FOREIGN else ""
     raise UntrustedError(
         f"{path} is not trusted, and {code}, which would run code: {why}, say so with --trust (trust=True). Weights, "
-        "metrics and reports can be read without it."
+        f"metrics and reports can be read without it.{f' Note: {note}.' if note else ''}"
     )
 
 

@@ -2,7 +2,8 @@
 
 The key is made when it is first needed, in ``$XDG_CONFIG_HOME/rollmill`` (``~/.config/rollmill``), with mode 0600.
 Where nothing can be kept there, it is in a folder of the user's own in the temporary directory, and where that is not
-possible either, in the memory of this process: nothing fails for want of a key.
+possible either, in the memory of this process: nothing fails for want of a key. The first of these signs; all that can
+be read verify, because a run may have been signed when another one was the first.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import secrets
 import stat
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ def signing_key() -> SigningKey:
     reasons = []
     for folder in (_configuration_folder, _temporary_folder):
         try:
-            place = folder() / _FILE
+            place = folder(make=True) / _FILE
             secret = _read_or_make(place)
         except (OSError, ValueError) as error:
             reasons.append(str(error))
@@ -98,10 +99,20 @@ def verify(purpose: str, parts: Iterable[bytes], signature: object) -> Verdict:
     name, given = signature.get("key"), signature.get("hmac")
     if not isinstance(name, str) or not isinstance(given, str):
         return Verdict.UNSIGNED
-    key = signing_key()
-    if hmac.compare_digest(_digest(key.secret, purpose, parts).encode(), given.encode()):
-        return Verdict.VALID
-    return Verdict.CHANGED if name == key.name else Verdict.FOREIGN
+    key = next((key for key in _readable_keys() if key.name == name), None)
+    if key is None:
+        return Verdict.FOREIGN
+    is_valid = hmac.compare_digest(_digest(key.secret, purpose, parts).encode(), given.encode())
+    return Verdict.VALID if is_valid else Verdict.CHANGED
+
+
+def _readable_keys() -> Iterator[SigningKey]:
+    """All keys of this user that are there; makes none."""
+    for folder in (_configuration_folder, _temporary_folder):
+        with contextlib.suppress(OSError, ValueError):
+            place = folder(make=False) / _FILE
+            yield SigningKey(_read(place), place)
+    yield SigningKey(_in_memory, None)
 
 
 def _digest(secret: bytes, purpose: str, parts: Iterable[bytes]) -> str:
@@ -112,7 +123,7 @@ def _digest(secret: bytes, purpose: str, parts: Iterable[bytes]) -> str:
     return code.hexdigest()
 
 
-def _configuration_folder() -> Path:
+def _configuration_folder(*, make: bool) -> Path:
     given = os.environ.get("XDG_CONFIG_HOME", "")
     if os.path.isabs(given):  # Relative ones are to be ignored, as its specification says.
         folder = Path(given) / "rollmill"
@@ -121,14 +132,16 @@ def _configuration_folder() -> Path:
         if not os.path.isabs(home) or not os.path.isdir(home):
             raise FileNotFoundError(f"there is no home folder{f' {home}' if home else ''}")
         folder = Path(home) / ".config" / "rollmill"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if make:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return folder
 
 
-def _temporary_folder() -> Path:
+def _temporary_folder(*, make: bool) -> Path:
     folder = Path(tempfile.gettempdir()) / f"rollmill-{os.geteuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
+    if make:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
         raise PermissionError(f"{folder} is not a folder that only this user can use")
@@ -160,12 +173,31 @@ def _read_or_make(place: Path) -> bytes:
 
 
 def _read(place: Path) -> bytes:
-    with open(place, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-            raise PermissionError(f"{place} is not a file that only this user can read (chmod 600)")
-        content = file.read(4 * _BYTES)
-    secret = bytes.fromhex(content.decode("ascii"))
-    if len(secret) != _BYTES:
-        raise ValueError(f"{place} does not hold a key; remove it, and a new one is made")
-    return secret
+    # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+    descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        _require_own(place, os.fstat(descriptor))
+        content = os.read(descriptor, 4 * _BYTES)
+    finally:
+        os.close(descriptor)
+    with contextlib.suppress(ValueError):
+        secret = bytes.fromhex(content.decode("ascii"))
+        if len(secret) == _BYTES:
+            return secret
+    raise ValueError(
+        f"{place} does not hold a key ({2 * _BYTES} hexadecimal digits): restore it from a backup, or remove it, and a "
+        "new key is made, with which earlier runs need --trust"
+    )
+
+
+def _require_own(place: Path, found: os.stat_result) -> None:
+    """Raise unless it is a file that this user alone can read."""
+    if not stat.S_ISREG(found.st_mode):
+        raise PermissionError(f"{place} is not a file: remove it")
+    if found.st_uid != os.geteuid():
+        raise PermissionError(
+            f"{place} belongs to the user {found.st_uid}, but this process runs as {os.geteuid()}: run as that user, "
+            f"or give the file to the user {os.geteuid()} (chown)"
+        )
+    if found.st_mode & 0o077:
+        raise PermissionError(f"{place} can be read by others (mode {found.st_mode & 0o777:o}): run chmod 600 on it")
