@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -307,3 +308,12 @@ def test_watch_and_plot_write_files(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert main(["plot", str(run_dir)]) == 0
     assert (run_dir / "learning_curve.png").stat().st_size > 1000
     assert capsys.readouterr().out.splitlines()[-1] == str(run_dir / "learning_curve.png")
+
+
+@pytest.mark.parametrize(
+    "words", ["envs gym", "train gym/CartPole-v1 --help", "train of_nobody:Env --no-such-setting 1"]
+)
+def test_a_program_that_calls_main_starts_interpreters_as_before(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    main(words.split())
+    assert "PYTHONSAFEPATH" not in os.environ

@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     argv = list(sys.argv[1:] if argv is None else argv)
+    safe_path = os.environ.get(_SAFE_PATH)
     try:
         return _dispatch(argv)
     except SystemExit as leaving:  # argparse: --help, or a usage error that it has printed
@@ -69,6 +70,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         _print_environment_traceback(error)
         print(f"rollmill: {error}", file=sys.stderr)
         return _EXIT_USAGE if _is_usage(error) else _EXIT_FAILED
+    finally:  # For a program that has called this function, and goes on.
+        if safe_path is None:
+            os.environ.pop(_SAFE_PATH, None)
 
 
 def _is_ours(error: Exception) -> bool:
@@ -116,12 +120,7 @@ def _dispatch(argv: list[str]) -> int:
         raise OptionError(
             f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
         )
-    safe_path = os.environ.get(_SAFE_PATH)
-    try:
-        return _RUN[argv[0]](arguments, settings)
-    finally:  # For a program that has called this function, and goes on.
-        if safe_path is None:
-            os.environ.pop(_SAFE_PATH, None)
+    return _RUN[argv[0]](arguments, settings)
 
 
 def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> None:
