@@ -61,8 +61,8 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
 
     from rollmill.envs.factory import probe
     from rollmill.models.registry import make_model
+    from rollmill.runtime.signed_files import signed
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
-    from rollmill.trust import signed
 
     run_dir.mkdir()
     content = signed({"env": to_json(env), "model": to_json(ModelConfig())})

@@ -23,7 +23,8 @@ from rollmill.run_config import load_config, write_config
 from rollmill.runtime import signatures
 from rollmill.runtime.plain_data import encode
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
-from rollmill.trust import UntrustedError, named_code, signed
+from rollmill.runtime.signed_files import UntrustedError, read_signed, signed
+from rollmill.trust import named_code
 
 TINY = {
     "num_envs": 2,
@@ -362,6 +363,18 @@ def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: 
     with pytest.raises(UntrustedError, match=r"\.groups is not trusted, and it holds pickled environments"):
         trusted_state(states, 4, 0, trust=False)
     assert trusted_state(states, 4, 0, trust=True).environments == b"theirs"
+
+
+def test_what_is_no_signed_object_is_refused_and_never_an_exception_of_another_kind(tmp_path: Path) -> None:
+    path = tmp_path / "file.json"
+    for text, why in (("[]", "no JSON object"), ("[" * 100_000, "too deeply"), ("\xff", "Expecting value")):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=why):
+            read_signed(path)
+    path.write_text(json.dumps({**signed({"a": 1}), "signature": {"key": signing_key().name, "hmac": "\ud800"}}))
+    assert read_signed(path) == ({"a": 1}, Verdict.CHANGED)
+    path.write_text(json.dumps(signed({"a": 1})))
+    assert read_signed(path) == ({"a": 1}, Verdict.VALID)
 
 
 @pytest.fixture

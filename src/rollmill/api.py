@@ -21,8 +21,8 @@ from rollmill.run_config import (
     CONFIG_FILE,
     changed_settings,
     check_goes_on,
-    check_trusted,
     load_config,
+    load_trusted,
     write_config,
 )
 from rollmill.run_directory import (
@@ -35,7 +35,8 @@ from rollmill.run_directory import (
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.runtime.signatures import Verdict
-from rollmill.trust import named_code, require_trust, signed, unsigned, verdict_on
+from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
+from rollmill.trust import named_code
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -299,7 +300,7 @@ def _plan(
         if run_dir is None:
             raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
         directory = Path(run_dir)
-        saved = load_config(directory)
+        saved = load_trusted(directory, trust=trust)
         if algo is not None or protocol is not None:
             raise RunDirectoryError(
                 f"algo={algo!r}, protocol={protocol!r} with resume: a run goes on with what it began with; leave them "
@@ -307,7 +308,6 @@ def _plan(
             )
         settings = apply(saved, given)
         check_goes_on(directory, saved, settings)
-        check_trusted(directory, trust=trust)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "

@@ -12,16 +12,16 @@ from rollmill.envs.registry import find_registration
 from rollmill.options import flatten, from_json, to_json
 from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.storage.removers import is_registered_remover
-from rollmill.storage.replay_file import has_replay
-from rollmill.trust import named_code, require_trust, signed, unsigned, verdict_on
+from rollmill.trust import named_code
 
 __all__ = [
     "CONFIG_FILE",
     "changed_settings",
     "check_goes_on",
-    "check_trusted",
     "load_config",
+    "load_trusted",
     "names_own_code",
     "write_config",
 ]
@@ -50,7 +50,7 @@ def write_config(directory: Path, config: Config) -> None:
 
 
 def load_config(run_dir: Path | str) -> Config:
-    """The configuration that a run was started with, as data: see :func:`check_trusted` before anything is built of it.
+    """The configuration that a run was started with, as data: nothing of it may be built, see :func:`load_trusted`.
 
     Raises:
         RunDirectoryError: There is no run in this directory.
@@ -72,8 +72,10 @@ def names_own_code(run_dir: Path | str, *, trust: bool) -> bool:
     return (trust or verdict is Verdict.VALID) and bool(named_code(config.env))
 
 
-def check_trusted(run_dir: Path | str, *, trust: bool) -> None:
-    """Refuses to resume a run whose files may have code executed, or may harm native code, unless they are trusted.
+def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
+    """The configuration of a run that is to be resumed, once what it names may be executed.
+
+    Pickled environments and replays have signatures of their own, which whoever reads them verifies, on every rank.
 
     Args:
         run_dir: The run's directory.
@@ -81,33 +83,29 @@ def check_trusted(run_dir: Path | str, *, trust: bool) -> None:
 
     Raises:
         RunDirectoryError: There is no run in this directory.
-        UntrustedError: It is not this user's own, and he did not say to trust it.
+        UntrustedError: It is not this user's own, and the user did not say to trust it.
     """
     directory = Path(run_dir)
     config, verdict = _read(directory)
-    code = named_code(config.env)
-    if not code and config.in_lockstep:
-        code = "checkpoints of runs in lockstep hold pickled environments"
-    if not code and has_replay(directory):
-        code = "its replay is mapped into memory and used unchecked by native code"
-    require_trust(directory / CONFIG_FILE, verdict, code, trust=trust)
+    reason = named_code(config.env)
+    if not reason and config.in_lockstep:
+        reason = "checkpoints of runs in lockstep hold pickled environments"
+    require_trust(directory / CONFIG_FILE, verdict, reason, trust=trust)
+    return config
 
 
 def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
     """The configuration, and what its signature says of it."""
     path = Path(run_dir) / CONFIG_FILE
     try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("no JSON object")
-        verdict = verdict_on(content)
+        content, verdict = read_signed(path)
     except (FileNotFoundError, NotADirectoryError):
         raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
     except OSError as error:
         raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
     except ValueError as error:
         raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
-    config = from_json(Config, unsigned(content))
+    config = from_json(Config, content)
     assert isinstance(config, Config)
     return config, verdict
 

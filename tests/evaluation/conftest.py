@@ -19,8 +19,8 @@ from rollmill.envs.registry import register_env
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.options import to_json
+from rollmill.runtime.signed_files import signed
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
-from rollmill.trust import signed
 
 MakeRun = Callable[..., Path]
 

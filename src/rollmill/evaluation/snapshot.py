@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,8 +11,9 @@ from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import from_json
 from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, load_checkpoint
-from rollmill.trust import named_code, require_trust, verdict_on
+from rollmill.trust import named_code
 
 __all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
 
@@ -72,12 +72,11 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
             f"{run_dir} is not a run: there is no config.json in it; give the directory that train printed"
         )
     try:
-        saved = json.loads(path.read_text())
-        verdict = verdict_on(saved)
+        saved, verdict = read_signed(path)
         env, model = saved["env"], saved["model"]
         off_policy = saved["off_policy"] if saved.get("regime") == "replay" else None
         group_size = saved.get("envs_per_group")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
     store = _store(run_dir)
     if checkpoint == "latest":

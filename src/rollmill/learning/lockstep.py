@@ -24,9 +24,9 @@ from rollmill.learning.report import LearnerReport
 from rollmill.learning.settled import settled_fast_path
 from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signatures import sign, verify
+from rollmill.runtime.signed_files import require_trust
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupStates
-from rollmill.trust import require_trust
 
 __all__ = ["InFlight", "LockstepLearner", "WrongVersionError"]
 

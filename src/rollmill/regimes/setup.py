@@ -248,7 +248,7 @@ def probe(
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.sizing import largest_parameter
     from rollmill.runtime.plain_data import MalformedMessageError
-    from rollmill.trust import UntrustedError
+    from rollmill.runtime.signed_files import UntrustedError
 
     has_cuda = torch.cuda.is_available()
     assert config.envs_per_group != "auto"
@@ -349,8 +349,8 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
     from rollmill.learning.lockstep import InFlight
     from rollmill.learning.process_group import exchange
+    from rollmill.runtime.signed_files import require_trust
     from rollmill.storage.checkpoints import CheckpointStore
-    from rollmill.trust import require_trust
 
     assert config.envs_per_group != "auto"
     num_groups = config.num_envs // config.envs_per_group

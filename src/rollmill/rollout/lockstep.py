@@ -20,10 +20,10 @@ from rollmill.envs.views import SavableGroup
 from rollmill.rollout.phases import BUILDING
 from rollmill.rollout.worker import HostedGroup, RolloutWorker
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.signed_files import require_trust
 from rollmill.specs import ActionSpec
 from rollmill.storage.group_states import GroupState, GroupStates
 from rollmill.storage.slots import SlotStore
-from rollmill.trust import require_trust
 
 
 def trusted_state(states: GroupStates, iteration: int, group: int, *, trust: bool) -> GroupState:

@@ -102,7 +102,7 @@ def verify(purpose: str, parts: Iterable[bytes], signature: object) -> Verdict:
     key = next((key for key in _readable_keys() if key.name == name), None)
     if key is None:
         return Verdict.FOREIGN
-    is_valid = hmac.compare_digest(_digest(key.secret, purpose, parts).encode(), given.encode())
+    is_valid = hmac.compare_digest(_digest(key.secret, purpose, parts).encode(), given.encode(errors="replace"))
     return Verdict.VALID if is_valid else Verdict.CHANGED
 
 

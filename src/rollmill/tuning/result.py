@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollmill.trust import signed
+from rollmill.runtime.signed_files import signed
 from rollmill.tuning.curves import Balance, Curves
 from rollmill.tuning.model import Allocation, StageCosts
 from rollmill.tuning.report import Change, describe_allocation, draw

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
 from rollmill.options import full_keys
-from rollmill.trust import require_trust, unsigned, verdict_on
+from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 
@@ -125,15 +124,14 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
         SettingsFileError: It cannot be read, or is no JSON object.
     """
     try:
-        content = json.loads(Path(path).read_text())
+        settings, verdict = read_signed(Path(path))
     except OSError as error:
         raise SettingsFileError(f"{path} cannot be read ({error.strerror}): give a file of settings.") from error
     except ValueError as error:
-        raise SettingsFileError(f"{path} is not valid JSON ({error}): give an object of settings.") from error
-    if not isinstance(content, dict):
-        raise SettingsFileError(f'{path} holds no JSON object: give settings as {{"num_envs": 64, ...}}.')
-    settings = unsigned(content)
-    require_trust(Path(path), verdict_on(content), _named_code(settings), trust=trust)
+        raise SettingsFileError(
+            f'{path} holds no settings ({error}): give a JSON object such as {{"num_envs": 64, ...}}.'
+        ) from error
+    require_trust(Path(path), verdict, _named_code(settings), trust=trust)
     return settings
 
 
@@ -144,7 +142,7 @@ def _named_code(settings: Mapping[str, Any]) -> str:
         if is_argument and (value is None or isinstance(value, bool | int | float)):
             continue
         if is_argument or key in ("env", "env.name", "env.imports", "env.kwargs"):
-            return f"it sets {key} to {value!r}"
+            return f"it sets {key} to {value!r}, which may run code"
     return ""
 
 

@@ -1,0 +1,90 @@
+"""JSON files with a signature in them, and when what is in a run's directory may be executed.
+
+Files of strangers are read as data. What would execute code, or hand a file's bytes to native code, asks
+:func:`require_trust` first: this user's own processes signed the file, or the user said ``--trust``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
+
+__all__ = ["UntrustedError", "read_signed", "require_trust", "signed", "unsigned", "verdict_on"]
+
+_SIGNATURE = "signature"
+_SETTINGS = "settings"  # The purpose of config.json and tuned.json, see `sign`.
+
+
+class UntrustedError(ValueError):
+    """A file would have code executed, and neither this user's key nor the user vouches for it."""
+
+
+def signed(content: Mapping[str, Any], purpose: str = _SETTINGS) -> dict[str, Any]:
+    """The content of a JSON file with a signature in it."""
+    content = unsigned(content)
+    return {**content, _SIGNATURE: sign(purpose, [_canonical(content)])}
+
+
+def unsigned(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The content without the signature, if it has one."""
+    return {key: value for key, value in content.items() if key != _SIGNATURE}
+
+
+def verdict_on(content: Mapping[str, Any], purpose: str = _SETTINGS) -> Verdict:
+    """What the signature of a JSON file's content says of it."""
+    return verify(purpose, [_canonical(unsigned(content))], content.get(_SIGNATURE))
+
+
+def read_signed(path: Path, purpose: str = _SETTINGS) -> tuple[dict[str, Any], Verdict]:
+    """The content of a JSON file without its signature, and what that says of it: of one reading.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no JSON object.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        return unsigned(content), verdict_on(content, purpose)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _canonical(content: Mapping[str, Any]) -> bytes:
+    """The same for the same content, however it was written."""
+    return json.dumps(json.loads(json.dumps(content)), sort_keys=True, separators=(",", ":")).encode()
+
+
+def require_trust(path: Path, verdict: Verdict, reason: str, *, trust: bool) -> None:
+    """Raise unless a file may have code executed.
+
+    Args:
+        path: The file.
+        verdict: What its signature says.
+        reason: What about it needs trust, as a main clause; empty for nothing.
+        trust: Whether the user said to trust it.
+
+    Raises:
+        UntrustedError: It may not; the message says the reason, why it is not trusted, and how to go on.
+    """
+    if not reason or trust or verdict is Verdict.VALID:
+        return
+    why = {
+        Verdict.CHANGED: "it was changed after a run of this user wrote it; undo the change and give the setting on "
+        "the command line instead, or, if the change is yours",
+        Verdict.FOREIGN: "it was signed with another key, by another user or on another machine; if you trust whoever "
+        "wrote it",
+        Verdict.UNSIGNED: "it has no signature, so it was written by somebody else, by hand or by an older version of "
+        "Rollmill; if you trust whoever wrote it",
+    }[verdict]
+    # Perhaps it was signed with the user's own key, which cannot be read at present.
+    note = signing_key().note if verdict is Verdict.FOREIGN else ""
+    raise UntrustedError(
+        f"{path} is not trusted, and {reason}: {why}, say so with --trust (trust=True). Weights, metrics and reports "
+        f"can be read without it.{f' Note: {note}.' if note else ''}"
+    )
