@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 
+from rollmill.regimes.replay import _open_of_all
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
+from rollmill.runtime.ranks import Ranks, folder_of_rank
+from rollmill.runtime.signed_files import UntrustedError, signed
 from rollmill.storage import replay_file
 from rollmill.storage.replay_file import (
     ReplayFolderError,
@@ -168,6 +171,43 @@ def test_a_file_that_was_copied_with_holes_takes_its_room_before_it_is_written(t
         file.truncate(size)
     assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
     assert slots.stat().st_blocks * 512 >= size
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda record: {key: value for key, value in record.items() if key != "signature"}, "has no signature"),
+        (lambda record: record | {"signature": {"key": "theirs", "hmac": "00"}}, "was signed with another key"),
+        (lambda record: record | {"boot": "another", "closed": True}, "was changed after"),
+        (lambda record: signed(record), "was changed after"),  # As settings.
+    ],
+)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_refuses_a_replay_that_another_user_left(change, why, rank, tmp_path):
+    folder = folder_of_rank(tmp_path, rank)
+    begin(folder).arena.close()
+    record = record_of(folder)
+    record.write_text(json.dumps(change(json.loads(record.read_text()))))
+    ranks = Ranks(rank=rank, world_size=2, local_rank=rank, local_world_size=2)
+
+    def open_it(*, resume, trust=False):
+        return open_replay(folder, layout(), RULES, resume=resume, trust=trust)
+
+    with pytest.raises(UntrustedError, match=rf"{record} is not trusted, and native code .* without checks: it {why}"):
+        _open_of_all(open_it, 100, ranks, 1.0)
+    assert not open_it(resume=False).is_kept, "a new run does not use it"
+    assert open_it(resume=True, trust=True).is_kept
+    assert open_it(resume=True).is_kept, "it is this user's from then on"
+
+
+def test_a_run_signs_no_record_but_that_of_its_own_replay(tmp_path):
+    begin(tmp_path).arena.close()
+    record = record_of(tmp_path)
+    theirs = json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "signature"})
+    record.write_text(theirs)
+    assert "of another shape" in open_replay(tmp_path, layout(1001), RULES, resume=True).note
+    close_replay(tmp_path)  # Before the new one was adopted.
+    assert record.read_text() == theirs
 
 
 @pytest.mark.parametrize("resume", [False, True])

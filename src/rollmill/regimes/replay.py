@@ -104,7 +104,14 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
 
 
 def allocate(
-    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, ranks: Ranks
+    config: Config,
+    probed: Probed,
+    topology: Topology,
+    run_dir: Path,
+    saved_steps: int | None,
+    ranks: Ranks,
+    *,
+    trust: bool,
 ) -> Memory:
     """Lays out and allocates the replay, and what stands beside it.
 
@@ -115,8 +122,10 @@ def allocate(
         run_dir: The run's directory, for a replay in a file.
         saved_steps: Agent steps of the checkpoint that the run goes on from; None of a new run.
         ranks: Which of several cooperating programs this is: they go on with their replays together, or not at all.
+        trust: Whether the user said to trust a run that goes on, whoever wrote it.
 
     Raises:
+        UntrustedError: The run goes on with a replay that another user's run left.
         NotEnoughMemory: It does not fit.
         ConfigError: The rate limiter would hold both sides for ever.
         RankLostError: Another rank has not opened its replay in time.
@@ -139,6 +148,7 @@ def allocate(
             _rules(config, probed),
             damage=partial(damage_of, topology=topology, config=config.replay),
             poison=config.debug_poison,
+            trust=trust,
         )
         (replay, is_kept, note), inserted = _open_of_all(open_file, saved_steps, ranks, config.distributed.timeout_s)
         if is_kept:

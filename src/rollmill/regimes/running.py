@@ -425,7 +425,7 @@ def prepare(
     ranks = ranks or Ranks()
     config = probed.settle(config)
     topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
-    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks)
+    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)
     done = memory.steps_done(saved_steps)
     return RunSetup(
         config,

@@ -173,7 +173,14 @@ class RunSetup:
 
 
 def allocate_slots(
-    config: Config, probed: Probed, topology: Topology, run_dir: Path, saved_steps: int | None, ranks: Ranks
+    config: Config,
+    probed: Probed,
+    topology: Topology,
+    run_dir: Path,
+    saved_steps: int | None,
+    ranks: Ranks,
+    *,
+    trust: bool,
 ) -> Memory:
     """Lays out and allocates the slots of an on-policy regime, and all that stands beside them.
 
@@ -184,6 +191,7 @@ def allocate_slots(
         run_dir: The run's directory; nothing of it is needed.
         saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
         ranks: Which of several cooperating programs this is; likewise.
+        trust: Whether the user said to trust a run that goes on; likewise.
 
     Raises:
         NotEnoughMemory: They do not fit.

@@ -3,7 +3,8 @@
 ``replay/slots`` holds the slots, the tree and the counters, mapped by all processes; ``replay/record.json`` says what
 that is. A process that is killed leaves the file as whole as memory would be: steps that were not committed have
 priority zero, and the tree's lock is mended by its next holder. A machine that goes down leaves whatever had reached
-the disk, so the record also says in which boot the file was opened, and whether it was closed since.
+the disk, so the record also says in which boot the file was opened, and whether it was closed since. The record is
+signed with the user's key, because native code uses the slots without checks: each rank verifies its own.
 
 A new file is made beside the old one, and takes its place when the run has begun to learn: a run that is refused, or
 cannot start, leaves the replay that it was to go on with.
@@ -20,6 +21,8 @@ from typing import NamedTuple
 
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughDisk
 from rollmill.runtime.boot import boot_id
+from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.storage.whole_files import write_whole
 
 __all__ = [
@@ -34,6 +37,7 @@ __all__ = [
 ]
 
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
+_PURPOSE = "record of a replay"
 _NEW = "new-"
 
 
@@ -63,6 +67,7 @@ def open_replay(
     resume: bool,
     damage: Callable[[Arena], str] = lambda _: "",
     poison: bool = False,
+    trust: bool = False,
 ) -> OpenedReplay:
     """Opens the replay of a run, or makes one, which is the run's from :func:`adopt_replay` on.
 
@@ -73,13 +78,15 @@ def open_replay(
         resume: Whether to go on with what is there.
         damage: What cannot be in such a replay, unless it was damaged, and is; empty for nothing.
         poison: See :meth:`rollmill.runtime.arena.Arena.create`.
+        trust: Whether the user said to trust the run, whoever wrote it.
 
     Raises:
+        UntrustedError: Another user's run left what is there.
         NotEnoughDisk: There is no room for it.
         ReplayFolderError: Nothing can be written there.
     """
     try:
-        return _open(run_dir, layout, rules, resume=resume, damage=damage, poison=poison)
+        return _open(run_dir, layout, rules, resume=resume, damage=damage, poison=poison, trust=trust)
     except NotEnoughDisk:
         raise
     except OSError as error:
@@ -97,10 +104,11 @@ def _open(
     resume: bool,
     damage: Callable[[Arena], str],
     poison: bool,
+    trust: bool,
 ) -> OpenedReplay:
     folder = run_dir / _FOLDER
     discard_new_replay(run_dir)
-    note = _why_not(folder / _RECORD, layout, rules) if resume else ""
+    note = _why_not(folder / _RECORD, layout, rules, trust=trust) if resume else ""
     if resume and not note:
         try:
             arena = Arena.open_file(layout, folder / _SLOTS)
@@ -155,18 +163,25 @@ def close_replay(run_dir: Path) -> None:
     record, path = run_dir / _FOLDER / _RECORD, run_dir / _FOLDER / _SLOTS
     if not record.exists():
         return  # The run ended before it had a replay.
+    content, verdict = read_signed(record, _PURPOSE)
+    if verdict is not Verdict.VALID:
+        return  # The run ended before its own took the place of this one.
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    _replace(record, json.loads(record.read_text()) | {"closed": True})
+    _replace(record, content | {"closed": True})
 
 
-def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> str:
-    """What keeps a run from going on with its replay; empty for nothing."""
+def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object], *, trust: bool) -> str:
+    """What keeps a run from going on with its replay; empty for nothing.
+
+    Raises:
+        UntrustedError: It could go on with it, but another user's run left it.
+    """
     try:
-        found = json.loads(record.read_text())
+        found, verdict = read_signed(record, _PURPOSE)
     except FileNotFoundError:
         return "there is none; a run removes the one that it goes on without"
     except (OSError, ValueError) as error:
@@ -182,6 +197,7 @@ def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> 
         return f"it was written with {was}"
     if not closed and boot != boot_id():
         return "the machine went down while it was written, so not all of it may have reached the disk"
+    require_trust(record, verdict, "native code uses the memory of a replay without checks", trust=trust)
     return ""
 
 
@@ -189,9 +205,9 @@ def _write(record: Path, layout: ArenaLayout, rules: Mapping[str, object]) -> No
     _replace(record, {"layout": layout.digest(), "rules": dict(rules), "boot": boot_id(), "closed": False})
 
 
-def _replace(record: Path, content: object) -> None:
+def _replace(record: Path, content: Mapping[str, object]) -> None:
     try:
-        write_whole(record, json.dumps(content).encode(), record.with_suffix(".new"))
+        write_whole(record, json.dumps(signed(content, _PURPOSE)).encode(), record.with_suffix(".new"))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise NotEnoughDisk(f"{record} cannot be written ({error.strerror}): make room on its disk") from error
