@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rollmill.config import Config
 from rollmill.runtime.arena import MemoryPart, readable
+from rollmill.runtime.ranks import Ranks
 from rollmill.specs import ArraySpec
 from rollmill.storage.slots import Topology
 
 if TYPE_CHECKING:
     from rollmill.regimes.setup import Probed
 
-__all__ = ["memory_advice", "private_parts"]
+__all__ = ["memory_advice", "of_local_ranks", "private_parts"]
 
 _BYTES = 4  # of a float32
 # What a learner of the replay regime holds: one batch is learned from, one is ready, one is being filled.
 _BATCHES = 3
 
 
-def private_parts(config: Config, probed: Probed, topology: Topology) -> tuple[MemoryPart, ...]:
-    """What the processes will allocate for themselves, at least; what goes to a GPU is left out.
+def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ranks) -> tuple[MemoryPart, ...]:
+    """What the processes of a rank will allocate for themselves, at least; what goes to a GPU is left out.
 
     Args:
         config: Resolved.
         probed: What the environment and the network are.
         topology: Who serves whom.
+        ranks: Which of several cooperating programs this is: a batch of the replay regime is shared by all.
     """
     parts = []
     numbers = probed.num_parameters
@@ -49,7 +51,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology) -> tuple[M
         parts.append(MemoryPart(f"{copies} network(s) of the policy workers", copies * probed.weight_nbytes))
     if config.in_replay:
         steps = max(2, config.replay.sequence_length + 1)
-        batch = config.learner.batch_size
+        batch = config.learner.batch_size // ranks.world_size
         parts.append(
             MemoryPart(
                 f"{_BATCHES} batches of {batch:,} samples of {steps} observations each",
@@ -64,6 +66,19 @@ def private_parts(config: Config, probed: Probed, topology: Topology) -> tuple[M
             )
         )
     return tuple(parts)
+
+
+def of_local_ranks(parts: Sequence[MemoryPart], ranks: Ranks) -> tuple[MemoryPart, ...]:
+    """What all ranks on this machine take, which share its memory: as many times what one takes.
+
+    Args:
+        parts: What one rank takes.
+        ranks: How many there are.
+    """
+    count = ranks.local_world_size
+    if count == 1:
+        return tuple(parts)
+    return tuple(MemoryPart(f"{part.what}, of each of {count} ranks", part.nbytes * count) for part in parts)
 
 
 def memory_advice(probed: Probed, rest: str) -> str:

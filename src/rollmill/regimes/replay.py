@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from rollmill.config import Config, ConfigError
-from rollmill.regimes.memory_parts import memory_advice, private_parts
+from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.setup import (
     Memory,
     Probed,
@@ -139,7 +139,7 @@ def allocate(
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology, config.replay)
     is_kept, inserted, notes = False, 0, []
-    parts = private_parts(config, probed, topology)
+    parts = private_parts(config, probed, topology, ranks)
     if config.replay.storage == "file":
         open_file = partial(
             open_replay,
@@ -156,9 +156,14 @@ def allocate(
         if note:
             notes.append(f"the replay in {run_dir} is begun anew: {note}")
     else:
-        kept = MemoryPart(f"a replay of {config.replay.capacity:,} agent steps", layout.nbytes)
+        kept = MemoryPart(f"a replay of {config.replay.capacity // ranks.world_size:,} agent steps", layout.nbytes)
         parts = (kept, *parts)
-        replay = Arena.create(layout, poison=config.debug_poison, advice=memory_advice(probed, _ADVICE), parts=parts)
+        replay = Arena.create(
+            layout,
+            poison=config.debug_poison,
+            advice=memory_advice(probed, _ADVICE),
+            parts=of_local_ranks(parts, ranks),
+        )
         if saved_steps is not None:
             notes.append(
                 f"the replay in {run_dir} is removed (replay.storage=memory), and another one filled before learning "
@@ -174,7 +179,9 @@ def allocate(
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
         for policy, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
-    beside_parts = (MemoryPart("what the processes share beside the replay", beside.nbytes), *parts)
+    beside_parts = of_local_ranks(
+        [MemoryPart("what the processes share beside the replay", beside.nbytes), *parts], ranks
+    )
     arena = Arena.create(
         beside,
         poison=config.debug_poison,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.config import Config
 from rollmill.options import apply
-from rollmill.regimes.memory_parts import memory_advice, private_parts
+from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
 from rollmill.runtime import cgroups
@@ -190,8 +190,8 @@ def allocate_slots(
         topology: Who serves whom.
         run_dir: The run's directory; nothing of it is needed.
         saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
-        ranks: Which of several cooperating programs this is; likewise.
-        trust: Whether the user said to trust a run that goes on; likewise.
+        ranks: Which of several cooperating programs this is; those on this machine share its memory.
+        trust: Whether the user said to trust a run that goes on; nothing of it is read here.
 
     Raises:
         NotEnoughMemory: They do not fit.
@@ -210,7 +210,7 @@ def allocate_slots(
         f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s), and what else "
         "the processes share"
     )
-    parts = (MemoryPart(slots, layout.nbytes), *private_parts(config, probed, topology))
+    parts = of_local_ranks([MemoryPart(slots, layout.nbytes), *private_parts(config, probed, topology, ranks)], ranks)
     arena = Arena.create(
         layout,
         poison=config.debug_poison,
