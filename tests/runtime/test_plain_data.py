@@ -100,6 +100,7 @@ class Harmful:
         message({"array": "object", "shape": [1]}, bytes(8)),
         message({"array": "float64", "shape": [-1]}, bytes(8)),
         message({"array": "float64", "shape": [2**62, 2**62]}),
+        message({"array": "float64", "shape": [0, 2**80]}),
         message({"bytes": -1}),
         message({"tensor": "complex64", "shape": [1]}, bytes(8)),
         message({"class": "os.system"}),

@@ -77,7 +77,7 @@ def decode(message: bytes | memoryview) -> Any:
         rest.check_end()
     except MalformedMessageError:
         raise
-    except (struct.error, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+    except (struct.error, ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise MalformedMessageError(f"a message of {len(view)} bytes is no plain data: {error}") from error
     return item
 
