@@ -19,7 +19,7 @@ import rollmill
 from rollmill.cli import main
 from rollmill.envs.config import EnvConfig
 from rollmill.options import to_json
-from rollmill.run_config import load_config, write_config
+from rollmill.run_config import load_config, load_trusted, write_config
 from rollmill.runtime import signatures
 from rollmill.runtime.plain_data import encode
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
@@ -103,6 +103,20 @@ def test_a_run_of_a_stranger_runs_nothing(
     assert not marker.exists()
     assert "--trust" in capsys.readouterr().err
     assert load_config("theirs").learner.batch_size == 16  # What is data can be read.
+
+
+@pytest.mark.parametrize("name", ["config.json.new", "rank-1", "checkpoints/aside", "run.log"])
+def test_a_resumed_run_of_a_stranger_writes_through_no_link(tmp_path: Path, name: str) -> None:
+    run_dir = run_of_a_stranger(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
+    (run_dir / name).symlink_to(tmp_path / "profile")
+    again = {"run_dir": run_dir, "resume": True, "quiet": True, "total_steps": 100}
+    with pytest.raises(UntrustedError, match=rf"{run_dir / name} is a link or a device, .*has no signature.*--trust"):
+        rollmill.train(**again)
+    assert not (tmp_path / "profile").exists()
+    assert load_trusted(run_dir, trust=True).num_envs == 2
+    if name != "config.json.new":
+        write_config(run_dir, load_config(run_dir))
+        assert load_trusted(run_dir, trust=False).num_envs == 2, "in one's own runs links are allowed"
 
 
 def test_it_runs_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

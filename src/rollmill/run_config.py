@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -90,8 +92,20 @@ def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
     reason = named_code(config.env)
     if not reason and config.in_lockstep:
         reason = "checkpoints of runs in lockstep hold pickled environments"
+    if not reason and (entry := _leads_elsewhere(directory)) is not None:
+        reason = f"{entry} is a link or a device, through which a resumed run would write to other places"
     require_trust(directory / CONFIG_FILE, verdict, reason, trust=trust)
     return config
+
+
+def _leads_elsewhere(directory: Path) -> Path | None:
+    """Something in a run's directory that is neither a folder nor a file; Rollmill makes no such thing."""
+    for folder, folders, files in os.walk(directory):
+        for path in (Path(folder, name) for name in (*folders, *files)):
+            mode = path.lstat().st_mode
+            if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+                return path
+    return None
 
 
 def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
