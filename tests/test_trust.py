@@ -21,6 +21,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.options import to_json
 from rollmill.run_config import load_config, load_trusted, write_config
 from rollmill.runtime import signatures
+from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.plain_data import encode
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
 from rollmill.runtime.signed_files import UntrustedError, read_signed, signed
@@ -389,6 +390,72 @@ def test_what_is_no_signed_object_is_refused_and_never_an_exception_of_another_k
     assert read_signed(path) == ({"a": 1}, Verdict.CHANGED)
     path.write_text(json.dumps(signed({"a": 1})))
     assert read_signed(path) == ({"a": 1}, Verdict.VALID)
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"model": {}}, "'counters'"),
+        ({"counters": {"agent_steps": 7}}, "'model'"),
+        ({"model": "x", "counters": {"agent_steps": 7}}, "its model is a str"),
+        ({"model": {}, "counters": [7]}, "list indices"),
+        ({"model": {}, "counters": {"agent_steps": "many"}}, "'many'"),
+        ({"model": {}, "counters": {"agent_steps": 7}}, "does not fit 'gym/CartPole-v1'"),
+        ({"model": {7: 8}, "counters": {"agent_steps": 7}}, "does not fit 'gym/CartPole-v1'"),
+    ],
+)
+def test_a_checkpoint_with_another_content_is_refused_with_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], state: dict[str, Any], says: str
+) -> None:
+    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    shutil.rmtree(run_dir / "checkpoints")
+    CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save(state, agent_steps=7)
+    assert main(["eval", "theirs", "--episodes", "1"]) != 0
+    error = capsys.readouterr().err
+    assert says in error
+    assert "theirs/checkpoints/checkpoint_" in error
+
+
+def test_a_checkpoint_that_holds_more_than_data_is_not_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rollmill.storage import checkpoint_file
+
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    monkeypatch.setattr(checkpoint_file, "_portable", lambda value, where: value)
+    content = checkpoint_file.encode_checkpoint({"model": Attack(tmp_path / "marker")}, 7, None)
+    for path in (run_dir / "checkpoints").iterdir():
+        path.write_bytes(content)
+        with pytest.raises(checkpoint_file.CheckpointError, match="holds more than data and was not loaded"):
+            rollmill.load(run_dir, checkpoint=path.name)
+    with pytest.warns(match="holds more than data"), pytest.raises(checkpoint_file.CheckpointError):
+        rollmill.load(run_dir)
+    assert not (tmp_path / "marker").exists()
+
+
+def test_a_network_of_any_size_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    content = json.loads((run_dir / "config.json").read_text())
+    content["model"]["mlp_sizes"] = [10**7, 10**7]
+    (run_dir / "config.json").write_text(json.dumps(content))
+    with pytest.raises(NotEnoughMemory, match=r"the parameters of the network \(the largest is .*10000000, 10000000"):
+        rollmill.evaluate(run_dir, episodes=1)
+
+
+def test_files_that_are_nested_too_deeply_are_damaged_as_others_are(tmp_path: Path) -> None:
+    from rollmill.evaluation.saved_spaces import SavedSpacesError
+    from rollmill.reporting.metrics import read_metrics
+    from rollmill.storage.evaluations import EvaluationQueue
+
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    for name in ("spaces.json", "metrics.jsonl", "evaluations.jsonl"):
+        (run_dir / name).write_text("[" * 100_000 + '\n[]\n{"a": 1}\n')
+    with pytest.raises(SavedSpacesError, match="does not hold the spaces of a run"):
+        rollmill.load(run_dir)
+    assert read_metrics(run_dir) == []
+    assert EvaluationQueue(run_dir).records() == []
 
 
 @pytest.fixture

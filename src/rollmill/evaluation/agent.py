@@ -85,7 +85,7 @@ class Agent:
         )
         try:
             self._policy.load(snapshot.weights)
-        except RuntimeError as error:
+        except (RuntimeError, TypeError, AttributeError) as error:  # Names or values may be anything.
             raise AgentError(
                 f"{snapshot.checkpoint} does not fit {snapshot.env.name!r} and the network in the run's "
                 f"config.json; were they changed after the training? ({error})"

@@ -13,6 +13,7 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
+from rollmill.models.sizing import made_within_memory
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["Policy", "make_policy"]
@@ -70,7 +71,7 @@ class _ActorCriticPolicy:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        self._model = make_model(observation, action, model).to(device).eval()
+        self._model = made_within_memory(lambda: make_model(observation, action, model)).to(device).eval()
         self._generator = generator
         self.state_size = self._model.state_size
 
@@ -107,7 +108,8 @@ class _OffPolicyPolicy:
         device: torch.device,
         generator: torch.Generator,
     ) -> None:
-        self._algorithm = make_algorithm(observation, action.in_unit_box, model, config).to(device).eval()
+        algorithm = made_within_memory(lambda: make_algorithm(observation, action.in_unit_box, model, config))
+        self._algorithm = algorithm.to(device).eval()
         self._generator = generator
         self.is_stochastic = False
         self.state_size = self._algorithm.state_size

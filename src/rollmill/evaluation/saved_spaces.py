@@ -45,7 +45,7 @@ def read_spaces(run_dir: Path) -> SavedSpaces | None:
         return decode_spaces(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise SavedSpacesError(
             f"{path} does not hold the spaces of a run ({error}): restore it, or remove it, and the environment is "
             "built instead to know its spaces"

@@ -12,7 +12,7 @@ from rollmill.models.config import ModelConfig
 from rollmill.options import from_json
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, load_checkpoint
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, load_checkpoint
 from rollmill.trust import named_code
 
 __all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
@@ -62,7 +62,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
 
     Raises:
         NoRunError: There is no such run or file.
-        CheckpointError: No checkpoint is whole.
+        CheckpointError: No checkpoint is whole, or the one that was named holds something else.
         OptionError: The saved configuration is not valid.
     """
     run_dir = Path(run_dir)
@@ -90,11 +90,19 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         if not file.is_file():
             raise NoRunError(f"there is no checkpoint {checkpoint}; give latest, best, or a file of {store.folder}")
         state = load_checkpoint(file)
+    try:
+        weights, agent_steps = state["model"], int(state["counters"]["agent_steps"])
+        if not isinstance(weights, dict):
+            raise TypeError(f"its model is a {type(weights).__name__}")
+    except (LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"{file} does not hold a network and its agent steps ({error!r}): give another checkpoint, or restore it"
+        ) from error
     return Snapshot(
         from_json(EnvConfig, env),
         from_json(ModelConfig, model),
-        state["model"],
-        int(state["counters"]["agent_steps"]),
+        weights,
+        agent_steps,
         file,
         None if off_policy is None else from_json(OffPolicyConfig, off_policy),
         verdict,

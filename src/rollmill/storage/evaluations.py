@@ -93,7 +93,8 @@ class EvaluationQueue:
             return []
         by_steps = {}
         for line in path.read_text().splitlines():
-            with contextlib.suppress(ValueError):  # A line that a full disk cut off.
+            # A line that a full disk cut off, or that Rollmill did not write.
+            with contextlib.suppress(ValueError, TypeError, KeyError, RecursionError):
                 record = json.loads(line)
                 by_steps[int(record["agent_steps"])] = record
         return [by_steps[steps] for steps in sorted(by_steps)]
