@@ -422,7 +422,7 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
 
         checkpoints = CheckpointStore(directory / "checkpoints", config.checkpoint)
         with MetricsWriter(directory) as writer:
-            play_pending(directory, episodes=config.eval_episodes, checkpoints=checkpoints)
+            play_pending(directory, config.env, episodes=config.eval_episodes, checkpoints=checkpoints)
             writer.write_evaluations()
 
 

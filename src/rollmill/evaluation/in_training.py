@@ -10,7 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate
+from rollmill.envs.config import EnvConfig
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
+from rollmill.evaluation.snapshot import read_snapshot
+from rollmill.models.device import one_thread
 from rollmill.storage.checkpoints import CheckpointStore, load_checkpoint
 from rollmill.storage.evaluations import EvaluationQueue
 
@@ -21,6 +24,7 @@ _LOOK_S = 0.5
 
 def play_pending(
     run_dir: Path,
+    env: EnvConfig,
     *,
     episodes: int,
     checkpoints: CheckpointStore,
@@ -31,6 +35,8 @@ def play_pending(
 
     Args:
         run_dir: Directory of a run.
+        env: What it is trained on. The one that its files name is not built: the user may have given another one when
+            the run was resumed, or the files may have changed since they were verified.
         episodes: Whole episodes of each network.
         checkpoints: The run's, of which ``best.pt`` goes by what is found.
         seed: Of the evaluation: the same environments and noise for every network.
@@ -39,10 +45,11 @@ def play_pending(
     queue = EvaluationQueue(run_dir)
     for path in queue.pending():
         try:
-            # The user trusted this environment when the run was started or resumed.
-            result = evaluate(
-                run_dir, episodes=episodes, seed=seed, checkpoint=path, is_stop_wanted=is_stop_wanted, trust=True
-            ).to_dict()
+            snapshot = read_snapshot(run_dir, path)._replace(env=env)
+            with one_thread():
+                result = evaluate_snapshot(
+                    snapshot, episodes=episodes, seed=seed, is_stop_wanted=is_stop_wanted
+                ).to_dict()
         except EvaluationInterruptedError:
             return
         except Exception:
@@ -54,6 +61,7 @@ def play_pending(
 
 def evaluate_until(
     run_dir: Path,
+    env: EnvConfig,
     *,
     episodes: int,
     checkpoints: CheckpointStore,
@@ -64,6 +72,7 @@ def evaluate_until(
 
     Args:
         run_dir: Directory of a run.
+        env: What it is trained on.
         episodes: Whole episodes of each network.
         checkpoints: The run's.
         is_stop_wanted: Asked at every step, and between two networks.
@@ -71,6 +80,6 @@ def evaluate_until(
     """
     while not is_stop_wanted():
         if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.
-            play_pending(run_dir, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
+            play_pending(run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         while_waiting()
         time.sleep(_LOOK_S)

@@ -510,14 +510,15 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         context.ledger.enter(PLAYING)  # Again at every step: a sign of life.
         return context.stop.is_set()
 
-    episodes = setup.config.eval_episodes
+    env, episodes = setup.config.env, setup.config.eval_episodes
     checkpoints = CheckpointStore(setup.run_dir / "checkpoints", setup.config.checkpoint)
     context.ledger.enter(PLAYING)
     if is_last:
-        play_pending(setup.run_dir, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
+        play_pending(setup.run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         return
     evaluate_until(
         setup.run_dir,
+        env,
         episodes=episodes,
         checkpoints=checkpoints,
         is_stop_wanted=is_stop_wanted,
