@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from rollmill.comparing.page import write_report
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import aggregates, profile
 from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
-from rollmill.run_config import write_config
+from rollmill.run_config import load_config, write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 
@@ -129,3 +130,15 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         compare([one, two])
     named = compare([f"a={one}", f"b={two}"])
     assert named.labels == ["a", "b"]
+
+
+@pytest.mark.filterwarnings("ignore:Glyph 0")  # The font has none for it.
+@pytest.mark.parametrize("name", ["../../<b>$x$", "a\0b", "\u00e9" * 3000])
+def test_a_run_of_any_environment_has_a_row_and_a_picture_in_the_folder(tmp_path: Path, name: str) -> None:
+    run = a_run(tmp_path / "a", "gym/CartPole-v1", 1, 3.0)
+    config = load_config(run)
+    write_config(run, replace(config, env=replace(config.env, name=name)))
+    report = write_report([run], tmp_path / "deep" / "er" / "report")
+    assert all(path.parent == tmp_path / "deep" / "er" / "report" for path in report.pictures)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep"]
+    assert "<b>" not in report.page.read_text()

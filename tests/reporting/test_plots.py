@@ -113,6 +113,17 @@ def test_a_picture_that_cannot_be_written_is_told(name: str, tmp_path: Path) -> 
         plot_runs([tmp_path / "run"], tmp_path / name)
 
 
+def test_a_picture_replaces_a_link_and_leaves_what_it_leads_to_alone(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "a", 0.0)
+    (tmp_path / "profile").write_text("mine")
+    (run / "curve.png").symlink_to(tmp_path / "profile")
+    before = sorted(path.name for path in run.iterdir())
+    plot_runs([run], run / "curve.png")
+    assert (tmp_path / "profile").read_text() == "mine"
+    assert (run / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in run.iterdir()) == before
+
+
 def test_a_run_without_records_is_refused(tmp_path: Path) -> None:
     make_run(tmp_path / "a", 0.0, last=0)
     with pytest.raises(NothingToPlotError, match="no metrics"):

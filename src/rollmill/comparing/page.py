@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ __all__ = ["Report", "write_report"]
 
 PAGE = "report.html"
 FIGURES = "report.json"
+_LONGEST_NAME = 200  # bytes, of the 255 that file systems allow
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -98,7 +100,8 @@ def write_report(
 
 def _draw(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterval], folder: Path) -> list[Path]:
     """The pictures of one environment."""
-    name = env.replace("/", "-").replace(":", "-")
+    # A stranger's run may name anything as its environment.
+    name = re.sub(r"[^\w.+-]", "-", env).encode()[:_LONGEST_NAME].decode(errors="ignore")
     drawn = [draw_curves(comparison, env, folder / f"curves-{name}.png")]
     if intervals:
         drawn.append(draw_scores(comparison, env, intervals, folder / f"scores-{name}.png"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,7 +84,7 @@ def plot_runs(
     Args:
         run_dirs: Run directories, of runs that differ in their seed. Of several the mean is drawn, with the range from
             the worst to the best.
-        output: PNG file; its directory is made.
+        output: PNG file; its directory is made. An existing file, or a link, is replaced when the new one is whole.
         title: Title; by default the first run directory's name.
         goal: A return to draw a line at.
 
@@ -144,9 +145,14 @@ def plot_runs(
     title = name if len(runs) == 1 else f"{name} ({len(runs)} runs: mean and range)"
     figure.suptitle(title, fontweight="bold", parse_math=False)  # A name's "$" begins no formula.
     output = Path(output)
+    aside = output.with_name(f".writing-{os.getpid()}-{output.name}")
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(output)
+        try:
+            figure.savefig(aside)
+            aside.replace(output)
+        finally:
+            aside.unlink(missing_ok=True)
     except OSError as error:
         raise PlotError(f"the plot {output} cannot be written ({error.strerror}): give another place") from error
     except ValueError as error:  # matplotlib's word for a format that it does not have
