@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -167,6 +168,15 @@ def test_tokens_are_told_apart_and_found_among_others() -> None:
         assert sweep.kill_all("inner") == []
         assert nested.wait() == -signal.SIGKILL
         assert other.poll() is None
+
+
+def test_a_killed_process_is_waited_for_although_it_has_lost_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _sleeper("none") as sleeper:
+        answers = [[sleeper.pid]]
+        monkeypatch.setattr(sweep, "members", lambda token, groups: answers.pop() if answers else [])
+        monkeypatch.setattr(os, "kill", lambda pid, number: threading.Timer(0.3, sleeper.kill).start())
+        assert sweep.kill_all("none") == []
+        assert Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_only_simulators_memory_that_is_new_and_that_nobody_maps_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,16 @@ def is_stopped(pid: int) -> bool:
         return False
 
 
+def _start_of(pid: int) -> bytes | None:
+    """When a process was started, in ticks since the machine was; None if it is none or has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else fields[19]
+
+
 def members(token: str, groups: Iterable[int] = ()) -> list[int]:
     """Process ids of all living processes that carry the token or are in one of the groups; never the caller's."""
     key, wanted, in_groups = f"{VARIABLE}=".encode(), token.encode(), set(groups)
@@ -68,11 +78,15 @@ def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) ->
     """Kills the members until none is left; returns those that were still there after ``timeout_s``."""
     groups = list(groups)
     deadline = time.monotonic() + timeout_s
+    began: dict[int, bytes | None] = {}
     while True:
-        left = members(token, groups)
+        found = members(token, groups)
+        # A process that ends loses its environment some time before its descriptors are closed.
+        left = found + [pid for pid, since in began.items() if pid not in found and _start_of(pid) == since]
         if not left:
             return left
-        for pid in left:
+        began.update((pid, since) for pid in found if (since := _start_of(pid)) is not None)
+        for pid in found:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         if time.monotonic() > deadline:
