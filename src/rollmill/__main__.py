@@ -6,5 +6,5 @@ import sys
 
 from rollmill.cli import main
 
-if __name__ == "__main__":  # spawned children import this module under another name
+if __name__ == "__main__":  # processes of a run import this module under another name
     sys.exit(main())

@@ -11,8 +11,8 @@ __all__ = ["is_same_definition"]
 def is_same_definition(one: object, other: object) -> bool:
     """Whether two classes or functions are one, or made by the same lines of the same file.
 
-    A spawned child imports the user's script once more, as ``__mp_main__``, and ``--import`` may import a module by its
-    path that others import by its name: what is registered then is the same again, and not another.
+    A process of a run imports the user's script once more, as ``__mp_main__``, and ``--import`` may import a module by
+    its path that others import by its name: what is registered then is the same again, and not another.
     """
     return one is other or _definition(one) == _definition(other)
 

@@ -84,15 +84,18 @@ def parent_of(pid: int) -> int | None:
 
 
 def choose_victim(dice: random.Random, launched: int, token: str, kind: str, regime: str) -> int | None:
-    """A process of that kind: what was launched, a main process, one of its children, its watchdog, or a simulator."""
+    """A process of that kind: what was launched, a main process or its helpers, a child of the run, or a simulator."""
     others = {pid: line for pid, line in living(token).items() if pid != launched}
     if kind == "launched":
         return launched
     mains = [launched]
     if regime == "ranks":
         mains = [pid for pid, line in others.items() if parent_of(pid) == launched and "-m rollmill" in line]
+    servers = [pid for pid, line in others.items() if "forkserver" in line and parent_of(pid) in mains]
     if kind == "main":
         chosen = mains
+    elif kind == "fork server":
+        chosen = servers
     elif kind == "simulator":
         chosen = [pid for pid, line in others.items() if line.startswith("sleep ") or "vizdoom" in line]
     elif kind == "watchdog":
@@ -100,7 +103,7 @@ def choose_victim(dice: random.Random, launched: int, token: str, kind: str, reg
     else:
         # Not a simulator that was forked a moment ago and still looks like its rollout worker: VizDoom's library
         # crashes when its engine dies at birth, and the run then names that.
-        chosen = [pid for pid, line in others.items() if "spawn_main" in line and parent_of(pid) in mains]
+        chosen = [pid for pid, line in others.items() if "forkserver" in line and parent_of(pid) in servers]
     return dice.choice(sorted(chosen)) if chosen else None
 
 
@@ -113,7 +116,8 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         pytest.importorskip("vizdoom")
         preset = ["vizdoom/basic"]
     regime = list(REGIMES)[round_number % len(REGIMES)]
-    action = dice.choice(["launched", "main", "child", "child", "child", "watchdog", "SIGINT", "SIGTERM", "simulator"])
+    helpers, signals = ["fork server", "watchdog"], ["SIGINT", "SIGTERM"]
+    action = dice.choice(["launched", "main", "child", "child", "child", *helpers, *signals, "simulator"])
     process = start(run_dir, token, preset, regime)
     try:
         time.sleep(dice.uniform(0.3, 20.0 if regime == "ranks" else 12.0))
@@ -145,7 +149,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         assert code != 2, f"the settings are refused: {output}"
         if action == "launched":
             assert code == -signal.SIGKILL
-        elif action in ("main", "child", "watchdog"):
+        elif action in ("main", "child", "fork server", "watchdog"):
             assert code != 0
             assert "SIGKILL" in output, output[-2000:]
         assert ended < LONGEST_END_S

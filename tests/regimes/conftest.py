@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # For `--import faulty_envs`, in spawned processes too.
+sys.path.insert(0, str(Path(__file__).parent))  # For `--import faulty_envs`, in processes of a run too.
 os.environ["PYTHONPATH"] = os.pathsep.join(
     part for part in (str(Path(__file__).parent), os.environ.get("PYTHONPATH")) if part
 )

@@ -7,16 +7,17 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
+
+from rollmill.runtime.fork_server import ensure_fork_server
 
 
 @contextlib.contextmanager
 def nothing_is_left() -> Iterator[None]:
     """Whatever the block starts, directly or not, must be gone with it, and it must leave nothing in /dev/shm."""
-    resource_tracker.ensure_running()  # multiprocessing's own process, which serves all of pytest.
+    ensure_fork_server()  # It and its resource tracker serve all of pytest.
     token, shared = uuid.uuid4().hex, set(os.listdir("/dev/shm"))
     with pytest.MonkeyPatch.context() as monkeypatch:
         # Runs started from a process of a run keep its mark, so one of ours marks all that the block starts.

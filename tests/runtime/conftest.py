@@ -1,4 +1,4 @@
-"""What spawned children run must be importable in them: they inherit this process's ``sys.path``."""
+"""What processes run must be importable in them: they inherit this process's ``sys.path``."""
 
 from __future__ import annotations
 

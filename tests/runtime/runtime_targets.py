@@ -6,12 +6,16 @@ import ctypes
 import logging
 import mmap
 import os
+import random
+import resource
 import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
+
+import numpy as np
 
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.child import ChildContext
@@ -75,7 +79,7 @@ def report_circumstances(context: ChildContext) -> None:
             "nice": os.nice(0),
             "sigint": signal.getsignal(signal.SIGINT),
             "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
-            "torch": "torch" in sys.modules,
+            "preloaded": "torch._dynamo" in sys.modules,
         }
     )
 
@@ -175,3 +179,52 @@ class FailsToLoad:
 
 def _explode() -> None:
     raise ImportError("no such simulator here")
+
+
+def report_surroundings(context: ChildContext) -> None:
+    print("printed by the child", flush=True)
+    os.system("echo printed by its child >&2")
+    context.send(
+        {
+            "environment": dict(os.environ),
+            "of its child": subprocess.check_output(["env", "-0"]).decode(errors="surrogateescape"),
+            "shown": open("/proc/self/environ", "rb").read(),  # noqa: SIM115
+            "directory": os.getcwd(),
+            "umask": os.umask(0o022),
+            "files": resource.getrlimit(resource.RLIMIT_NOFILE),
+            "parent": os.getppid(),
+            "path": sys.path,
+        }
+    )
+
+
+def report_random_numbers(context: ChildContext) -> None:
+    import torch
+
+    context.send((np.random.random(), random.random(), torch.rand(1).item()))  # noqa: NPY002
+
+
+def report_threads(context: ChildContext) -> None:
+    import torch
+
+    square = torch.ones(400, 400)
+    torch.mm(square, square)
+    context.send((torch.get_num_threads(), len(os.listdir("/proc/self/task"))))
+
+
+def report_cpu_time(context: ChildContext) -> None:
+    context.send(time.process_time())
+
+
+def report_nested(context: ChildContext) -> None:
+    from rollmill.runtime.events import Message
+    from rollmill.runtime.fork_server import fork_server_pid
+    from rollmill.runtime.supervisor import Supervisor
+
+    with Supervisor() as inner:
+        inner.start("inner", report_circumstances)
+        events = inner.poll(60)
+        while not any(isinstance(event, Message) for event in events):
+            events = inner.poll(60)
+        context.send((fork_server_pid(), events[0]))
+        wait_for_stop(context)

@@ -87,7 +87,7 @@ def test_a_child_finds_itself_as_ordered(supervisor: Supervisor, monkeypatch: py
         assert report["session"] == os.getsid(0)
         assert report["sigint"] == signal.SIG_IGN
         assert report["blocked"] == []
-        assert report["torch"] is False
+        assert report["preloaded"] is True
         assert report["run"] == f"outer:{supervisor.run_id}:{supervisor.run_id}.{handle.number}"
     assert found[plain]["threads"] == "1"
     assert found[plain]["cpus"] == sorted(os.sched_getaffinity(0))
@@ -282,7 +282,6 @@ def test_a_run_leaves_no_descriptors_and_no_shared_memory_behind() -> None:
 def test_a_hung_process_is_found_and_shows_where_it_is_stuck(supervisor: Supervisor) -> None:
     handle = supervisor.start("rollout worker 1", targets.get_stuck, role=targets.WORKER)
     waiting = supervisor.start("patient", targets.wait_for_stop, role=targets.WORKER)
-    assert supervisor.stacks(handle) == ""  # Not up yet: it would be killed by the question.
     hung: list[Hung] = []
     while not hung:
         time.sleep(0.02)
@@ -304,6 +303,17 @@ def test_a_hung_process_is_found_and_shows_where_it_is_stuck(supervisor: Supervi
     with pytest.raises(KeyError, match="has ended"):
         supervisor.stacks(handle)
     assert supervisor.check_hung({"work": 0.0}) == []
+
+
+def test_a_process_that_is_not_up_yet_is_not_asked_for_its_stacks(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = supervisor.start("worker", targets.wait_for_stop)
+    with monkeypatch.context() as patches:
+        patches.setattr(Supervisor, "_receive", lambda *_: None)  # As if it had not said so yet.
+        patches.setattr(os, "kill", lambda *_: pytest.fail("the signal could kill it"))
+        assert supervisor.stacks(handle) == ""
+    assert _until(supervisor, Message) == [Message(handle, "ready")]
 
 
 def test_a_run_that_was_held_still_as_a_whole_has_all_its_time_again(

@@ -84,7 +84,7 @@ def _import_file(name: str) -> None:
     path = Path(name).resolve()
     # Under the name __main__ a package's __main__.py would take itself for the program.
     module_name = path.parent.name if path.stem == "__main__" else path.stem
-    # The script that is running (a spawned process has it as its __main__ too) must not run a second time.
+    # The script that is running (a process of a run has it as its __main__ too) must not run a second time.
     for known in (sys.modules.get(module_name), sys.modules.get("__main__")):
         file = getattr(known, "__file__", None)
         if file is not None and Path(file).resolve() == path:

@@ -1,8 +1,8 @@
 """The async regime (Sample Factory): simulation, inference and learning at their own pace, and the slowest never waits.
 
 Admission is first in, first out (:mod:`rollmill.learning.batches`); samples older than ``max_policy_lag`` are left out
-and counted. The functions that processes run import torch inside, because rollout workers, which import this module
-too, must do without.
+and counted. The functions that processes run import torch inside, because the main process, which imports this
+module too, does without.
 """
 
 from __future__ import annotations

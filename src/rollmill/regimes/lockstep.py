@@ -2,7 +2,7 @@
 
 Each group has ``lag + 1`` slots of its own, and gets one back after the learner has published what it learned from it:
 so a free slot says that the version to act by is there, and the number of slots is the lag. The functions that
-processes run import torch inside, because rollout workers, which import this module too, must do without.
+processes run import torch inside, because the main process, which imports this module too, does without.
 """
 
 from __future__ import annotations

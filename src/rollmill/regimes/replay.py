@@ -2,7 +2,7 @@
 
 Admission is three things: a ring of slots, a sum tree over their steps, and a rate limiter that holds collecting and
 learning together (:mod:`rollmill.storage.replay`). The functions that processes run import torch inside, because
-rollout workers, which import this module too, must do without.
+the main process, which imports this module too, does without.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What every process of a run is given, and what the regimes' processes have in common.
 
-Functions import torch inside, because rollout workers, which import this module too, must do without.
+Functions import torch inside, because the main process, which imports this module too, does without.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 
 
 class SentDescriptor:
-    """A file descriptor that a spawned child is to get; over there ``number`` is its number in the child."""
+    """A file descriptor that a child is to get; over there ``number`` is its number in the child."""
 
     def __init__(self, number: int) -> None:
         self.number = number

@@ -1,14 +1,14 @@
 """The start of a child process, and what its target is given.
 
-main process                          child process
-Supervisor.start  --spawn-->  run_child: own process group, dies with its parent, SIGINT ignored
-                              target(context, *args)
-       poll       <--pipe---  messages; the traceback of what went wrong
+main process                                child process
+Supervisor.start  --fork server-->  Surroundings: environment, output and limits of the main process
+                                    run_child: own process group, dies with the fork server, SIGINT ignored
+                                    target(context, *args)
+       poll       <-----pipe------  messages; the traceback of what went wrong
 """
 
 from __future__ import annotations
 
-import ctypes
 import faulthandler
 import io
 import logging
@@ -28,6 +28,7 @@ from rollmill.runtime import logs
 from rollmill.runtime.arena import Arena
 from rollmill.runtime.channel import Sender, SentDescriptor
 from rollmill.runtime.events import lacks_memory
+from rollmill.runtime.fork_server import die_with_parent
 from rollmill.runtime.ledger import Ledger, LedgerSeat
 from rollmill.runtime.user_frames import format_error
 
@@ -35,8 +36,6 @@ __all__ = ["ChildContext", "Launch", "Started", "StopFlag", "Traceback", "run_ch
 
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a child write the Python stacks of all its threads into its notes, whatever it is stuck in."""
-
-_PR_SET_PDEATHSIG = 1
 
 
 class StopFlag:
@@ -98,11 +97,10 @@ class ChildContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a child is to begin."""
+    """How a child is to begin; ``parent`` is the fork server's process id."""
 
     name: str
     parent: int
-    dies_with_parent: bool
     cpus: tuple[int, ...] | None
     nice: int
     log_path: Path | None
@@ -139,19 +137,22 @@ class SealedWork(NamedTuple):
 
 def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, work: SealedWork) -> None:
     """What a child process runs; returns when its target does, and exits with 1 when it raises."""
-    # The main process decides what Ctrl-C means. It started us with SIGINT blocked, so none was seen before this.
+    # The main process decides what Ctrl-C means. The fork server has SIGINT blocked, so none was seen before this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     # A group of our own, with the processes that simulators start, to be ended as a whole. Not a session of our own:
     # Linux schedules sessions against each other ("autogroup"), and niceness would mean nothing between them.
     os.setpgid(0, 0)
-    if launch.dies_with_parent:
-        _die_with_parent(launch.parent)
+    die_with_parent(launch.parent)
     _keep_descriptors_to_ourselves()
     faulthandler.enable(notes.number)
     faulthandler.register(STACK_SIGNAL, notes.number)
     sender = Sender(channel.number)
+    try:
+        sender.send(Started())
+    except BrokenPipeError:
+        os._exit(1)  # The main process was interrupted while it started us, and knows nothing of us.
 
     def fail(error: BaseException) -> NoReturn:
         summary = "".join(traceback.format_exception_only(error)).strip()
@@ -177,7 +178,6 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
             os.sched_setaffinity(0, launch.cpus)
         if launch.log_path is not None:
             logs.open_in_child(launch.log_path, launch.name, redirect_output=launch.redirect_output)
-        sender.send(Started())
         stop, seat, target, args = work.open()
         ledger = seat.open()
         log = logging.getLogger(f"rollmill.{launch.name}")
@@ -191,14 +191,6 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
         os._exit(0)
     except BaseException as error:  # SystemExit too: a target ends by returning, and an environment may call sys.exit.
         fail(error)
-
-
-def _die_with_parent(parent: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:  # It died before we asked.
-        os._exit(1)
 
 
 def _keep_descriptors_to_ourselves() -> None:

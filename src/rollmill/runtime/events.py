@@ -18,7 +18,9 @@ __all__ = [
     "ProcessFailed",
     "ProcessHung",
     "describe_death",
+    "describe_end_of_fork_server",
     "describe_failure",
+    "has_fork_server_died",
     "lacks_memory",
 ]
 
@@ -197,6 +199,35 @@ def describe_death(who: Handle, exit_code: int, *, started: bool, oom_kills_befo
     except ValueError:
         name = f"signal {-exit_code}"
     return f"{who} was killed by {name}{_cause(name, oom_kills_before)}."
+
+
+# What multiprocessing says where the fork server can no longer say how a process ended.
+_UNKNOWN_EXIT_CODE = 255
+
+
+def has_fork_server_died(exit_code: int, server_exit_code: int | None) -> bool:
+    """Whether a process ended because the fork server that it is forked from did.
+
+    Args:
+        exit_code: The process's, as ``multiprocessing`` has it.
+        server_exit_code: The fork server's; None while it lives.
+    """
+    return exit_code == _UNKNOWN_EXIT_CODE and server_exit_code is not None
+
+
+def describe_end_of_fork_server(who: Handle, pid: int, exit_code: int, *, oom_kills_before: int) -> str:
+    """Puts into words that a process ended with the fork server.
+
+    Args:
+        who: The process.
+        pid: The fork server's process id.
+        exit_code: The fork server's: minus the signal's number for a signal.
+        oom_kills_before: ``cgroups.oom_kills()`` when the run began.
+    """
+    server = describe_death(
+        Handle("the fork server", pid, -1), exit_code, started=True, oom_kills_before=oom_kills_before
+    )
+    return f"{who} ended with the process that it was forked from: {server}"
 
 
 def _cause(name: str, oom_kills_before: int) -> str:

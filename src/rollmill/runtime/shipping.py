@@ -1,7 +1,7 @@
 """Definitions of the user's own, as bytes for the processes that this program starts.
 
-What a spawned process can import travels by reference, as pickles have it: the definitions of modules, and those of the
-script, which every spawned process imports. What was defined in a notebook's cell or at a prompt exists in this process
+What a process can import travels by reference, as pickles have it: the definitions of modules, and those of the script,
+which every process imports. What was defined in a notebook's cell or at a prompt exists in this process
 alone and travels by value, with the globals that it uses (cloudpickle).
 
 Nothing here is ever written to a file, and nothing from a file is ever loaded with it.
@@ -29,7 +29,7 @@ class UnsendableError(TypeError):
 
 
 def is_main_importable(main: ModuleType | None = None) -> bool:
-    """Whether a spawned process can import the main module: a script or a package, not a notebook or a prompt.
+    """Whether a process of a run can import the main module: a script or a package, not a notebook or a prompt.
 
     Args:
         main: The main module; this process's by default.
@@ -133,7 +133,7 @@ def _dumps(value: object) -> bytes:
 
 
 def _is_found_in_script(obj: object) -> bool:
-    """Whether a spawned process finds a class or function in the script that it imports."""
+    """Whether a process of a run finds a class or function in the script that it imports."""
     if not isinstance(obj, type | types.FunctionType) or obj.__module__ not in _MAINS:
         return False
     main = sys.modules[obj.__module__]

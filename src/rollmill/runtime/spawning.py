@@ -1,28 +1,29 @@
-"""The moment in which a process is started: what it inherits."""
+"""The moment in which a process is started: what it inherits, and from whom."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from multiprocessing import resource_tracker
-from multiprocessing.context import SpawnProcess
+from multiprocessing import popen_forkserver, reduction, resource_tracker, spawn, util
+from multiprocessing.context import ForkServerProcess, set_spawning_popen
+from multiprocessing.forkserver import read_signed
+from multiprocessing.process import BaseProcess
+from typing import Any
 
+from rollmill.runtime import sweep
+from rollmill.runtime.fork_server import connect_to_new_process, ensure_fork_server
 from rollmill.runtime.shipping import is_main_importable
+from rollmill.runtime.surroundings import Surroundings
 
-__all__ = ["resource_tracker_pid", "spawn", "thread_environment"]
+__all__ = ["ServedProcess", "resource_tracker_pid", "start_process"]
 
-# Starting a process changes os.environ for a moment.
+# Starting a process may change the main module for a moment.
 _starting = threading.Lock()
-
-
-def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a child: one thread for every numerical library unless ``extra`` says otherwise."""
-    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
-    return dict.fromkeys(names, "1") | dict(extra or {})
 
 
 def resource_tracker_pid() -> int | None:
@@ -31,24 +32,60 @@ def resource_tracker_pid() -> int | None:
     return pid if isinstance(pid, int) else None
 
 
-def spawn(process: SpawnProcess, variables: Mapping[str, str]) -> None:
-    """Starts the process with these environment variables, and with SIGINT blocked until it ignores it."""
-    with _starting:
-        # multiprocessing's own helper process must not get the run's token: it serves the whole program.
-        resource_tracker.ensure_running()
-        before = {name: os.environ.get(name) for name in variables}
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        os.environ.update(variables)
+class ServedProcess(ForkServerProcess):
+    """A process that Rollmill's fork server forks.
+
+    Attributes:
+        variables: Environment variables on top of this process's.
+    """
+
+    variables: Mapping[str, str]
+
+    @staticmethod
+    def _Popen(process_obj: BaseProcess) -> Any:  # noqa: N802  multiprocessing's name
+        return _Popen(process_obj)
+
+
+class _Popen(popen_forkserver.Popen):
+    """As multiprocessing's, which knows one fork server, of its own; and the surroundings go before all else."""
+
+    def _launch(self, process_obj: Any) -> None:
+        buffer = io.BytesIO()
+        set_spawning_popen(self)
         try:
-            with _unimportable_main_hidden():
-                process.start()
+            preparation: dict[str, Any] = {"surroundings": Surroundings(process_obj.variables)}
+            preparation |= spawn.get_preparation_data(process_obj.name)
+            reduction.dump(preparation, buffer)
+            reduction.dump(process_obj, buffer)
         finally:
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            set_spawning_popen(None)
+        self.sentinel, writing = connect_to_new_process(self._fds)  # type: ignore[attr-defined]
+        # A copy of the pipe's end tells the child when this process dies.
+        copy = os.dup(writing)
+        self.finalizer = util.Finalize(self, _close, (copy, self.sentinel))
+        with open(writing, "wb", closefd=True) as file:
+            file.write(buffer.getbuffer())
+        self.pid = read_signed(self.sentinel)
+
+
+def _close(*descriptors: int) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def start_process(process: ServedProcess, variables: Mapping[str, str]) -> None:
+    """Starts the process with these environment variables, and with SIGINT blocked until it ignores it.
+
+    Raises:
+        EOFError, ConnectionError: The fork server, or the process, ended meanwhile.
+    """
+    server = ensure_fork_server()
+    # Stopped, it would keep us waiting for the process.
+    if sweep.is_stopped(server):
+        os.kill(server, signal.SIGCONT)
+    process.variables = variables
+    with _starting, _unimportable_main_hidden():
+        process.start()
 
 
 @contextlib.contextmanager

@@ -18,16 +18,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-import multiprocessing
 import os
 import signal
-import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing import connection
-from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 
@@ -43,9 +40,27 @@ from rollmill.runtime.child import (
     Work,
     run_child,
 )
-from rollmill.runtime.events import Event, Exited, Failed, Handle, Hung, Message, describe_death, describe_failure
+from rollmill.runtime.events import (
+    Event,
+    Exited,
+    Failed,
+    Handle,
+    Hung,
+    Message,
+    ProcessFailed,
+    describe_death,
+    describe_end_of_fork_server,
+    describe_failure,
+    has_fork_server_died,
+)
+from rollmill.runtime.fork_server import (
+    ensure_fork_server,
+    fork_server_exit_code,
+    fork_server_pid,
+    thread_environment,
+)
 from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Role
-from rollmill.runtime.spawning import resource_tracker_pid, spawn, thread_environment
+from rollmill.runtime.spawning import ServedProcess, resource_tracker_pid, start_process
 from rollmill.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
@@ -71,7 +86,8 @@ class _Child:
     """What the supervisor knows of a process that it has not yet reported the end of."""
 
     handle: Handle
-    process: SpawnProcess
+    process: ServedProcess
+    server: int
     receiver: Receiver
     notes: int
     seat: LedgerSeat
@@ -121,6 +137,7 @@ class Supervisor:
         self._helpers_looked_at = 0.0
 
     def __enter__(self) -> Supervisor:
+        ensure_fork_server()
         self._watchdog = Watchdog(self.run_id)
         self._watchdog_handle = Handle("watchdog", self._watchdog.pid, -1)
         return self
@@ -151,8 +168,9 @@ class Supervisor:
     ) -> Handle:
         """Starts a process that runs ``target(context, *args)``, ``context`` being a `ChildContext`.
 
-        Call it from the main thread: the kernel then ends the child with the main process at once; otherwise, since
-        the kernel would end it with the calling thread, that is left to the watchdog.
+        The kernel ends the child with the fork server, and that with the main process if the main thread has entered
+        the program's first supervisor; otherwise, since the kernel would end it with the thread that did, that is left
+        to the watchdog.
 
         Args:
             name: Unique among the living processes.
@@ -167,17 +185,18 @@ class Supervisor:
             RuntimeError: The supervisor is not entered, or has been left.
             ValueError: The name is in use.
             TypeError: The target or an argument cannot be sent to a process.
+            ProcessFailed: The fork server ended meanwhile.
         """
         if self._watchdog is None:
             raise RuntimeError(f"Process {name!r} cannot be started outside of the supervisor's `with` block.")
         if any(handle.name == name for handle in self._children):
             raise ValueError(f"There is a process {name!r} already; give this one another name.")
         token = f"{self.run_id}.{self._started}"
+        server = ensure_fork_server()
         seat = self.board.seat(name, role)
         launch = Launch(
             name=name,
-            parent=os.getpid(),
-            dies_with_parent=threading.current_thread() is threading.main_thread(),
+            parent=server,
             cpus=None if cpus is None else tuple(cpus),
             nice=nice,
             log_path=self._log_path,
@@ -186,7 +205,7 @@ class Supervisor:
         reading, writing = os.pipe()
         notes = os.memfd_create("rollmill-notes", os.MFD_CLOEXEC)
         # Not a daemon: daemons may have no children of their own, and environments do.
-        process = multiprocessing.get_context("spawn").Process(
+        process = ServedProcess(
             target=run_child,
             args=(launch, SentDescriptor(writing), SentDescriptor(notes), Work(self.stop_flag, seat, target, args)),
             name=name,
@@ -194,11 +213,13 @@ class Supervisor:
         )
         tokens = [part for part in (os.environ.get(sweep.VARIABLE), self.run_id, token) if part]
         try:
-            spawn(process, thread_environment(env) | {sweep.VARIABLE: ":".join(tokens)})
+            start_process(process, thread_environment(env) | {sweep.VARIABLE: ":".join(tokens)})
         except BaseException as error:
             os.close(reading)
             os.close(notes)
             self.board.end(seat)
+            if isinstance(error, EOFError | ConnectionError):
+                self._raise_if_ended(server, error)
             if isinstance(error, OSError | KeyboardInterrupt):
                 raise
             raise TypeError(
@@ -210,12 +231,19 @@ class Supervisor:
         assert process.pid is not None
         self.board.set_pid(seat, process.pid)
         self._watchdog.add_group(process.pid)
-        if (tracker := resource_tracker_pid()) is not None:
-            self._watchdog.wakes_at_end(tracker)
+        for helper in (resource_tracker_pid(), server):
+            if helper is not None:
+                self._watchdog.wakes_at_end(helper)
         handle = Handle(name, process.pid, self._started)
         self._started += 1
         self._children[handle] = _Child(
-            handle=handle, process=process, receiver=Receiver(reading), notes=notes, seat=seat, token=token
+            handle=handle,
+            process=process,
+            server=server,
+            receiver=Receiver(reading),
+            notes=notes,
+            seat=seat,
+            token=token,
         )
         return handle
 
@@ -252,7 +280,7 @@ class Supervisor:
                     "%s did not stop; it is in phase %r. Sending %s.", child.handle, account.current_phase, number.name
                 )
                 child.unwanted = True
-                _signal_group(child.handle.pid, number)
+                _signal_group(child, number)
             events += self._wait_for_ends(TERMINATE_GRACE_S if number == signal.SIGTERM else 10.0)
         return events
 
@@ -261,7 +289,7 @@ class Supervisor:
         child = self._children.get(handle)
         if child is not None:
             child.unwanted = True
-            _signal_group(handle.pid, signal.SIGKILL)
+            _signal_group(child, signal.SIGKILL)
             sweep.kill_all(child.token, [handle.pid])
 
     def snapshot(self) -> dict[str, ProcessAccount]:
@@ -330,6 +358,8 @@ class Supervisor:
             self._receive(child, self._pending)
         if not child.started:
             return ""  # The signal would kill it.
+        if child.process.exitcode is not None:
+            return ""
         before = os.fstat(child.notes).st_size
         os.kill(handle.pid, STACK_SIGNAL)
         deadline = time.monotonic() + timeout_s
@@ -381,6 +411,11 @@ class Supervisor:
             events.append(Failed(handle, text, child.traceback.text, lacks_memory=is_short))
         elif exit_code == 0 or child.unwanted:
             events.append(Exited(handle))
+        elif has_fork_server_died(exit_code, server_exit_code := fork_server_exit_code(child.server)):
+            assert server_exit_code is not None
+            text = describe_end_of_fork_server(handle, child.server, server_exit_code, oom_kills_before=self._oom_kills)
+            log.error("%s", text)
+            events.append(Failed(handle, text, ""))
         else:
             text = describe_death(handle, exit_code, started=child.started, oom_kills_before=self._oom_kills)
             notes = os.pread(child.notes, os.fstat(child.notes).st_size, 0).decode(errors="replace")
@@ -389,6 +424,15 @@ class Supervisor:
         child.receiver.close()
         os.close(child.notes)
         child.process.close()
+
+    def _raise_if_ended(self, server: int, error: Exception) -> None:
+        deadline = time.monotonic() + LONGEST_WAIT_S
+        while (code := fork_server_exit_code(server)) is None and time.monotonic() < deadline:
+            time.sleep(0.005)
+        if code is not None:
+            who = Handle("fork server", server, -1)
+            text = describe_death(who, code, started=True, oom_kills_before=self._oom_kills)
+            raise ProcessFailed(text) from error
 
     def _wait(self, seconds: float) -> None:
         waitables: list[int] = [child.process.sentinel for child in self._children.values()]
@@ -412,7 +456,11 @@ class Supervisor:
         """Continues the processes that end by themselves when this one does: stopped, they would stay behind."""
         self._helpers_looked_at = time.monotonic()
         watchdog = None if self._watchdog is None else self._watchdog.pid
-        for name, pid in (("watchdog", watchdog), ("resource tracker", resource_tracker_pid())):
+        for name, pid in (
+            ("watchdog", watchdog),
+            ("resource tracker", resource_tracker_pid()),
+            ("fork server", fork_server_pid()),
+        ):
             if pid is not None and sweep.is_stopped(pid):
                 log.warning("The %s (pid %d) was stopped by a signal; it is continued.", name, pid)
                 with contextlib.suppress(ProcessLookupError):
@@ -434,11 +482,14 @@ def _grace(kind: type[BaseException] | None) -> float:
     return 0.0 if issubclass(kind, KeyboardInterrupt) else 2.0
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def _signal_group(child: _Child, number: signal.Signals) -> None:
+    # The fork server has waited for one that has ended, and its number may mean another process.
+    if child.process.exitcode is not None:
+        return
     # A child that has not yet made its own group is signalled alone.
     for send in (os.killpg, os.kill):
         try:
-            send(group, number)
+            send(child.handle.pid, number)
             return
         except ProcessLookupError:
             continue

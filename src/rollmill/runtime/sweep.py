@@ -7,8 +7,9 @@ colons, so that an outer run also finds what an inner one started.
 
 As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standard input ends, which happens when the
 main process closes it or dies in whatever way, and then kills what is left. Lines ``+PGID`` and ``-PGID`` on standard
-input tell it of process groups, and ``tPID`` of the program's resource tracker, which ends by itself unless a signal
-has stopped it: then it is continued. Last it removes the named shared memory that a killed simulator could not remove.
+input tell it of process groups, and ``hPID`` of the program's helpers (the resource tracker and the fork server), which
+end by themselves unless a signal has stopped them: then they are continued. Last it removes the named shared memory
+that a killed simulator could not remove.
 """
 
 from __future__ import annotations
@@ -132,12 +133,13 @@ def _mapped_names() -> set[str]:
     return names
 
 
-def _wake_tracker(pid: int) -> None:
-    """Continues a stopped resource tracker, unless the number means another process by now."""
+def _wake_helper(pid: int) -> None:
+    """Continues a stopped helper of multiprocessing's, unless the number means another process by now."""
     with contextlib.suppress(OSError):
         if is_stopped(pid):
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                if b"resource_tracker" in file.read():
+                command = file.read()
+                if any(name in command for name in (b"resource_tracker", b"forkserver")):
                     os.kill(pid, signal.SIGCONT)
 
 
@@ -146,7 +148,7 @@ def _watch(main_pid: int, token: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     groups: set[int] = set()
-    tracker = 0
+    helpers: set[int] = set()
     buffer = b""
     # The parent is looked at too: a process that the main one forked may hold the pipe open after its death.
     while os.getppid() == main_pid:
@@ -157,12 +159,13 @@ def _watch(main_pid: int, token: str) -> None:
             break
         *lines, buffer = (buffer + data).split(b"\n")
         for line in lines:
-            if line.startswith(b"t"):
-                tracker = int(line[1:])
+            if line.startswith(b"h"):
+                helpers.add(int(line[1:]))
             else:
                 (groups.add if line.startswith(b"+") else groups.discard)(int(line[1:]))
     kill_all(token, groups)
-    _wake_tracker(tracker)
+    for pid in helpers:
+        _wake_helper(pid)
     remove_leftovers(began)
 
 

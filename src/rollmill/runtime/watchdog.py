@@ -61,8 +61,8 @@ class Watchdog:
         self._tell(f"-{group}\n")
 
     def wakes_at_end(self, pid: int) -> None:
-        """Tells it of multiprocessing's resource tracker, which ends by itself unless it is stopped by a signal."""
-        self._tell(f"t{pid}\n")
+        """Tells it of a helper of multiprocessing's, which ends by itself unless it is stopped by a signal."""
+        self._tell(f"h{pid}\n")
 
     def close(self, timeout_s: float = 15.0) -> None:
         """Lets it kill and remove what is left, and waits for its end."""
