@@ -3,7 +3,8 @@
     python benchmarks/memory.py atari/breakout --num-envs 64 512 3000
 
 Starts the whole run (without a limit on time it would train for ever; it is stopped once batches flow) and reads /proc:
-private memory and descriptors of the rollout workers and of what they started, and the shared arena.
+memory and descriptors of the run's processes, of the fork server and of what they started, and the shared arena. Pages
+that the processes share with the fork server are counted once.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from pathlib import Path
 
 import rollmill
 from rollmill.regimes.running import run
+from rollmill.runtime.fork_server import ensure_fork_server
 from rollmill.runtime.sweep import members
 
 
 def usage(pid: int) -> tuple[int, int]:
-    """(private bytes, open descriptors) of one process."""
+    """(bytes of anonymous memory, of shared pages its part, and open descriptors) of one process."""
     fields = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if ":" in line
     )
-    private = sum(int(fields[key].split()[0]) for key in ("Private_Clean", "Private_Dirty")) * 1024
-    return private, len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    return int(fields["Pss_Anon"].split()[0]) * 1024, len(list(Path(f"/proc/{pid}/fd").iterdir()))
 
 
 def measure(preset: str, num_envs: int, settings: dict[str, object], at_least_s: float) -> dict[str, float]:
@@ -42,18 +43,19 @@ def measure(preset: str, num_envs: int, settings: dict[str, object], at_least_s:
         if "agent_steps" not in found or time.monotonic() - begun < at_least_s:
             return False
         memory = descriptors = processes = 0
-        for pid in members(token):
+        for pid in [*members(token), server]:
             try:
                 command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                private, files = usage(pid)
+                nbytes, files = usage(pid)
             except OSError:
                 continue
             # Not the watchdog, nor multiprocessing's helper, which serves this whole program and not one run.
             if b"sweep.py" not in command and b"resource_tracker" not in command:
-                memory, descriptors, processes = memory + private, descriptors + files, processes + 1
-        found.update(private_bytes=memory, descriptors=descriptors, processes=processes)
+                memory, descriptors, processes = memory + nbytes, descriptors + files, processes + 1
+        found.update(bytes=memory, descriptors=descriptors, processes=processes)
         return True
 
+    server = ensure_fork_server()  # Before there is a token: it serves the whole program.
     token = uuid.uuid4().hex
     os.environ["ROLLMILL_RUN_ID"] = token
     with tempfile.TemporaryDirectory() as folder:
