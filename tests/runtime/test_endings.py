@@ -172,10 +172,11 @@ def test_tokens_are_told_apart_and_found_among_others() -> None:
 
 def test_a_killed_process_is_waited_for_although_it_has_lost_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     with _sleeper("none") as sleeper:
-        answers = [[sleeper.pid]]
+        answers, kill = [[sleeper.pid]], os.kill
         monkeypatch.setattr(sweep, "members", lambda token, groups: answers.pop() if answers else [])
-        monkeypatch.setattr(os, "kill", lambda pid, number: threading.Timer(0.3, sleeper.kill).start())
+        monkeypatch.setattr(os, "kill", lambda *killed: threading.Timer(0.3, kill, killed).start())
         assert sweep.kill_all("none") == []
+        monkeypatch.undo()
         assert Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
