@@ -212,6 +212,12 @@ def report_threads(context: ChildContext) -> None:
     context.send((torch.get_num_threads(), len(os.listdir("/proc/self/task"))))
 
 
+def report_compile_threads(context: ChildContext) -> None:
+    import torch._inductor.config
+
+    context.send(torch._inductor.config.compile_threads)
+
+
 def report_cpu_time(context: ChildContext) -> None:
     context.send(time.process_time())
 

@@ -130,6 +130,10 @@ def test_the_threads_of_a_process_are_as_its_environment_says(supervisor: Superv
     assert (report[1] > 1) == (threads > 1)
 
 
+def test_the_compiler_of_a_process_starts_no_others(supervisor: Supervisor) -> None:
+    assert _report(supervisor, targets.report_compile_threads) == 1
+
+
 def test_the_cpu_time_of_a_process_is_its_own(supervisor: Supervisor) -> None:
     seconds = _report(supervisor, targets.report_cpu_time)
     assert isinstance(seconds, float)
@@ -276,6 +280,27 @@ def test_a_start_that_is_interrupted_leaves_no_process(
     _wait(lambda: not Path(f"/proc/{pids[0]}").exists())
     assert supervisor.handles == []
     assert capfd.readouterr().err == ""
+
+
+def test_a_variable_that_libraries_read_while_they_load_makes_another_server(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handle = supervisor.start("worker", targets.wait_for_stop)
+    while not supervisor.poll(30):
+        pass
+    first = fork_server_pid()
+    assert first is not None
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert ensure_fork_server() == first
+    monkeypatch.setenv("TORCH_SHOW_CPP_STACKTRACES", "1")
+    report = _report(supervisor, targets.report_surroundings)
+    assert isinstance(report, dict)
+    assert report["parent"] == fork_server_pid() != first
+    # The first one serves its process until that ends.
+    assert supervisor.handles == [handle]
+    assert supervisor.stop() == [Exited(handle)]
+    _wait(lambda: ensure_fork_server() > 0 and not Path(f"/proc/{first}").exists())
+    assert fork_server_exit_code(first) == 0
 
 
 def test_a_forked_program_starts_a_server_of_its_own() -> None:

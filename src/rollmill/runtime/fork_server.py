@@ -7,7 +7,8 @@ It imports once what all of them need (:mod:`rollmill.preloaded`), so that a pro
 
 It is :mod:`multiprocessing`'s own, apart from the one that multiprocessing itself may start in the same program for
 other users. It serves all runs of the program and carries the token of none of them. If it is killed, the processes
-that it has forked end with it, and the next start makes a new one.
+that it has forked end with it, and the next start makes a new one. So does a start after a change of an environment
+variable that libraries read while they load, such as ``TORCH_LOGS``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,11 @@ __all__ = [
 
 PRELOADED = "rollmill.preloaded"
 
+# Variables that libraries read while they load, and so in the fork server, begin like this.
+_READ_WHILE_LOADING = (
+    *("ATEN_", "DNNL_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_"),
+    *("PYTORCH_", "TORCH", "TRITON_"),
+)
 # Room for the tokens of a run and of those that it is nested in, each of about 70 characters.
 _ROOM_FOR_TOKENS = 1024
 _PARENT = "ROLLMILL_FORK_SERVER_OF"
@@ -67,6 +73,9 @@ class _Server(ForkServer):
         self._forkserver_alive_fd: int | None = None
         self._forkserver_address: str | None = None
         self._socket: int | None = None
+        self._read: dict[str, str] = {}
+        self._replaced: dict[int, int] = {}  # Process id -> the descriptor that keeps it alive.
+        self._ending: set[int] = set()
 
     @property
     def pid(self) -> int | None:
@@ -74,12 +83,16 @@ class _Server(ForkServer):
 
     def ensure_running(self) -> None:
         with _changing:
+            self._end_replaced()
+            read = _read_while_loading()
             if self.pid is not None:
-                if self.exit_code(self.pid) is None:
-                    return
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(self.pid, 0)
+                if not self._wait_if_ended(self.pid):
+                    if read == self._read:
+                        return
+                    assert self._forkserver_alive_fd is not None
+                    self._replaced[self.pid] = os.dup(self._forkserver_alive_fd)
                 self.forget()
+            self._read = read
             # multiprocessing's own helper process serves the whole program, too.
             resource_tracker.ensure_running()
             with _environment(_server_environment()), _sigint_blocked(), _folder_for_socket():
@@ -106,8 +119,24 @@ class _Server(ForkServer):
         self.exit_codes[pid] = code
         return code
 
+    def _end_replaced(self) -> None:
+        """Ends the replaced servers that no process is left of: until then they report how their processes end."""
+        for pid, descriptor in list(self._replaced.items()):
+            if self._wait_if_ended(pid) or not Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                os.close(descriptor)
+                del self._replaced[pid]
+                self._ending.add(pid)
+        self._ending = {pid for pid in self._ending if not self._wait_if_ended(pid)}
+
+    def _wait_if_ended(self, pid: int) -> bool:
+        if self.exit_code(pid) is None:
+            return False
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+        return True
+
     def forget(self) -> None:
-        """Gives up the hold on it, which ends it unless a process that it has forked is left."""
+        """Gives up the hold on it, which ends it unless a process that it has forked holds it, or a copy does."""
         for descriptor in (self._forkserver_alive_fd, self._socket):
             if descriptor is not None:
                 os.close(descriptor)
@@ -116,11 +145,17 @@ class _Server(ForkServer):
     def end(self) -> None:
         """Kills it and waits for it, so that its CPU time is counted as this program's."""
         with _changing:
-            if self.pid is not None:
+            for pid in {*self._replaced, *self._ending, self.pid} - {None}:
+                assert pid is not None
+                if self.exit_code(pid) is not None:
+                    continue  # The number may mean another process by now.
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                    os.kill(self.pid, signal.SIGKILL)
-                    os.waitpid(self.pid, 0)
-                self.forget()
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+            for descriptor in self._replaced.values():
+                os.close(descriptor)
+            self._replaced, self._ending = {}, set()
+            self.forget()
 
 
 _server = _Server()
@@ -133,6 +168,8 @@ def _reset() -> None:
     global _server, _changing
     _changing = threading.Lock()
     _server.forget()
+    for descriptor in _server._replaced.values():
+        os.close(descriptor)
     _server = _Server()
 
 
@@ -203,6 +240,14 @@ def show_tokens(tokens: str) -> None:
     ctypes.memmove(start + begin - 1, value.ljust(room, b":"), room)
 
 
+def _read_while_loading() -> dict[str, str]:
+    """Environment variables that a process forked from a server cannot be given any more, those for threads apart."""
+    names = thread_environment(None)
+    return {
+        name: value for name, value in os.environ.items() if name.startswith(_READ_WHILE_LOADING) and name not in names
+    }
+
+
 def _server_environment() -> dict[str, str]:
     tokens = os.environ.get(VARIABLE, "")
     is_main_thread = threading.current_thread() is threading.main_thread()
@@ -215,6 +260,8 @@ def _server_environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(_search_path()),
         # Whoever asks for a GPU in the server must not initialise CUDA, which cannot be used after a fork.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
+        # PyTorch's compiler reads it while it is imported: no pool of processes for a learner that compiles.
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
 
 
