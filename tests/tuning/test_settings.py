@@ -413,7 +413,7 @@ def test_both_sides_of_the_equation_are_shown() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("{", "is not valid JSON"), ("[1]", "holds no JSON object")],
+    [(None, "cannot be read"), ("{", "holds no settings"), ("[1]", "it is no JSON object")],
 )
 def test_files_without_settings_are_refused(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"
