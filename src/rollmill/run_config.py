@@ -77,7 +77,7 @@ def names_own_code(run_dir: Path | str, *, trust: bool) -> bool:
 def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
     """The configuration of a run that is to be resumed, once what it names may be executed.
 
-    Pickled environments and replays have signatures of their own, which whoever reads them verifies, on every rank.
+    Pickled environments and replays have signatures of their own. Each process that reads them verifies these.
 
     Args:
         run_dir: The run's directory.

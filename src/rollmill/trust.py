@@ -1,8 +1,9 @@
 """Which environments' configurations name code: all but those of built-in environments with numbers for arguments.
 
 A run's ``config.json`` names the environment, what it is built with and what is imported first, all of which is code to
-whoever evaluates or resumes the run. Rollmill therefore signs it (see :mod:`rollmill.runtime.signed_files`). What is
-not signed with this user's key is read as data; an environment is built of it only if it is one of the built-in ones.
+the user who evaluates or resumes the run. Rollmill therefore signs it (see :mod:`rollmill.runtime.signed_files`). What
+is not signed with this user's key is read as data; an environment is built of it only if it is one of the built-in
+ones.
 """
 
 from __future__ import annotations

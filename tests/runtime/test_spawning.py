@@ -364,7 +364,7 @@ def _program(tmp_path: Path, how: str, then: str) -> subprocess.Popen[str]:
 
 def _gone(pid: int) -> bool:
     try:
-        return _state(pid) == "Z"  # Nobody has waited for it yet.
+        return _state(pid) == "Z"  # It has ended, and its parent has not read its exit code yet.
     except FileNotFoundError:
         return True
 

@@ -122,10 +122,10 @@ def allocate(
         run_dir: The run's directory, for a replay in a file.
         saved_steps: Agent steps of the checkpoint that the run goes on from; None of a new run.
         ranks: Which of several cooperating programs this is: they go on with their replays together, or not at all.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
 
     Raises:
-        UntrustedError: The run goes on with a replay that another user's run left.
+        UntrustedError: The replay of the resumed run was written by another user.
         NotEnoughMemory: It does not fit.
         ConfigError: The rate limiter would hold both sides for ever.
         RankLostError: Another rank has not opened its replay in time.

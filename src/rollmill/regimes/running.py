@@ -99,7 +99,7 @@ def run(
         on_probed: Called with what the environment and the network are, before anything is trained.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
         changed: Of a resumed run: key -> value before and now, of the settings that differ; for ``run.log``.
 
     Raises:
@@ -367,7 +367,7 @@ def probe(
         run_dir: Of a run that goes on.
         ranks: Which of several cooperating programs this is; alone by default.
         is_stop_wanted: Asked meanwhile.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
 
     Raises:
         ProcessFailed: It failed, or took too long.
@@ -420,7 +420,7 @@ def prepare(
         resume: Whether the learner goes on from a checkpoint.
         saved_steps: Agent steps of that checkpoint.
         ranks: Which of several cooperating programs this is; alone by default.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
     """
     ranks = ranks or Ranks()
     config = probed.settle(config)

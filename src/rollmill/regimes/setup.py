@@ -127,7 +127,7 @@ class RunSetup:
         sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
             checkpoint that it goes on from, so that it does not play its first episodes again.
         episodes: That have been reported of what a replay holds beyond the checkpoint, and before.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
     """
 
     config: Config
@@ -245,7 +245,7 @@ def probe(
         user_code: What the user registered.
         run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
         ranks: Which of several cooperating programs this is; alone by default.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
     """
     user_code.install()
     import torch

@@ -35,7 +35,7 @@ def trusted_state(states: GroupStates, iteration: int, group: int, *, trust: boo
         states: Where it is.
         iteration: That it belongs to.
         group: Whose it is.
-        trust: Whether the user said to trust the run, whoever wrote it.
+        trust: Whether to use the files of the run even if another user wrote them.
 
     Raises:
         FileNotFoundError: It is not there.
@@ -62,7 +62,7 @@ class LockstepRolloutWorker(RolloutWorker):
         first_iteration: Where the run begins, or goes on.
         save_every: Iterations from one checkpoint to the next; 0 for none.
         saves_environments: Whether environments that can be saved are, or all are built anew.
-        trust: Whether the user said to trust a run that goes on, whoever wrote it.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
     """
 
     def __init__(

@@ -253,12 +253,13 @@ def _server_environment() -> dict[str, str]:
     is_main_thread = threading.current_thread() is threading.main_thread()
     return thread_environment(None) | {
         VARIABLE: tokens + ":" * _ROOM_FOR_TOKENS,
-        # The kernel would end it with the thread that starts it. Otherwise it ends when it is nobody's any more.
+        # Started by another thread, the kernel would end it with that thread. Then it ends when this program has closed
+        # its pipe.
         _PARENT: str(os.getpid()) if is_main_thread else "",
         # Nothing of the working directory takes the place of what is installed.
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(_search_path()),
-        # Whoever asks for a GPU in the server must not initialise CUDA, which cannot be used after a fork.
+        # A library that looks for a GPU in the server must not initialise CUDA, which cannot be used after a fork.
         "PYTORCH_NVML_BASED_CUDA_CHECK": "1",
         # PyTorch's compiler reads it while it is imported: no pool of processes for a learner that compiles.
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
@@ -303,6 +304,7 @@ def _sigint_blocked() -> Iterator[None]:
 @contextlib.contextmanager
 def _folder_for_socket() -> Iterator[None]:
     """A new folder in which multiprocessing makes a socket meanwhile, by a path short enough for one."""
+    # multiprocessing has no public way to choose where its sockets are, and the type stubs lack this one.
     config = process.current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")
     folder = tempfile.mkdtemp(prefix="rollmill-")

@@ -77,10 +77,10 @@ def require_trust(path: Path, verdict: Verdict, reason: str, *, trust: bool) -> 
     why = {
         Verdict.CHANGED: "it was changed after a run of this user wrote it; undo the change and give the setting on "
         "the command line instead, or, if the change is yours",
-        Verdict.FOREIGN: "it was signed with another key, by another user or on another machine; if you trust whoever "
-        "wrote it",
+        Verdict.FOREIGN: "it was signed with another key, by another user or on another machine; if you trust that "
+        "user",
         Verdict.UNSIGNED: "it has no signature, so it was written by somebody else, by hand or by an older version of "
-        "Rollmill; if you trust whoever wrote it",
+        "Rollmill; if you trust where it comes from",
     }[verdict]
     # Perhaps it was signed with the user's own key, which cannot be read at present.
     note = signing_key().note if verdict is Verdict.FOREIGN else ""

@@ -59,6 +59,7 @@ class _Popen(popen_forkserver.Popen):
             reduction.dump(process_obj, buffer)
         finally:
             set_spawning_popen(None)
+        # The type stubs lack `_fds`, the descriptors that pickling has collected.
         self.sentinel, writing = connect_to_new_process(self._fds)  # type: ignore[attr-defined]
         # A copy of the pipe's end tells the child when this process dies.
         copy = os.dup(writing)

@@ -78,10 +78,10 @@ def open_replay(
         resume: Whether to go on with what is there.
         damage: What cannot be in such a replay, unless it was damaged, and is; empty for nothing.
         poison: See :meth:`rollmill.runtime.arena.Arena.create`.
-        trust: Whether the user said to trust the run, whoever wrote it.
+        trust: Whether to use the replay even if another user wrote it.
 
     Raises:
-        UntrustedError: Another user's run left what is there.
+        UntrustedError: The replay was written by another user.
         NotEnoughDisk: There is no room for it.
         ReplayFolderError: Nothing can be written there.
     """
@@ -178,7 +178,7 @@ def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object], *, 
     """What keeps a run from going on with its replay; empty for nothing.
 
     Raises:
-        UntrustedError: It could go on with it, but another user's run left it.
+        UntrustedError: The replay would fit, but another user wrote it.
     """
     try:
         found, verdict = read_signed(record, _PURPOSE)
