@@ -12,10 +12,13 @@ from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 
 VECTOR = ArraySpec(shape=(4,), dtype="float32")
 PICTURE = ArraySpec(shape=(84, 84, 3), dtype="uint8", low=0, high=255)
+CHOICE = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+# What the generic preset leaves to the environment, beside the precisions.
+OF_VECTORS = {"learner.epochs": 8, "model.shared": False}
+OF_PICTURES = {"learner.epochs": 4, "model.shared": True}
 
 
-def spec_of(observation: ArraySpec) -> EnvSpec:
-    action = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
+def spec_of(observation: ArraySpec, action: ActionSpec = CHOICE) -> EnvSpec:
     return EnvSpec(name="test", observation={"obs": observation}, action=action)
 
 
@@ -25,14 +28,17 @@ def never() -> str:
 
 def test_small_networks_compute_in_fp32_without_a_measurement() -> None:
     settled = settled_settings(make_config("gym/Acrobot-v1"), spec_of(VECTOR), 10_000, never)
-    assert settled == {"learner.epochs": 8, "learner.precision": "fp32", "inference.precision": "fp32"}
+    assert settled == OF_VECTORS | {"learner.precision": "fp32", "inference.precision": "fp32"}
 
 
 def test_pictures_and_large_networks_are_measured_in_async() -> None:
     config = make_config("gym/Acrobot-v1", {"learner.device": "cpu", "inference.device": "cpu"})
-    for spec, size, epochs in ((spec_of(PICTURE), 10_000, 4), (spec_of(VECTOR), SMALL_NETWORK + 1, 8)):
+    for spec, size, expected in (
+        (spec_of(PICTURE), 10_000, OF_PICTURES),
+        (spec_of(VECTOR), SMALL_NETWORK + 1, OF_VECTORS),
+    ):
         settled = settled_settings(config, spec, size, lambda: "bf16")
-        assert settled == {"learner.epochs": epochs, "inference.precision": "bf16"}
+        assert settled == expected | {"inference.precision": "bf16"}
 
 
 @pytest.mark.parametrize("overrides", [{"regime": "lockstep"}, {"regime": "replay", "off_policy.algorithm": "dqn"}])
@@ -42,8 +48,18 @@ def test_lockstep_and_replay_follow_a_rule(overrides: dict[str, object]) -> None
 
 
 def test_what_the_user_gives_stays() -> None:
-    given = {"epochs": 3, "learner.precision": "bf16", "inference.precision": "bf16"}
+    given = {
+        "epochs": 3,
+        "model.shared": True,
+        "learner.precision": "bf16",
+        "inference.precision": "bf16",
+    }
     assert settled_settings(make_config("gym/Acrobot-v1", given), spec_of(VECTOR), 10_000, never) == {}
+
+
+def test_a_core_is_shared_by_actor_and_critic() -> None:
+    config = make_config("gym/Acrobot-v1", {"model.core": "gru"})
+    assert settled_settings(config, spec_of(VECTOR), 10_000, never)["model.shared"] is True
 
 
 def test_a_run_records_what_was_settled_and_keeps_it_on_resume(tmp_path: Path) -> None:

@@ -58,9 +58,10 @@ class DiscreteSAC(SoftActorCritic):
         model = off_policy_model(model)
         encoder, width = make_input_encoder(observation, action, model)
         self.critics = ChoiceCritics(encoder, width, action, config.num_critics, model)
-        if not model.shared:
+        is_shared = model.shares_encoder(observation)
+        if not is_shared:
             encoder, width = make_input_encoder(observation, action, model)
-        self.acting = ActorNetwork(encoder, width, action.mask_size, model, is_shared=model.shared)
+        self.acting = ActorNetwork(encoder, width, action.mask_size, model, is_shared=is_shared)
         self.branches = Branches(action.categorical_sizes)
         self.target_critics = frozen_copy(self.critics)
         self.temperature = Temperature(config)

@@ -54,9 +54,10 @@ class SAC(SoftActorCritic):
         size = action.num_continuous
         encoder, width = make_input_encoder(observation, action, model)
         self.critics = Critics(encoder, width, size, config.num_critics, model)
-        if not model.shared:
+        is_shared = model.shares_encoder(observation)
+        if not is_shared:
             encoder, width = make_input_encoder(observation, action, model)
-        self.acting = ActorNetwork(encoder, width, 2 * size, model, is_shared=model.shared)
+        self.acting = ActorNetwork(encoder, width, 2 * size, model, is_shared=is_shared)
         self.target_critics = frozen_copy(self.critics)
         self.log_std_bounds = model.log_std_bounds
         self.temperature = Temperature(config)

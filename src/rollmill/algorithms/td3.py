@@ -52,9 +52,10 @@ class TD3(OffPolicyAlgorithm):
         size = action.num_continuous
         encoder, width = make_input_encoder(observation, action, model)
         self.critics = Critics(encoder, width, size, self.num_critics, model)
-        if not model.shared:
+        is_shared = model.shares_encoder(observation)
+        if not is_shared:
             encoder, width = make_input_encoder(observation, action, model)
-        self.acting = ActorNetwork(encoder, width, size, model, is_shared=model.shared)
+        self.acting = ActorNetwork(encoder, width, size, model, is_shared=is_shared)
         # Copied together, because they may share an encoder.
         self.targets = frozen_copy(nn.ModuleDict({"critics": self.critics, "actor": self.acting}))
         self.noise = ActionNoise(size, config)

@@ -68,14 +68,15 @@ class ActorCritic(nn.Module):
             )
         self.return_normaliser = RunningMeanStd(()) if config.normalise_returns else None
         self.encoder, width = make_encoder(observation, action, config)
-        self.critic_encoder = None if config.shared else make_encoder(observation, action, config)[0]
+        is_shared = config.shares_encoder(observation)
+        self.critic_encoder = None if is_shared else make_encoder(observation, action, config)[0]
         self.core: RecurrentCore | None = None
         if config.core != "none":
             self.core = make_core(config.core, width, config.core_size, config.init)
             width = self.core.output_size
         self.state_size = self.core.state_size if self.core is not None else 0
         self.trunk, trunk_width = _trunk(width, config)
-        self.critic_trunk = None if config.shared else _trunk(width, config)[0]
+        self.critic_trunk = None if is_shared else _trunk(width, config)[0]
         self.heads = _Heads(trunk_width, self.distribution, config)
         self.set_channels_last(True)
 

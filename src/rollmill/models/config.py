@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from rollmill.specs import ArraySpec
+
 __all__ = ["Activation", "CoreKind", "Initialisation", "ModelConfig"]
 
 Activation = Literal["auto", "relu", "elu", "tanh", "silu", "gelu"]
@@ -33,8 +35,10 @@ class ModelConfig:
         activation: ``"auto"`` is the encoder's published one: ReLU (Nature, IMPALA), ELU (Sample Factory), tanh (MLP).
         core: Recurrent core between encoder and heads.
         core_size: Width of the core. 512 is Sample Factory's.
-        shared: Whether actor and critic share encoder and heads' layers. CleanRL, SB3 and Baselines use separate MLPs
-            for continuous control. A core requires ``shared``.
+        shared: Whether actor and critic share encoder and heads' layers. A core requires ``shared``. ``"auto"`` shares
+            them for observations with pictures, whose encoders are expensive, and with a core; else actor and critic
+            have encoders of their own, as in CleanRL, SB3 and Baselines (docs/journal/2026-11.md). ``config.json``
+            records what it stands for.
         init: ``"auto"`` is the encoder's published one: orthogonal with gain sqrt(2) (CleanRL, "37 implementation
             details of PPO"), or for IMPALA LeCun-normal convolutions with orthogonal dense layers (Cleanba).
             ``"torch"`` keeps PyTorch's. The heads' gains are 0.01 (policy) and 1 (value) except for ``"torch"``.
@@ -66,7 +70,7 @@ class ModelConfig:
     activation: Activation = "auto"
     core: CoreKind = "none"
     core_size: int = 512
-    shared: bool = True
+    shared: bool | Literal["auto"] = True
     init: Initialisation = "auto"
     initial_log_std: float = 0.0
     state_dependent_std: bool = False
@@ -83,6 +87,12 @@ class ModelConfig:
     def centres_pixels(self) -> bool:
         """Whether first convolutions centre pictures: normalised ones are centred already."""
         return self.centre_pixels and not self.normalise_images
+
+    def shares_encoder(self, observation: Mapping[str, ArraySpec]) -> bool:
+        """``shared``, or what "auto" stands for with such observations."""
+        if self.shared != "auto":
+            return self.shared
+        return self.core != "none" or any(item.is_image for item in observation.values())
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -114,6 +124,8 @@ class ModelConfig:
         low, high = self.log_std_bounds
         if not low < high:
             raise ValueError(f"model.log_std_bounds is {self.log_std_bounds}; the first must be less than the second")
+        if self.shared not in ("auto", True, False):
+            raise ValueError(f'model.shared is {self.shared!r}; allowed: "auto", true, false')
         if self.core != "none" and not self.shared:
             raise ValueError(
                 f"model.core is {self.core!r} with shared=False; a recurrent core is shared by actor and critic: "

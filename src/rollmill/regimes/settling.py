@@ -36,6 +36,8 @@ def settled_settings(
     settled: dict[str, object] = {}
     if config.learner.epochs == "auto":
         settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
+    if config.model.shared == "auto":
+        settled["model.shared"] = config.model.shares_encoder(spec.observation)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
     has_rule = is_small or config.regime != "async"
 
