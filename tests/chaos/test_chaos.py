@@ -141,7 +141,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         output = (tmp_path / "run.out").read_text(errors="replace")
         # A rank whose torchrun was killed while it was being born looks for the others for so long.
         is_young = regime == "ranks" and action == "launched" and not (run_dir / "config.json").exists()
-        deadline = time.monotonic() + (130.0 if is_young else 15.0)
+        deadline = time.monotonic() + (60.0 if is_young else 15.0)
         while living(token) and time.monotonic() < deadline:
             time.sleep(0.05)
         assert not living(token), f"{action}: still there"

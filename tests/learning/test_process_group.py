@@ -9,10 +9,14 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from rollmill.learning import process_group
+from rollmill.runtime.ranks import Ranks
 
 # 127.0.0.1 as /proc/net/tcp writes it.
 LOOPBACK = socket.inet_aton("127.0.0.1")[:: 1 if sys.byteorder == "big" else -1].hex().upper()
@@ -82,3 +86,15 @@ def test_ranks_of_one_host_listen_on_loopback_alone(results: list[dict[str, Any]
         found = of_rank["listening"]
         assert len(found) >= fewest, found
         assert set(found) == {LOOPBACK}, found
+
+
+def test_ranks_notice_soon_that_torchrun_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setattr(process_group, "_LAUNCHER_S", 1.0)
+    began = time.monotonic()
+    ranks = Ranks(rank=1, world_size=2, local_rank=1, local_world_size=2)
+    with pytest.raises(process_group.RankLostError, match=r"rank 1 could not reach torchrun at .* within 1 s"):
+        process_group.open_store(ranks, "meeting", 120.0)
+    assert time.monotonic() - began < 60.0

@@ -41,6 +41,8 @@ _LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR, _IFREQ_SIZE = 0x8915, 40
 # Programs that are started together need so long at most until all of them ask.
 _MEETING_S = 120.0
+# A launcher keeps the store from before the ranks start until after they end: where it cannot be reached, it has died.
+_LAUNCHER_S = 30.0
 
 
 class RankLostError(RuntimeError):
@@ -58,6 +60,9 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
 
     Returns:
         A ``torch.distributed.Store``.
+
+    Raises:
+        RankLostError: Nobody keeps it.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not said to be exported
 
@@ -68,15 +73,24 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
         if is_host:
             # Left to itself, the store listens on every interface.
             listener = _listen_on_loopback(port)
-    store = TCPStore(
-        address,
-        port,
-        ranks.world_size,
-        is_master=is_host,
-        wait_for_workers=False,
-        timeout=timedelta(seconds=timeout_s),
-        master_listen_fd=listener,
-    )
+    connect_s = min(timeout_s, _LAUNCHER_S) if _launcher_keeps_store() else timeout_s
+    try:
+        store = TCPStore(
+            address,
+            port,
+            ranks.world_size,
+            is_master=is_host,
+            wait_for_workers=False,
+            timeout=timedelta(seconds=connect_s / 2),  # It tries twice.
+            master_listen_fd=listener,
+        )
+    except dist.DistNetworkError as error:
+        keeper = "torchrun" if _launcher_keeps_store() else "rank 0"
+        raise RankLostError(
+            f"rank {ranks.rank} could not reach {keeper} at {address}:{port} within {connect_s:g} s: start all ranks, "
+            f"and check that {keeper} still runs and that this port is open between the machines"
+        ) from error
+    store.set_timeout(timedelta(seconds=timeout_s))
     return PrefixStore(f"rollmill/{ranks.restarts}/{ranks.runs_before}/{purpose}", store)
 
 
