@@ -413,7 +413,12 @@ def test_both_sides_of_the_equation_are_shown() -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "cannot be read"), ("{", "holds no settings"), ("[1]", "it is no JSON object")],
+    [
+        (None, "cannot be read"),
+        ("{", "holds no settings"),
+        ("[1]", "it is no JSON object"),
+        ('{"preset": "gym/CartPole-v1"}', "names the preset 'gym/CartPole-v1', which is no setting: remove it"),
+    ],
 )
 def test_files_without_settings_are_refused(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "tuned.json"

@@ -121,7 +121,7 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
     Raises:
         UntrustedError: It names such code.
         OptionError: An unknown or ambiguous key.
-        SettingsFileError: It cannot be read, or is no JSON object.
+        SettingsFileError: It cannot be read, is no JSON object, or names a preset.
     """
     try:
         settings, verdict = read_signed(Path(path))
@@ -132,6 +132,11 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
             f'{path} holds no settings ({error}): give a JSON object such as {{"num_envs": 64, ...}}.'
         ) from error
     require_trust(Path(path), verdict, _named_code(settings), trust=trust)
+    if "preset" in settings:
+        raise SettingsFileError(
+            f"{path} names the preset {settings['preset']!r}, which is no setting: remove it from the file, and name "
+            "the preset in the call."
+        )
     return settings
 
 
