@@ -20,6 +20,7 @@ from rollmill.cli import main
 from rollmill.envs.config import EnvConfig
 from rollmill.options import to_json
 from rollmill.run_config import load_config, load_trusted, write_config
+from rollmill.run_directory import RunDirectoryError
 from rollmill.runtime import signatures
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.plain_data import encode
@@ -118,6 +119,22 @@ def test_a_resumed_run_of_a_stranger_writes_through_no_link(tmp_path: Path, name
     if name != "config.json.new":
         write_config(run_dir, load_config(run_dir))
         assert load_trusted(run_dir, trust=False).num_envs == 2, "in one's own runs links are allowed"
+
+
+def test_a_resumed_run_of_a_stranger_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.config.find_spec", lambda name: name)  # as if wandb were installed
+    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    content = json.loads((run_dir / "config.json").read_text())
+    (run_dir / "config.json").write_text(json.dumps({**content, "wandb_project": "theirs"}))
+    with pytest.raises(UntrustedError, match="reports the run to the Weights & Biases project 'theirs'"):
+        load_trusted(run_dir, trust=False)
+    assert load_trusted(run_dir, trust=True).wandb_project == "theirs"
+
+
+def test_a_pipe_in_place_of_the_configuration_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.json")
+    with pytest.raises(RunDirectoryError, match=r"config\.json is no file"):
+        load_config(tmp_path)
 
 
 def test_it_runs_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

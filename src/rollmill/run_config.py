@@ -92,6 +92,8 @@ def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
     reason = named_code(config.env)
     if not reason and config.in_lockstep:
         reason = "checkpoints of runs in lockstep hold pickled environments"
+    if not reason and config.wandb_project is not None:
+        reason = f"it reports the run to the Weights & Biases project {config.wandb_project!r}"
     if not reason and (entry := _leads_elsewhere(directory)) is not None:
         reason = f"{entry} is a link or a device, through which a resumed run would write to other places"
     require_trust(directory / CONFIG_FILE, verdict, reason, trust=trust)
@@ -111,6 +113,8 @@ def _leads_elsewhere(directory: Path) -> Path | None:
 def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
     """The configuration, and what its signature says of it."""
     path = Path(run_dir) / CONFIG_FILE
+    if os.path.exists(path) and not os.path.isfile(path):  # Reading a pipe would wait for ever.
+        raise RunDirectoryError(f"{path} is no file: restore it, or begin a new run.")
     try:
         content, verdict = read_signed(path)
     except (FileNotFoundError, NotADirectoryError):
