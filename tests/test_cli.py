@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 import rollmill
+from rollmill import cli
 from rollmill.cli import main
 from rollmill.cli_arguments import split_overrides
 from rollmill.cli_help import OFF_POLICY, ON_POLICY
@@ -238,10 +240,20 @@ def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[s
     assert "algo='nosuch': choose one of ppo" in capsys.readouterr().err
 
 
-def test_defects_are_not_hidden(tmp_path: Path) -> None:
+def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(cli._RUN, "envs", operator.add)  # raises without a frame of the user's
+    with pytest.raises(TypeError, match="unsupported operand"):
+        main(["envs"])
+
+
+def test_a_missing_dependency_of_a_module_is_told_from_the_module_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "defective_module.py").write_text("import a_missing_dependency")
-    with pytest.raises(ModuleNotFoundError, match="a_missing_dependency"):
-        main(["train", "gym/CartPole-v1", "--import", "defective_module"])
+    assert main(["train", "gym/CartPole-v1", "--import", "defective_module"]) == 1
+    error = capsys.readouterr().err
+    assert "ModuleNotFoundError: No module named 'a_missing_dependency'" in error
+    assert "rollmill/cli.py" not in error
 
 
 def test_ctrl_c_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -317,3 +329,18 @@ def test_a_program_that_calls_main_starts_interpreters_as_before(monkeypatch: py
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     main(words.split())
     assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_a_module_that_cannot_be_imported_shows_its_own_frames_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "faulty_maze.py").write_text("import gymnasium\n\nlevels = {}\nfirst = levels['first']\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["train", "faulty_maze:Maze"]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert "faulty_maze.py" in lines[1]
+    assert lines[-2:] == [
+        "KeyError: 'first'",
+        "rollmill: the error above was raised by code outside of Rollmill: correct it there",
+    ]

@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
 Whatever Rollmill itself raises is a message for the user and is printed as one, without the traceback of our own code;
-an environment's traceback is part of its message. Anything else is a defect and shows its full traceback.
+an environment's traceback is part of its message. Errors of the user's modules are shown from their own code on.
+Anything else is a defect and shows its full traceback.
 
 Nothing heavy is imported before it is needed: ``--help`` imports neither torch nor Gymnasium.
 """
@@ -26,6 +27,7 @@ from rollmill.cli_help import all_settings, main_settings
 from rollmill.cli_parsers import BENCHED_PRESET, parsers
 from rollmill.option_values import coerce
 from rollmill.options import OptionError, parse_overrides
+from rollmill.runtime.user_frames import format_error, is_of_user_code
 
 if TYPE_CHECKING:
     from rollmill.config import Config
@@ -66,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except Exception as error:
         if not _is_ours(error):
-            raise
+            if not is_of_user_code(error):
+                raise
+            # A module of the user's that cannot be imported, for example.
+            print(format_error(error), end="", file=sys.stderr)
+            print("rollmill: the error above was raised by code outside of Rollmill: correct it there", file=sys.stderr)
+            return _EXIT_FAILED
         _print_environment_traceback(error)
         print(f"rollmill: {error}", file=sys.stderr)
         return _EXIT_USAGE if _is_usage(error) else _EXIT_FAILED

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from rollmill.envs.errors import EnvironmentFailure
+from rollmill.envs.user_code import import_if_there
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
-from rollmill.runtime.user_frames import format_error
+from rollmill.runtime.user_frames import format_error, is_of_user_code
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
 
@@ -65,3 +68,29 @@ def test_of_an_exception_that_was_raised_from_the_users_the_latter_begins_with_t
     assert "in wrapped" in lines[1]
     assert "in users_callback" in "".join(lines)
     assert lines[-1] == "ValueError: ours"
+
+
+def test_errors_whose_message_says_all_are_shown_without_our_frames() -> None:
+    def from_ours(cause: BaseException | None) -> BaseException:
+        def call() -> None:
+            raise EnvironmentFailure("environment 0 failed") from cause
+
+        error = caught(call)
+        error.__traceback__ = None
+        return error
+
+    assert format_error(from_ours(None)) == ""
+    lines = format_error(from_ours(caught(lambda: users_callback(4)))).splitlines()
+    assert "in users_callback" in "".join(lines)
+    assert lines[-1] == "rollmill.envs.errors.EnvironmentFailure: environment 0 failed"
+    assert lines[-2] == ""
+
+
+def test_a_syntax_error_of_the_users_is_shown_without_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_on_purpose.py").write_text("def f(:\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    error = caught(lambda: import_if_there("broken_on_purpose"))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert format_error(error).splitlines()[0].strip().startswith("File")
+    assert "user_code.py" not in format_error(error)
+    assert is_of_user_code(error)

@@ -43,7 +43,13 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 class RollmillEnvError(Exception):
-    """Base class of everything the environment side raises on purpose."""
+    """Base class of everything the environment side raises on purpose.
+
+    Attributes:
+        message_suffices: Where it was raised in Rollmill is of no use to the user (see ``runtime.user_frames``).
+    """
+
+    message_suffices = True
 
 
 class UnknownEnvironment(RollmillEnvError):

@@ -1,4 +1,4 @@
-"""Tracebacks of a child process without Rollmill's own frames above the user's code."""
+"""Tracebacks without Rollmill's own frames above the user's code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["format_error"]
+__all__ = ["format_error", "is_of_user_code"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -24,13 +24,40 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
 def format_error(error: BaseException) -> str:
     """The traceback as Python shows it, without the frames above the first one of the user's.
 
-    The user's code is what is neither Rollmill's, the standard library's nor an installed package's.
+    The user's code is what is neither Rollmill's, the standard library's nor an installed package's. A syntax error in
+    it is shown without frames, and so is an exception whose class has ``message_suffices``. Nothing is returned for one
+    of the latter that has no cause in code of others.
     """
     told = traceback.TracebackException.from_exception(error)
+    if _message_suffices(told) and _is_ours_alone(told.__cause__):
+        return ""
     current: traceback.TracebackException | None = told
     seen: set[int] = set()
     while current is not None and id(current) not in seen:
         seen.add(id(current))
-        del current.stack[: next((i for i, frame in enumerate(current.stack) if _is_users(frame)), 0)]
+        first = next((i for i, frame in enumerate(current.stack) if _is_users(frame)), None)
+        if first is not None:
+            del current.stack[:first]
+        elif _message_suffices(current) or _is_syntax_error_of_users(current):
+            current.stack = None  # type: ignore[assignment]  # Leaves out the heading, too.
         current = current.__cause__ or current.__context__
     return "".join(told.format())
+
+
+def is_of_user_code(error: BaseException) -> bool:
+    """Whether an exception comes from the user's code: it has a frame of it, or is a syntax error in it."""
+    told = traceback.TracebackException.from_exception(error)
+    return any(map(_is_users, told.stack)) or _is_syntax_error_of_users(told)
+
+
+def _message_suffices(told: traceback.TracebackException) -> bool:
+    return bool(getattr(told.exc_type, "message_suffices", False))
+
+
+def _is_ours_alone(told: traceback.TracebackException | None) -> bool:
+    return told is None or all(frame.filename.startswith(f"{_PACKAGE}/") for frame in told.stack)
+
+
+def _is_syntax_error_of_users(told: traceback.TracebackException) -> bool:
+    file = getattr(told, "filename", None)  # Only syntax errors have one.
+    return file is not None and _is_users(traceback.FrameSummary(file, 1, "", lookup_line=False))
