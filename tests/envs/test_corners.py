@@ -26,7 +26,7 @@ from rollmill.envs.errors import (
 )
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.spaces import action_spec
+from rollmill.envs.spaces import ObservationCodec, action_spec
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
@@ -310,3 +310,108 @@ def test_random_pairs_of_spaces_are_stepped_or_refused() -> None:
             play(steps=3, observation=observation, action=action)
         except UnsupportedSpace:
             continue
+
+
+class Speechless:
+    """What a factory may return by mistake."""
+
+
+class LateEntry(Odd):
+    """Leaves an entry of its observations out, after some steps."""
+
+    def __init__(self) -> None:
+        super().__init__(spaces.Dict(a=BOX, b=TWO))
+
+    def step(self, action: Any) -> Any:
+        observation, *rest = super().step(action)
+        return ({"a": observation["a"]} if self.steps > 2 else observation, *rest)
+
+
+class Flags(Odd):
+    def __init__(self, terminated: Any) -> None:
+        super().__init__()
+        self.terminated = terminated
+
+    def step(self, action: Any) -> Any:
+        observation, reward, _, truncated, info = super().step(action)
+        return observation, reward, self.terminated, truncated, info
+
+
+class Tensors(Odd):
+    """Shows tensors, which cannot be compared as arrays are."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        return torch.zeros(2), {}
+
+    def step(self, action: Any) -> Any:
+        return torch.zeros(2), *super().step(action)[1:]
+
+
+class Reset(Odd):
+    def reset(self, **kwargs: Any) -> Any:
+        return super().reset()[0], None
+
+
+def no_environment() -> None:
+    pass
+
+
+@pytest.mark.parametrize("factory", [Speechless, no_environment])
+def test_what_is_no_environment_is_named(factory: Any) -> None:
+    register_env(f"test/{factory.__name__}", factory)
+    with pytest.raises(UnsupportedSpace, match=r"which has no observation_space .* a gymnasium.Env is needed"):
+        probe(EnvConfig(name=f"test/{factory.__name__}"))
+
+
+def test_an_environment_that_sets_no_action_space_is_named() -> None:
+    env = Odd()
+    del env.action_space
+    register_env("test/half", lambda: env)
+    with pytest.raises(UnsupportedSpace, match="no action_space"):
+        probe(EnvConfig(name="test/half"))
+
+
+def test_an_entry_that_is_missing_late_is_named_and_not_taken_for_an_exception_of_the_environment() -> None:
+    register_env("test/late entry", LateEntry)
+    settings = EnvConfig(name="test/late entry")
+    view, outcome = arrays(probe(settings), 1)
+    group = make_group(settings, 1, [0])
+    group.reset(view)
+    go = np.zeros((1, 1), np.int32)
+    group.step(go, None, view, outcome)
+    group.step(go, None, view, outcome)
+    with pytest.raises(UnsupportedSpace, match=r"'b' does not fit .* no such entry in dict"):
+        group.step(go, None, view, outcome)
+
+
+@pytest.mark.parametrize("space", [BOX, TWO])
+def test_a_batch_of_another_size_does_not_fit(space: Any) -> None:
+    codec = ObservationCodec(space)
+    views = {name: np.zeros((3, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
+    batch = np.zeros((2, *(space.shape or ())), space.dtype)
+    with pytest.raises(UnsupportedSpace, match="does not fit its space"):
+        codec.write(batch, views)
+
+
+@pytest.mark.parametrize("flag", ["no", [False], {"__all__": False}, (False,)])
+def test_ends_that_python_takes_for_true_are_refused(flag: Any) -> None:
+    register_env("test/flags", Flags)
+    with pytest.raises(UnsupportedSpace, match="as terminated: True or False is needed"):
+        probe(EnvConfig(name="test/flags", kwargs={"terminated": flag}))
+
+
+@pytest.mark.parametrize("flag", [0, np.False_, np.array([False]), np.array(0, np.int8), None])
+def test_ends_that_are_one_truth_value_are_taken(flag: Any) -> None:
+    register_env("test/flags", Flags)
+    probe(EnvConfig(name="test/flags", kwargs={"terminated": flag}))
+
+
+def test_tensors_as_observations_are_taken_in_lockstep_too() -> None:
+    register_env("test/tensors", Tensors)
+    assert probe(EnvConfig(name="test/tensors"), tries_to_repeat=True).repeats is None
+
+
+def test_what_reset_returned_is_told_in_full() -> None:
+    register_env("test/reset", Reset)
+    with pytest.raises(UnsupportedSpace, match=r"tuple of \(ndarray, NoneType\) instead of .observation, info."):
+        probe(EnvConfig(name="test/reset"))

@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec, BoxActions
-from rollmill.envs.checks import as_number, invalid_reward
+from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     InvalidActionMask,
@@ -271,18 +271,20 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
                 f"{config.name} is an environment of several agents, as PettingZoo has them; a Gymnasium one is needed:"
                 " wrap it in one for one of the agents, or in a gymnasium.vector.VectorEnv with a row for each"
             )
-        observation_space = env.single_observation_space if native else env.observation_space
-        action_space = env.single_action_space if native else env.action_space
+        observation_space, action_space = (
+            _space(config.name, env, f"single_{kind}" if native else kind)
+            for kind in ("observation_space", "action_space")
+        )
         codec = ObservationCodec(observation_space)
         action = action_spec(action_space)
         try:
-            shown = env.reset(seed=maker.reset_seed(env, seeds)) if native else env.reset(seed=0)
+            first = env.reset(seed=maker.reset_seed(env, seeds)) if native else env.reset(seed=0)
         except failures() as error:
             raise failure(config.name, 0, "reset", 0, error, None) from error
-        info = _two(config.name, shown)[1]
+        info = _two(config.name, first)[1]
         repeats_itself = None
         if not native:
-            codec.check(shown[0])
+            codec.check(first[0])
             if not codec.has_mask and ACTION_MASK not in info:
                 _try_step(config.name, env, codec, action)
                 repeats_itself = repeats(env) if tries_to_repeat else None
@@ -304,6 +306,25 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
             env.close()
 
 
+def _space(name: str, env: Any, attribute: str) -> Any:
+    """A space of what the factory returned.
+
+    Raises:
+        UnsupportedSpace: There is none, because it is no environment or has not set it.
+        EnvironmentFailure: The property raised.
+    """
+    try:
+        return getattr(env, attribute)
+    except AttributeError as error:
+        kind = "gymnasium.vector.VectorEnv" if attribute.startswith("single_") else "gymnasium.Env"
+        raise UnsupportedSpace(
+            f"{name} made {shown(env)} of type {type(env).__name__}, which has no {attribute} ({error}): a {kind} is "
+            f"needed; return one, and set its {attribute} in its constructor"
+        ) from error
+    except failures() as error:
+        raise failure(name, 0, attribute, 0, error, None) from error
+
+
 def _with_stacks(specs: Mapping[str, ArraySpec], stack: FrameStack | None) -> dict[str, ArraySpec]:
     """The specs, and of each that is a stack, how."""
     return {
@@ -314,13 +335,16 @@ def _with_stacks(specs: Mapping[str, ArraySpec], stack: FrameStack | None) -> di
     }
 
 
-def _two(name: str, shown: Any) -> tuple[Any, Any]:
-    if not (isinstance(shown, tuple) and len(shown) == 2 and isinstance(shown[1], dict)):
+def _two(name: str, first: Any) -> tuple[Any, Any]:
+    if not (isinstance(first, tuple) and len(first) == 2 and isinstance(first[1], dict)):
+        kind = type(first).__name__
+        if isinstance(first, tuple):
+            kind += f" of ({', '.join(type(part).__name__ for part in first)})"
         raise UnsupportedSpace(
-            f"{name}: reset returned {type(shown).__name__} instead of (observation, info): Gymnasium 1.x is needed; "
-            "environments of the old gym can be wrapped with shimmy"
+            f"{name}: reset returned {kind} instead of (observation, info), where info is a dict: Gymnasium 1.x is "
+            "needed; environments of the old gym can be wrapped with shimmy"
         )
-    return shown
+    return first
 
 
 def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
@@ -341,6 +365,11 @@ def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) ->
         )
     if not isinstance(result[4], dict):
         raise UnsupportedSpace(f"{name}: step returned {result[4]!r} as info: a dict is needed, which may be empty")
+    for what, flag in zip(("terminated", "truncated"), result[2:4], strict=True):
+        if isinstance(flag, (str, bytes, list, tuple, dict, set)):  # True in Python unless it is empty
+            raise UnsupportedSpace(
+                f"{name}: step returned {shown(flag)} of type {type(flag).__name__} as {what}: True or False is needed"
+            )
     codec.check(result[0])
     try:
         as_number(result[1])

@@ -37,7 +37,8 @@ def failure(
     message = f"environment {index} of {name} raised {type(error).__name__} in its {where}"
     if where != "constructor":
         message += f" (group step {step})"
-    message += f": {error}"
+    if str(error):
+        message += f": {error}"
     if budget is None:
         advice = "; the traceback above is the environment's; env.on_failure=restart rebuilds environments that raise"
     else:

@@ -24,17 +24,19 @@ def repeats(env: Any) -> bool | None:
         env: A ``gymnasium.Env`` without action masks.
 
     Returns:
-        None where that cannot be said: it failed, which those who train with it report, or took too long.
+        None where that cannot be said: it failed, which those who train with it report, took too long, or shows
+            what cannot be compared.
     """
     deadline = time.monotonic() + _LONGEST_S
     try:
         one, other = _play(env, deadline), _play(env, deadline)
+        length = min(len(one), len(other))
+        if length < 2:
+            return None
+        # Raises for what cannot be compared, such as tensors.
+        return all(data_equivalence(a, b, exact=True) for a, b in zip(one[:length], other[:length], strict=True))
     except failures():
         return None
-    length = min(len(one), len(other))
-    if length < 2:
-        return None
-    return all(data_equivalence(a, b, exact=True) for a, b in zip(one[:length], other[:length], strict=True))
 
 
 def _play(env: Any, deadline: float) -> list[Any]:

@@ -159,20 +159,19 @@ class ObservationCodec:
 
         Raises:
             UnsupportedSpace: As :meth:`write_row`.
-            ValueError: The shape is another.
         """
         for leaf in self._leaves:
-            value = observation
-            for key in leaf.path:
-                value = value[key]
             view = views[leaf.name]
-            array = np.asarray(value)
+            array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
+                if array.size != view.size:
+                    raise _misfit(leaf, f"of {len(view)} rows together it has shape {array.shape}")
                 if array.dtype != view.dtype:
                     _check_numbers(leaf, array)
                 np.copyto(view, array.reshape(view.shape), casting="unsafe")
             else:
-                columns = leaf.choices.columns(array.reshape(len(view), -1))
+                fits = array.size == len(view) * len(leaf.choices.n)
+                columns = leaf.choices.columns(array.reshape(len(view), -1)) if fits else None
                 if columns is None:
                     raise _misfit(leaf, f"it is {array.tolist()}")
                 view.fill(0)
@@ -184,15 +183,12 @@ class ObservationCodec:
         Numbers somewhat outside of a Box's bounds are let pass: many environments have them.
 
         Raises:
-            UnsupportedSpace: It has another shape, or fractions or numbers too large where its space has integers, or a
-                choice that does not exist.
+            UnsupportedSpace: An entry is missing or has another shape, or fractions or numbers too large where its
+                space has integers, or a choice that does not exist.
         """
         for leaf in self._leaves:
-            value = observation
-            for key in leaf.path:
-                value = value[key]
             view = views[leaf.name]
-            array = np.asarray(value)
+            array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
                 if array.shape != leaf.spec.shape:
                     _check_shape(leaf, array)
@@ -210,16 +206,10 @@ class ObservationCodec:
         """Raise if one environment's observation, before any is written, does not fit its space.
 
         Raises:
-            UnsupportedSpace: An entry is missing; else as :meth:`write_row`.
+            UnsupportedSpace: As :meth:`write_row`.
         """
         for leaf in self._leaves:
-            value = observation
-            try:
-                for key in leaf.path:
-                    value = value[key]
-            except (KeyError, IndexError, TypeError) as error:
-                raise _misfit(leaf, f"there is no such entry in {type(observation).__name__} ({error!r})") from error
-            array = np.asarray(value)
+            array = np.asarray(_entry(leaf, observation))
             _check_shape(leaf, array)
             _check_numbers(leaf, array)
             if leaf.choices is not None and leaf.choices.columns(array.ravel()) is None:
@@ -228,6 +218,17 @@ class ObservationCodec:
     def mask_of(self, observation: Any) -> Any:
         """The raw mask inside an observation (only where ``has_mask``)."""
         return observation[ACTION_MASK]
+
+
+def _entry(leaf: _Leaf, observation: Any) -> Any:
+    """The part of an observation that a leaf is stored from."""
+    value = observation
+    try:
+        for key in leaf.path:
+            value = value[key]
+    except (KeyError, IndexError, TypeError) as error:
+        raise _misfit(leaf, f"there is no such entry in {type(observation).__name__} ({error!r})") from error
+    return value
 
 
 def _check_shape(leaf: _Leaf, array: Array) -> None:
