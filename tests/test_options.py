@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -172,6 +173,17 @@ def test_python_values_keep_their_type() -> None:
     for key, value in (("num_envs", True), ("num_envs", "x"), ("fast", 1), ("name", 3), ("sizes", 3), ("folder", 3)):
         with pytest.raises(OptionError, match=key):
             apply(START, {key: value})
+
+
+def test_scalars_of_numpy_are_numbers() -> None:
+    config = apply(START, {"num_envs": np.int64(5), "rate": np.float32(0.5), "clip": np.array(2.0)})
+    assert to_json(config)["num_envs"] == 5
+    assert (config.learner.rate, config.learner.clip) == (0.5, 2.0)
+    assert type(config.num_envs) is int
+    with pytest.raises(OptionError, match="num_envs"):
+        apply(START, {"num_envs": np.float32(5.5)})
+    with pytest.raises(OptionError, match="kwargs"):  # What an environment gets is never converted.
+        to_json(apply(START, {"kwargs": {"size": np.float32(1)}}))
 
 
 def test_parts_may_be_given_whole() -> None:

@@ -34,8 +34,8 @@ def coerce(value: object, annotation: object, key: str, *, text: bool = False) -
         annotation: What it must be.
         key: Its name, for messages.
         text: Whether ``value`` is a word of a command line, to be read; otherwise it must have its type already, except
-            that whole floats count as integers, integers as floats, lists as tuples, and the words ``inf``, ``-inf``
-            and ``nan`` as floats (JSON has no number for them).
+            that whole floats count as integers, integers as floats, lists as tuples, NumPy's scalars as the numbers
+            that they hold, and the words ``inf``, ``-inf`` and ``nan`` as floats (JSON has no number for them).
 
     Raises:
         OptionError: The value does not fit.
@@ -58,6 +58,9 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
             return None
         raise _MismatchError
     kind = origin or annotation
+    is_untyped = kind is object or kind is typing.Any
+    if not is_untyped and type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
+        value = typing.cast("typing.Any", value).item()  # From a sweep over np.arange, for example.
     if kind is bool:
         return _coerce_bool(value, text)
     if kind is int:
@@ -72,7 +75,7 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
         if not isinstance(value, str | Path):
             raise _MismatchError
         return Path(value)
-    if kind is object or kind is typing.Any:
+    if is_untyped:
         return _read_json(value) if text else _from_untyped(value)
     if kind is tuple:
         return _coerce_tuple(value, typing.get_args(annotation), text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -144,3 +145,15 @@ def test_a_renderer_that_fails_costs_the_video_only(make_run: MakeRun, tmp_path:
         result = evaluate(make_run("test/crashing"), episodes=3, video=tmp_path / "a.mp4")
     assert len(result.returns) == 3
     assert result.video is None
+
+
+@pytest.mark.parametrize("episodes", [0, 2.5, "3", float("nan"), True])
+def test_episodes_that_cannot_be_counted_are_refused(episodes: Any) -> None:
+    with pytest.raises(ValueError, match=r"episodes=.*: give an integer of at least 1"):
+        quotas(episodes, 8)
+    with pytest.raises(ValueError, match=r"episodes=.*: give an integer of at least 1, or None"):
+        watch("nowhere", episodes=episodes, video="seen.mp4")
+
+
+def test_a_numpy_integer_counts_episodes() -> None:
+    assert quotas(np.int64(3), np.int64(2)) == (2, 1)  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
+from rollmill.value_checks import check_integer
 
 __all__ = [
     "EndlessEpisodeError",
@@ -258,7 +259,8 @@ def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:
     Raises:
         ValueError: Either number is below 1.
     """
-    if episodes < 1 or num_envs < 1:
-        raise ValueError(f"episodes={episodes}, num_envs={num_envs}: both must be at least 1")
+    given: dict[str, object] = {"episodes": episodes, "num_envs": num_envs}
+    for name, number in given.items():
+        check_integer(name, int(number) if isinstance(number, np.integer) else number, 1)
     used = min(episodes, num_envs)
     return tuple(episodes // used + (index < episodes % used) for index in range(used))

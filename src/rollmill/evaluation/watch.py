@@ -13,6 +13,7 @@ from rollmill.evaluation.video import check_video_path, film_episode, play_episo
 from rollmill.evaluation.window import Window, WindowClosedError
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
+from rollmill.value_checks import check_integer
 
 __all__ = ["watch"]
 
@@ -52,6 +53,7 @@ def watch(
         The episodes' returns.
 
     Raises:
+        ValueError: ``episodes`` is no integer, or below 1.
         UntrustedError: The directory names such code.
         NoRunError: There is no such run or checkpoint.
         CheckpointError: No checkpoint is whole.
@@ -63,6 +65,8 @@ def watch(
     target = Path(video) if video is not None else run_dir / "watch.mp4"
     if not windowed:
         check_video_path(target)
+    if episodes is not None:
+        check_integer("episodes", episodes, 1, ", or None")
     if episodes is None and not windowed and not follow:
         episodes = 1
     agent = _load(run_dir, checkpoint, device, seed, trust=trust)
