@@ -8,14 +8,14 @@ import pytest
 import rollmill
 from rollmill.api import make_config
 from rollmill.regimes.settling import SMALL_NETWORK, settled_settings
-from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 
 VECTOR = ArraySpec(shape=(4,), dtype="float32")
 PICTURE = ArraySpec(shape=(84, 84, 3), dtype="uint8", low=0, high=255)
 CHOICE = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
 # What the generic preset leaves to the environment, beside the precisions.
-OF_VECTORS = {"learner.epochs": 8, "model.shared": False}
-OF_PICTURES = {"learner.epochs": 4, "model.shared": True}
+OF_VECTORS = {"learner.epochs": 8, "learner.entropy_coef": 0.01, "model.shared": False}
+OF_PICTURES = {"learner.epochs": 4, "learner.entropy_coef": 0.01, "model.shared": True}
 
 
 def spec_of(observation: ArraySpec, action: ActionSpec = CHOICE) -> EnvSpec:
@@ -50,11 +50,22 @@ def test_lockstep_and_replay_follow_a_rule(overrides: dict[str, object]) -> None
 def test_what_the_user_gives_stays() -> None:
     given = {
         "epochs": 3,
+        "entropy_coef": 0.02,
         "model.shared": True,
         "learner.precision": "bf16",
         "inference.precision": "bf16",
     }
     assert settled_settings(make_config("gym/Acrobot-v1", given), spec_of(VECTOR), 10_000, never) == {}
+
+
+def test_real_numbers_get_a_smaller_entropy_bonus() -> None:
+    force = BoxHead(low=(-1.0,), high=(1.0,), shape=(1,))
+    for action in (
+        ActionSpec(heads=(force,), structure="box"),
+        ActionSpec(heads=(CategoricalHead(n=3), force), structure="tuple", components=(("discrete", 1), ("box", 1))),
+    ):
+        settled = settled_settings(make_config("gym/Pendulum-v1"), spec_of(VECTOR, action), 10_000, never)
+        assert settled["learner.entropy_coef"] == 0.003
 
 
 def test_a_core_is_shared_by_actor_and_critic() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "OptimiserKind",
     "PrecisionChoice",
     "ScheduleKind",
+    "auto_entropy_coef",
     "auto_epochs",
 ]
 
@@ -63,7 +64,8 @@ class LearnerConfig:
             ``None`` switches it off (Sample Factory clips at 1.0; off here, as Andrychowicz et al. 2021 find it
             useless or harmful).
         value_coef: Weight of the value loss.
-        entropy_coef: Weight of the entropy bonus.
+        entropy_coef: Weight of the entropy bonus. ``"auto"`` is 0.003 for actions with real numbers and 0.01 for others
+            (docs/journal/); ``config.json`` records the number.
         entropy_floor: Share of the largest entropy that a policy keeps while the last 100 episodes all had the worst
             return of the run; the entropy bonus grows until it does (:mod:`rollmill.learning.entropy_guard`). 0
             switches this off.
@@ -137,7 +139,7 @@ class LearnerConfig:
     clip_kind: ClipKind = "reciprocal"
     value_clip: float | None = None
     value_coef: float = 0.5
-    entropy_coef: float = 0.003
+    entropy_coef: float | Literal["auto"] = 0.003
     entropy_floor: float = 0.5
     max_grad_norm: float | None = 4.0
     normalise_advantages: bool = True
@@ -202,6 +204,12 @@ class LearnerConfig:
         return self.epochs
 
     @property
+    def entropy_weight(self) -> float:
+        """``entropy_coef``, of a run that has seen its environment."""
+        assert self.entropy_coef != "auto", "settled when the environment is known"
+        return self.entropy_coef
+
+    @property
     def sgd_steps_per_batch(self) -> int:
         """SGD steps, and so policy versions, that one batch gives."""
         return self.minibatches * self.num_epochs
@@ -233,6 +241,8 @@ class LearnerConfig:
             check_integer(f"learner.{name}", getattr(self, name), 1)
         if self.epochs != "auto":
             check_integer("learner.epochs", self.epochs, 1, ' or "auto"')
+        if self.entropy_coef != "auto":
+            check_number("learner.entropy_coef", self.entropy_coef, at_least_zero, '0 or more, or "auto"')
         check_integer("learner.max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":
             check_integer("learner.micro_batch", self.micro_batch, 1, ' or "auto"')
@@ -253,7 +263,6 @@ class LearnerConfig:
             ("vtrace_c", above_zero, "above 0"),
             ("clip_range", above_zero, "above 0 (clip_kind='none' switches clipping off)"),
             ("value_coef", at_least_zero, "0 or more"),
-            ("entropy_coef", at_least_zero, "0 or more"),
             ("entropy_floor", unit_below_one, "in [0, 1); 0 switches it off"),
             ("learning_rate", above_zero, "above 0"),
             ("adam_eps", above_zero, "above 0"),
@@ -316,6 +325,16 @@ class LearnerConfig:
                 "learner.cuda_graphs=True: the update is not built for it yet, so it would change nothing; use 'auto' "
                 "or False"
             )
+
+
+def auto_entropy_coef(*, has_real_numbers: bool) -> float:
+    """What ``entropy_coef="auto"`` stands for.
+
+    0.01 is usual for choices (Mnih et al. 2016; Cleanba). With it a Gaussian grows so wide, where clipped actions cost
+    nothing, that its mean alone acts badly: BipedalWalker's sampled actions earned 165, their means -49. Without any
+    bonus, MountainCarContinuous often learns to stand still (docs/journal/2026-11.md).
+    """
+    return 0.003 if has_real_numbers else 0.01
 
 
 def auto_epochs(*, has_images: bool) -> int:

@@ -95,7 +95,7 @@ class Learner(LearnerBase):
         self._model = model.to(self._device)
         end = self._total_steps, self._clock.share
         self._learning_rate = learning_rate_schedule(config, *end)
-        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_coef, *end)
+        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_weight, *end)
         self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
         self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
 

@@ -58,7 +58,7 @@ def choose_fast_path(
         objective = Objective(model, losses, FastPath(**vars(candidate)), in_time=False)
         count = candidate.micro_batch
         part = Part(_observations(spec, count, device), _arrays(spec, count, device), _ones(count, device))
-        scales = Scales(float(count), 0.5, 1.5, config.entropy_coef)
+        scales = Scales(float(count), 0.5, 1.5, config.entropy_weight)
 
         def step() -> None:
             model.set_channels_last(candidate.channels_last)

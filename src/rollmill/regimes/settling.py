@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rollmill.config import Config
-from rollmill.learning.config import auto_epochs
+from rollmill.learning.config import auto_entropy_coef, auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.specs import EnvSpec
 
@@ -36,6 +36,8 @@ def settled_settings(
     settled: dict[str, object] = {}
     if config.learner.epochs == "auto":
         settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
+    if config.learner.entropy_coef == "auto":
+        settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
     if config.model.shared == "auto":
         settled["model.shared"] = config.model.shares_encoder(spec.observation)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
