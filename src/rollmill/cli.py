@@ -27,7 +27,7 @@ from rollmill.cli_help import all_settings, main_settings
 from rollmill.cli_parsers import BENCHED_PRESET, parsers
 from rollmill.option_values import coerce
 from rollmill.options import OptionError, parse_overrides
-from rollmill.runtime.user_frames import format_error, is_of_user_code
+from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
 
 if TYPE_CHECKING:
     from rollmill.config import Config
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
-        if not _is_ours(error):
+        if not is_ours(type(error)):
             if not is_of_user_code(error):
                 raise
             # A module of the user's that cannot be imported, for example.
@@ -80,11 +80,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:  # For a program that has called this function, and goes on.
         if safe_path is None:
             os.environ.pop(_SAFE_PATH, None)
-
-
-def _is_ours(error: Exception) -> bool:
-    """Whether the exception class is Rollmill's own, so that its message was written for the user."""
-    return type(error).__module__.partition(".")[0] == "rollmill"
 
 
 def _is_usage(error: Exception) -> bool:

@@ -12,6 +12,7 @@ from rollmill.envs.errors import EnvironmentFailure
 from rollmill.envs.user_code import import_if_there
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
+from rollmill.option_values import coerce
 from rollmill.runtime.user_frames import format_error, is_of_user_code
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
@@ -48,13 +49,16 @@ def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.Mon
 
 
 def test_without_code_of_the_users_everything_is_told() -> None:
-    error = caught(
-        lambda: make_model(
-            {}, ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"), ModelConfig(model="none")
-        )
-    )
+    error = caught(lambda: coerce(1, list, "key"))  # A mistake of ours.
     error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
-    assert "registry.py" in format_error(error)
+    assert "option_values.py" in format_error(error)
+
+
+def test_of_our_own_errors_the_message_is_all() -> None:
+    action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
+    error = caught(lambda: make_model({}, action, ModelConfig(model="none")))
+    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    assert format_error(error) == ""
 
 
 def test_of_an_exception_that_was_raised_from_the_users_the_latter_begins_with_the_users_frame() -> None:

@@ -43,13 +43,7 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 class RollmillEnvError(Exception):
-    """Base class of everything the environment side raises on purpose.
-
-    Attributes:
-        message_suffices: Where it was raised in Rollmill is of no use to the user (see ``runtime.user_frames``).
-    """
-
-    message_suffices = True
+    """Base class of everything the environment side raises on purpose."""
 
 
 class UnknownEnvironment(RollmillEnvError):

@@ -26,8 +26,6 @@ _UNTIL_USER_CODE = "until user code"
 class NoSuchModuleError(ImportError):
     """What ``--import`` names is neither a module nor a file."""
 
-    message_suffices = True  # As that of every RollmillEnvError.
-
 
 def import_user_code(name: str) -> None:
     """Import a module by its dotted name, or a ``.py`` file by its path; a second time does nothing.

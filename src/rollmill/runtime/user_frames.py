@@ -6,7 +6,7 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["format_error", "is_of_user_code"]
+__all__ = ["format_error", "is_of_user_code", "is_ours"]
 
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -25,11 +25,11 @@ def format_error(error: BaseException) -> str:
     """The traceback as Python shows it, without the frames above the first one of the user's.
 
     The user's code is what is neither Rollmill's, the standard library's nor an installed package's. A syntax error in
-    it is shown without frames, and so is an exception whose class has ``message_suffices``. Nothing is returned for one
-    of the latter that has no cause in code of others.
+    it is shown without frames, and so is an exception of Rollmill's own classes, whose message is written for the user.
+    Nothing is returned for one of the latter that has no cause in code of others.
     """
     told = traceback.TracebackException.from_exception(error)
-    if _message_suffices(told) and _is_ours_alone(told.__cause__):
+    if _is_message(told) and _is_ours_alone(told.__cause__):
         return ""
     current: traceback.TracebackException | None = told
     seen: set[int] = set()
@@ -38,10 +38,15 @@ def format_error(error: BaseException) -> str:
         first = next((i for i, frame in enumerate(current.stack) if _is_users(frame)), None)
         if first is not None:
             del current.stack[:first]
-        elif _message_suffices(current) or _is_syntax_error_of_users(current):
+        elif _is_message(current) or _is_syntax_error_of_users(current):
             current.stack = None  # type: ignore[assignment]  # Leaves out the heading, too.
         current = current.__cause__ or current.__context__
     return "".join(told.format())
+
+
+def is_ours(kind: type[BaseException]) -> bool:
+    """Whether an exception's class is Rollmill's own, so that its message was written for the user."""
+    return kind.__module__.partition(".")[0] == "rollmill"
 
 
 def is_of_user_code(error: BaseException) -> bool:
@@ -50,8 +55,8 @@ def is_of_user_code(error: BaseException) -> bool:
     return any(map(_is_users, told.stack)) or _is_syntax_error_of_users(told)
 
 
-def _message_suffices(told: traceback.TracebackException) -> bool:
-    return bool(getattr(told.exc_type, "message_suffices", False))
+def _is_message(told: traceback.TracebackException) -> bool:
+    return told.exc_type is not None and is_ours(told.exc_type)
 
 
 def _is_ours_alone(told: traceback.TracebackException | None) -> bool:
