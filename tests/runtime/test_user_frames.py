@@ -98,3 +98,9 @@ def test_a_syntax_error_of_the_users_is_shown_without_frames(tmp_path: Path, mon
     assert format_error(error).splitlines()[0].strip().startswith("File")
     assert "user_code.py" not in format_error(error)
     assert is_of_user_code(error)
+
+
+def test_code_that_cloudpickle_has_sent_is_the_users() -> None:
+    cell: dict[str, Any] = {}
+    exec(compile("def step():\n    raise ValueError('in a cell')\n", "<dynamic-code>", "exec"), cell)
+    assert is_of_user_code(caught(cell["step"]))

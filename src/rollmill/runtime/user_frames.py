@@ -15,8 +15,9 @@ _OURS_OR_LIBRARIES = tuple(f"{folder}/" for folder in dict.fromkeys([_PACKAGE, *
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
     # Pseudo files such as "<frozen runpy>" are nobody's; notebooks' cells have real or "<ipython-...>" names.
+    # cloudpickle calls the files of what it has sent "<dynamic-code>".
     name = frame.filename
-    if name.startswith("<") and not name.startswith("<ipython"):
+    if name.startswith("<") and not name.startswith(("<ipython", "<dynamic-code>")):
         return False
     return not name.startswith(_OURS_OR_LIBRARIES) and "site-packages" not in name and "dist-packages" not in name
 
