@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rollmill
-from rollmill.comparing.page import write_report
+from rollmill.comparing.page import NotWritableError, write_report
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import aggregates, profile
 from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
@@ -142,3 +142,13 @@ def test_a_run_of_any_environment_has_a_row_and_a_picture_in_the_folder(tmp_path
     assert all(path.parent == tmp_path / "deep" / "er" / "report" for path in report.pictures)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "deep"]
     assert "<b>" not in report.page.read_text()
+
+
+def test_a_place_where_nothing_can_be_written_is_named(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "run", "gym/CartPole-v1", 1, 100.0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritableError, match=r"cannot be written to .*file .*another directory \(--output\)"):
+        write_report([run], tmp_path / "file")
+    (tmp_path / "report" / "report.json").mkdir(parents=True)
+    with pytest.raises(NotWritableError, match="report"):
+        write_report([run], tmp_path / "report")

@@ -25,7 +25,7 @@ from rollmill.comparing.statistics import (
 )
 from rollmill.comparing.tables import scores_section, table
 
-__all__ = ["Report", "write_report"]
+__all__ = ["NotWritableError", "Report", "write_report"]
 
 PAGE = "report.html"
 FIGURES = "report.json"
@@ -39,6 +39,10 @@ th { border-bottom: 1px solid #888; }
 td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
 tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
 """
+
+
+class NotWritableError(ValueError):
+    """The report cannot be written where it was to be."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +74,20 @@ def write_report(
     Raises:
         ComparisonError: The runs cannot be compared.
         MissingReportExtraError: Some are of Atari games, and rliable is not installed.
+        NotWritableError: The directory cannot be made, or nothing can be written into it.
     """
     comparison = compare(runs)
     folder = Path(output)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _write(comparison, folder, title=title, seed=seed)
+    except OSError as error:
+        raise NotWritableError(
+            f"the report cannot be written to {folder} ({error.strerror or error}): give another directory (--output)"
+        ) from error
+
+
+def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Report:
     intervals = {env: mean_intervals(comparison, env, seed=seed) for env in comparison.envs}
     pictures_of = {env: _draw(comparison, env, intervals[env], folder) for env in comparison.envs}
     pictures: list[Path] = []
