@@ -6,7 +6,7 @@ import pytest
 
 import rollmill
 from rollmill.regimes.caveats import caveats_of
-from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 
 
 def spec_of(item: ArraySpec, *, repeats: bool | None = None) -> EnvSpec:
@@ -38,3 +38,28 @@ def test_an_environment_that_does_not_repeat_is_named_in_lockstep_alone() -> Non
     (line,) = caveats_of(rollmill.make_config("gym/CartPole-v1", {"regime": "lockstep"}), spec)
     assert "does not repeat" in line
     assert caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec) == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "is_named"),
+    [
+        ((-1.0, -1.0), (1.0, 1.0), False),
+        ((-2.0,), (2.0,), False),
+        ((0.0,), (1.0,), False),
+        ((0.1,), (1.0,), False),
+        ((-1.0, 3.0), (1.0, 3.0), False),  # The second is no choice.
+        ((-float("inf"),), (float("inf"),), False),
+        ((-1e-3,), (1e-3,), True),
+        ((-1.0, 0.0), (1.0, 1000.0), True),
+        ((20.0,), (21.0,), True),
+    ],
+)
+def test_actions_of_another_scale_than_the_policy_are_named(
+    low: tuple[float, ...], high: tuple[float, ...], is_named: bool
+) -> None:
+    action = ActionSpec(heads=(BoxHead(low=low, high=high, shape=(len(low),)),), structure="box")
+    spec = EnvSpec(name="mine", observation={"obs": ArraySpec(shape=(4,), dtype="float32")}, action=action)
+    lines = caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec)
+    assert ["model.squash_actions=true spreads" in line for line in lines] == [True] * is_named
+    for settings, algo in (({"model.squash_actions": True}, None), ({}, "sac")):
+        assert caveats_of(rollmill.make_config("gym/CartPole-v1", settings, algo=algo), spec) == []
