@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,14 @@ from rollmill.models import observation as observation_module
 from rollmill.models import registry
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.registry import UnknownModelError, make_model, register_encoder, register_model
+from rollmill.models.observation import EncoderError
+from rollmill.models.registry import (
+    UnknownModelError,
+    WrongModelError,
+    make_model,
+    register_encoder,
+    register_model,
+)
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
 OBSERVATION = {"obs": ArraySpec(shape=(3,), dtype="float32")}
@@ -90,3 +98,34 @@ def test_a_model_must_be_an_actor_critic() -> None:
     register_model("linear", lambda observation, action, config: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="model 'linear' gave a Linear; it must give an instance of a subclass of"):
         make_model(OBSERVATION, ACTION, ModelConfig(model="linear"))
+
+
+def test_a_factory_that_returns_no_module_is_named() -> None:
+    register_encoder("forgetful", lambda *_: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(EncoderError, match=r"'forgetful' returned None \(NoneType\): a torch.nn.Module is needed"):
+        make_model(OBSERVATION, ACTION, ModelConfig(encoder="forgetful"))
+
+
+@pytest.mark.parametrize(
+    ("returned", "named"),
+    [
+        (lambda x: x.sum(), r"a tensor of shape \(\)"),
+        (lambda x: x[:, :2], r"a tensor of shape \(4, 2\)"),
+        (lambda x: (x, None), "tuple"),
+    ],
+)
+def test_features_that_are_not_of_the_stated_width_are_named(returned: Any, named: str) -> None:
+    class Lying(Doubling):
+        def forward(self, observation: Mapping[str, Tensor]) -> Any:
+            return returned(observation["obs"])
+
+    register_encoder("lying", Lying)
+    model = make_model(OBSERVATION, ACTION, ModelConfig(encoder="lying"))
+    with pytest.raises(EncoderError, match=rf"'lying' \(Lying\) returned {named} .* shape \[N, 3\] is needed"):
+        model.encoder({"obs": torch.zeros(4, 3)})
+
+
+def test_a_model_that_is_none_is_named() -> None:
+    register_model("empty", lambda *_: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(WrongModelError, match="model 'empty' gave a NoneType"):
+        make_model(OBSERVATION, ACTION, ModelConfig(model="empty"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [
     "BUILT_IN_ENCODERS",
+    "EncoderError",
     "EncoderFactory",
     "ObservationEncoder",
     "UnknownModelError",
@@ -56,6 +59,10 @@ _encoders: dict[str, EncoderFactory] = {}
 
 class UnknownModelError(ValueError):
     """A model or encoder name that nobody registered."""
+
+
+class EncoderError(ValueError):
+    """A registered encoder is no module, has no ``output_size``, or gives something else than its features."""
 
 
 def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) -> EntryEncoder:
@@ -193,7 +200,8 @@ def make_encoder(
 
     Raises:
         UnknownModelError: Nobody registered ``config.encoder``.
-        ValueError: The encoder does not fit the observation, or a registered one has no ``output_size``.
+        EncoderError: A registered one is no module with an ``output_size``.
+        ValueError: The encoder does not fit the observation.
     """
     if config.encoder in BUILT_IN_ENCODERS:
         built_in = ObservationEncoder(observation, config)
@@ -202,12 +210,29 @@ def make_encoder(
         raise unknown_name("encoder", config.encoder, (*BUILT_IN_ENCODERS, *_encoders), "register_encoder")
     encoder = _encoders[config.encoder](observation, action, config)
     width = getattr(encoder, "output_size", None)
+    if not isinstance(encoder, nn.Module):
+        raise EncoderError(
+            f"the factory of encoder {config.encoder!r} returned {encoder!r} ({type(encoder).__name__}): a "
+            "torch.nn.Module is needed"
+        )
     if not isinstance(width, int):
-        raise ValueError(
+        raise EncoderError(
             f"encoder {config.encoder!r} ({type(encoder).__name__}) has output_size={width!r}; set it to the width of "
             "the features, an int"
         )
+    encoder.register_forward_hook(partial(_check_features, config.encoder, width))
     return encoder, width
+
+
+def _check_features(name: str, width: int, encoder: nn.Module, _: Any, features: Any) -> None:
+    """A hook: what is no ``[N, width]`` would fail somewhere behind the encoder, in code that is not the user's."""
+    if isinstance(features, Tensor) and features.dim() == 2 and features.shape[1] == width:
+        return
+    shape = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+    raise EncoderError(
+        f"encoder {name!r} ({type(encoder).__name__}) returned {shape} from forward: a tensor of shape [N, {width}] is "
+        f"needed, because its output_size is {width}"
+    )
 
 
 def unknown_name(kind: str, name: str, known: tuple[str, ...], register: str) -> UnknownModelError:

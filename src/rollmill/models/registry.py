@@ -19,6 +19,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 __all__ = [
     "ModelFactory",
     "UnknownModelError",
+    "WrongModelError",
     "install_model",
     "is_known",
     "make_model",
@@ -31,6 +32,10 @@ ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], Acto
 
 _BUILT_IN = "actor_critic"
 _models: dict[str, ModelFactory] = {_BUILT_IN: ActorCritic}
+
+
+class WrongModelError(TypeError):
+    """The factory of a registered model returned something else."""
 
 
 def register_model(name: str, factory: ModelFactory) -> None:
@@ -77,14 +82,14 @@ def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config:
 
     Raises:
         UnknownModelError: Nobody registered ``config.model`` or ``config.encoder``.
-        TypeError: The registered factory gave something else than an ``ActorCritic``.
+        WrongModelError: The registered factory gave something else than an ``ActorCritic``.
         ValueError: The configuration does not fit the specs.
     """
     if config.model not in _models:
         raise unknown_name("model", config.model, tuple(_models), "register_model")
     model = _models[config.model](observation, action, config)
     if not isinstance(model, ActorCritic):
-        raise TypeError(
+        raise WrongModelError(
             f"model {config.model!r} gave a {type(model).__name__}; it must give an instance of a subclass of "
             "rollmill.models.actor_critic.ActorCritic"
         )
