@@ -10,9 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from rollmill.envs.factory import probe
+from rollmill.envs.registry import register_env
 from rollmill.envs.space_data import encode_spaces
 from rollmill.evaluation.agent import Agent, AgentError, load
 from rollmill.evaluation.saved_spaces import write_spaces
@@ -25,6 +27,19 @@ from .conftest import MakeRun, Mixed
 
 CARTPOLE = "gym/CartPole-v1"
 GRU = ModelConfig(core="gru", core_size=8)
+
+
+class Heads(gym.Env[Any, Any]):
+    """Shows a mask for each of two choices."""
+
+    observation_space = spaces.Dict(
+        obs=spaces.Box(-1, 1, (2,), np.float32),
+        action_mask=spaces.Tuple([spaces.MultiBinary(3), spaces.MultiBinary(2)]),
+    )
+    action_space = spaces.MultiDiscrete([3, 2])
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return {"obs": np.zeros(2, np.float32), "action_mask": (np.ones(3), np.ones(2))}, {}
 
 
 def observations(count: int) -> NDArray[np.float32]:
@@ -150,6 +165,13 @@ def test_a_mask_may_be_given_beside_the_observation(make_run: MakeRun) -> None:
     assert agent.act(batch[0], action_mask=np.array([1, 0])) == 0
     with pytest.raises(AgentError, match="3 entries a row; 2 are needed"):
         agent.act(batch[0], action_mask=np.ones(3))
+
+
+@pytest.mark.parametrize("mask", [([1, 0, 1], [0, 1]), [[1, 0, 1], [0, 1]], np.array([1, 0, 1, 0, 1]), [1, 0, 1, 0, 1]])
+def test_a_mask_of_several_heads_in_the_observation_may_be_flat(make_run: MakeRun, mask: Any) -> None:
+    register_env("test/heads", Heads)
+    agent = load(make_run("test/heads"))
+    assert tuple(agent.act({"obs": np.zeros(2, np.float32), "action_mask": mask})) in {(0, 1), (2, 1)}
 
 
 def test_a_mask_that_allows_nothing_is_refused(make_run: MakeRun) -> None:

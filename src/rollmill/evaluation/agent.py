@@ -339,7 +339,9 @@ def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:
     if isinstance(space, spaces.Dict):
         # The mask may be given beside the observation.
         return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items() if key in observation}
-    if isinstance(space, spaces.Tuple):  # Which takes a list, too, as Gymnasium does.
+    # A list is taken, too, as Gymnasium does. What else there is has been refused, except a mask of all heads in a row.
+    is_tuple = isinstance(observation, tuple | list) and len(observation) == len(getattr(space, "spaces", ()))
+    if isinstance(space, spaces.Tuple) and is_tuple:
         return tuple(_add_axis(each, value) for each, value in zip(space.spaces, observation, strict=True))
     return np.asarray(observation)[None]
 
