@@ -415,3 +415,53 @@ def test_what_reset_returned_is_told_in_full() -> None:
     register_env("test/reset", Reset)
     with pytest.raises(UnsupportedSpace, match=r"tuple of \(ndarray, NoneType\) instead of .observation, info."):
         probe(EnvConfig(name="test/reset"))
+
+
+class Late(Odd):
+    """Returns something else than five parts, after some steps."""
+
+    def __init__(self, late: Any) -> None:
+        super().__init__()
+        self.late = late
+
+    def step(self, action: Any) -> Any:
+        result = super().step(action)
+        return self.late if self.steps > 2 else result
+
+
+@pytest.mark.parametrize("late", [None, (1, 2, 3, 4)])
+def test_a_late_step_of_too_few_parts_is_told_what_it_has_to_return(late: Any) -> None:
+    register_env("test/late", Late)
+    settings = EnvConfig(name="test/late", kwargs={"late": late})
+    view, outcome = arrays(probe(settings), 1)
+    group = make_group(settings, 1, [0])
+    group.reset(view)
+    go = np.zeros((1, 1), np.int32)
+    group.step(go, None, view, outcome)
+    group.step(go, None, view, outcome)
+    with pytest.raises(EnvironmentFailure, match=r"unpack.*\(step has to return observation, reward, terminated"):
+        group.step(go, None, view, outcome)
+
+
+class LateReset(Odd):
+    """Forgets its return, after the first episodes."""
+
+    resets = 0
+
+    def reset(self, **kwargs: Any) -> Any:
+        self.resets += 1
+        shown = super().reset()
+        return shown if self.resets < 3 else None
+
+
+def test_a_late_reset_of_too_few_parts_is_told_what_it_has_to_return() -> None:
+    register_env("test/late reset", LateReset)
+    settings = EnvConfig(name="test/late reset")
+    view, outcome = arrays(probe(settings), 1)
+    group = make_group(settings, 1, [0])
+    group.reset(view)
+    go = np.zeros((1, 1), np.int32)
+    for _ in range(9):  # Four steps and a reset, twice.
+        group.step(go, None, view, outcome)
+    with pytest.raises(EnvironmentFailure, match=r"in its reset .*\(reset has to return observation and info\)"):
+        group.step(go, None, view, outcome)

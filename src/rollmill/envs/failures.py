@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import traceback
+from pathlib import Path
 
 from rollmill.envs.errors import EnvironmentFailure
 
 __all__ = ["RestartBudget", "failure", "report"]
+
+_HERE = f"{Path(__file__).resolve().parent}/"
+_RETURNED = {
+    "reset": "observation and info",
+    "step": "observation, reward, terminated, truncated and info",
+}
 
 
 class RestartBudget:
@@ -39,6 +46,8 @@ def failure(
         message += f" (group step {step})"
     if str(error):
         message += f": {error}"
+    if where in _RETURNED and _is_of_unpacking(error):
+        message += f" ({where} has to return {_RETURNED[where]})"
     if budget is None:
         advice = "; the traceback above is the environment's; env.on_failure=restart rebuilds environments that raise"
     else:
@@ -47,6 +56,13 @@ def failure(
             "allow more"
         )
     return EnvironmentFailure(message + advice)
+
+
+def _is_of_unpacking(error: BaseException) -> bool:
+    """Whether what the environment returned had too few or too many parts, as against an exception inside of it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    is_ours = all(frame.filename.startswith(_HERE) for frame in frames)
+    return is_ours and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error)
 
 
 def report(who: str, where: str, error: BaseException) -> str:
