@@ -102,7 +102,7 @@ _NAMES: Final = {
     Hint("learner.advantage", "'vtrace' or 'gae'"): "with_vtrace use_vtrace vtrace use_gae",
     Hint("learner.optimiser"): "optimizer optim optimizer_class opt use_rms_prop",
     Hint("learner.adam_eps"): "adam_epsilon optimizer_eps opt_eps eps rms_prop_eps",
-    Hint("learner.adam_betas"): "betas adam_beta1 adam_beta2",
+    Hint("learner.adam_betas"): "betas adam_beta1 adam_beta2 beta1 beta2 b1 b2 adam_b1 adam_b2",
     Hint("learner.reward_clip"): "clip_reward clip_rewards reward_clipping",
     Hint("learner.reward_scale"): "reward_scaling rew_scale",
     # The network.
@@ -126,8 +126,8 @@ _NAMES: Final = {
     Hint("replay.capacity", "agent steps"): "buffer_size replay_size replay_buffer_size buffer_capacity memory_size "
     "replay_capacity buffer.size replay_buffer_capacity memory_capacity size_buffer rb_size",
     Hint("replay.min_size", "agent steps before the first batch"): "learning_starts learn_start train_start "
-    "update_after num_steps_sampled_before_learning_starts warmup_steps min_replay_size min_buffer_size init_size "
-    "init_random_frames replay_start_size",
+    "update_after num_steps_sampled_before_learning_starts warmup warmup_steps min_replay_size min_buffer_size "
+    "init_size init_random_frames replay_start_size",
     Hint("off_policy.random_steps", "agent steps with random actions"): "start_steps start_timesteps "
     "init_random_frames learning_starts start_training_after random_action_steps",
     Hint("replay.update_interval", "agent steps for each SGD step: train_freq / gradient_steps"): "train_freq "
