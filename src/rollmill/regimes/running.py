@@ -398,7 +398,8 @@ def probe(
                     raise exited_early(event).error()
                 return found
     stacks = supervisor.stacks(handle)
-    raise Failed(handle, f"{handle} could not make the environment within {_PROBE_TIMEOUT_S:.0f} s.", stacks).error()
+    late = f"{handle} did not make, try and close an environment within {_PROBE_TIMEOUT_S:.0f} s."
+    raise Failed(handle, late, stacks).error()
 
 
 def prepare(
