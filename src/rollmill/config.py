@@ -11,7 +11,6 @@ from importlib.util import find_spec
 from typing import Literal
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS, OffPolicyConfig
-from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
 from rollmill.learning.config import LearnerConfig
@@ -19,6 +18,7 @@ from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
+from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.rate_limiter import least_error_buffer
 from rollmill.storage.replay_config import ReplayConfig
@@ -156,7 +156,11 @@ class Config:
         """What the data plane makes of real actions."""
         if self.in_replay:
             return "scale"
-        return "tanh" if self.model.squash_actions else "clip"
+        return self.model.box_actions
+
+    def stored_action(self, action: ActionSpec) -> ActionSpec:
+        """The action as slots hold it: in [-1, 1] where the data plane scales it to the environment's bounds."""
+        return action.in_unit_box if self.box_actions == "scale" else action
 
     @property
     def iterations_per_checkpoint(self) -> int:
@@ -353,10 +357,11 @@ class Config:
             if value not in ("auto", False):
                 raise ConfigError(f"learner.{name}={value!r}: not built for the replay regime; use 'auto'.")
         self._check_sequences()
-        if self.model.squash_actions:
-            raise ConfigError(
-                "model.squash_actions=True: off-policy algorithms act within the bounds by themselves; leave it out."
-            )
+        for name in ("squash_actions", "scale_actions"):
+            if getattr(self.model, name) is True:
+                raise ConfigError(
+                    f"model.{name}=True: off-policy algorithms act within the bounds by themselves; leave it out."
+                )
         for name in ("normalise_observations", "normalise_returns"):
             if getattr(self.model, name):
                 raise ConfigError(

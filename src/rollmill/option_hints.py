@@ -116,6 +116,7 @@ _NAMES: Final = {
     Hint("model.core"): "use_rnn rnn_type use_lstm lstm recurrent rnn gru use_recurrent",
     Hint("model.core_size"): "rnn_size lstm_hidden_size lstm_cell_size rnn_hidden_size lstm_size gru_size",
     Hint("model.initial_log_std"): "log_std_init initial_stddev init_log_std",
+    Hint("model.scale_actions"): "normalize_actions rescale_actions rescale_action normalise_actions",
     Hint("model.shared"): "actor_critic_share_weights vf_share_layers share_features_extractor shared_network",
     Hint("model.init"): "ortho_init policy_initialization weight_init",
     Hint("model.normalise_observations"): "normalize normalize_obs norm_obs normalize_input normalize_observation "

@@ -55,6 +55,7 @@ __all__ = [
     "PICTURE_SIDE",
     "ActionSpec",
     "ArraySpec",
+    "BoxActions",
     "BoxHead",
     "CategoricalHead",
     "EnvSpec",
@@ -162,6 +163,9 @@ class BoxHead:
 
 
 Head = CategoricalHead | BoxHead
+
+BoxActions = Literal["clip", "tanh", "scale"]
+"""How a stored real number becomes one of a Box: as it is, clipped; squashed by tanh into it; scaled from [-1, 1]."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 import rollmill
@@ -60,6 +62,9 @@ def test_actions_of_another_scale_than_the_policy_are_named(
     action = ActionSpec(heads=(BoxHead(low=low, high=high, shape=(len(low),)),), structure="box")
     spec = EnvSpec(name="mine", observation={"obs": ArraySpec(shape=(4,), dtype="float32")}, action=action)
     lines = caveats_of(rollmill.make_config("gym/CartPole-v1", {}), spec)
-    assert ["model.squash_actions=true spreads" in line for line in lines] == [True] * is_named
-    for settings, algo in (({"model.squash_actions": True}, None), ({}, "sac")):
+    assert ["model.scale_actions=true spreads" in line for line in lines] == [True] * is_named
+    others: list[tuple[dict[str, object], str | None]] = [({"model.squash_actions": True}, None), ({}, "sac")]
+    if math.isfinite(low[0]):
+        others += [({"model.scale_actions": True}, None), ({"model.scale_actions": "auto"}, None)]
+    for settings, algo in others:
         assert caveats_of(rollmill.make_config("gym/CartPole-v1", settings, algo=algo), spec) == []

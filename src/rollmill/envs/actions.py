@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from rollmill.envs.views import Array
-from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
+from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 
-__all__ = ["ActionCodec", "BoxActions"]
-
-BoxActions = Literal["clip", "tanh", "scale"]
-"""How a stored real number becomes one of a Box: as it is, clipped; squashed by tanh into it; scaled from [-1, 1]."""
+__all__ = ["ActionCodec"]
 
 
 class _Choices:
@@ -150,7 +147,7 @@ def _unbounded(head: BoxHead, box: BoxActions) -> str:
     if box == "tanh":
         return f"squash_actions is on, but {found}: finite bounds are needed to squash into; switch squash_actions off"
     return (
-        f"{found}, and this algorithm's actions are scaled from [-1, 1] to them: finite bounds are needed; wrap the "
-        "environment in one with bounds (gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape))), or "
-        "use an on-policy algorithm"
+        f"{found}, and actions are to be scaled from [-1, 1] to them: finite bounds are needed; wrap the environment "
+        "in one with bounds (gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape))), or use an "
+        "on-policy algorithm with model.scale_actions=false"
     )

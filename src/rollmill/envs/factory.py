@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from rollmill.envs.actions import ActionCodec, BoxActions
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
@@ -33,7 +33,7 @@ from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
 from rollmill.envs.vector_group import own_seeds
 from rollmill.envs.views import SavableGroup
-from rollmill.specs import ActionSpec, ArraySpec, BoxHead, EnvSpec, FrameStack
+from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
 __all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "rows_of_group", "suggest"]
 

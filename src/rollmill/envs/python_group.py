@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from rollmill.envs.actions import ActionCodec, BoxActions
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.snapshots import is_pickled_by_arguments, put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
+from rollmill.specs import BoxActions
 
 if TYPE_CHECKING:
     import gymnasium

@@ -8,13 +8,14 @@ from typing import Any, Literal
 import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from rollmill.envs.actions import ActionCodec, BoxActions
+from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure, report
 from rollmill.envs.snapshots import put_back, take
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
+from rollmill.specs import BoxActions
 
 __all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmill.algorithms.config import OffPolicyConfig
-from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
 from rollmill.options import from_json
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
+from rollmill.specs import BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, load_checkpoint
 from rollmill.trust import named_code
 
@@ -50,7 +50,7 @@ class Snapshot(NamedTuple):
         """What the data plane makes of its real actions."""
         if self.off_policy is not None:
             return "scale"
-        return "tanh" if self.model.squash_actions else "clip"
+        return self.model.box_actions
 
 
 def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:

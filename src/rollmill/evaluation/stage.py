@@ -12,13 +12,13 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
-from rollmill.envs.actions import BoxActions
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.factory import make_env, make_group, resolve_maker, rows_of_group
 from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.space_data import SavedSpaces
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
+from rollmill.specs import BoxActions
 
 __all__ = ["NotRenderableError", "Picture", "Stage", "has_display", "open_stage", "spaces_of"]
 

@@ -104,7 +104,7 @@ class Learner(LearnerBase):
         self._is_between_updates = True
         self._is_stopped_by_others = False
         self._lag = LagStatistics()
-        self._bounds = ActionBounds(spec.action, squash=self._model.distribution.squash)
+        self._bounds = ActionBounds(self._model.distribution.spec, squash=self._model.distribution.squash)
         self._has_bounds = spec.action.num_continuous > 0
         self._at_bound: float | None = None
 

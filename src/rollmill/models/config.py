@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from rollmill.specs import ArraySpec
+from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead
 
 __all__ = ["Activation", "CoreKind", "Initialisation", "ModelConfig"]
 
@@ -48,6 +48,10 @@ class ModelConfig:
         log_std_bounds: Bounds of a state-dependent log standard deviation. (-20, 2) is SB3's for SAC.
         squash_actions: Whether real actions are squashed by tanh into their bounds (which must be finite); else they
             are Gaussian and clipped by the environment's side.
+        scale_actions: Whether the policy draws real actions in units of half the range of their bounds (which must be
+            finite), so that 0 is the middle and plus and minus 1 are the bounds, at which they are clipped. ``"auto"``
+            does so where all bounds are finite and some are not -1 and 1; ``config.json`` records what it stands for.
+            RLlib calls this ``normalize_actions``.
         normalise_observations: Whether running statistics normalise the non-image entries.
         normalise_images: Whether they also normalise images, one mean and deviation for each element.
         centre_pixels: Whether the usual brightness of each channel (a running mean of the pictures' medians; with
@@ -76,6 +80,7 @@ class ModelConfig:
     state_dependent_std: bool = False
     log_std_bounds: tuple[float, float] = (-20.0, 2.0)
     squash_actions: bool = False
+    scale_actions: bool | Literal["auto"] = False
     normalise_observations: bool = False
     normalise_images: bool = False
     centre_pixels: bool = False
@@ -87,6 +92,21 @@ class ModelConfig:
     def centres_pixels(self) -> bool:
         """Whether first convolutions centre pictures: normalised ones are centred already."""
         return self.centre_pixels and not self.normalise_images
+
+    @property
+    def box_actions(self) -> BoxActions:
+        """What the data plane makes of an actor's real numbers."""
+        if self.squash_actions:
+            return "tanh"
+        return "scale" if self.scale_actions is True else "clip"
+
+    def scales_actions(self, action: ActionSpec) -> bool:
+        """``scale_actions``, or what "auto" stands for with such actions."""
+        if self.scale_actions != "auto":
+            return self.scale_actions
+        boxes = [head for head in action.heads if isinstance(head, BoxHead)]
+        is_unit = all(set(box.low) <= {-1.0} and set(box.high) <= {1.0} for box in boxes)
+        return all(box.is_bounded for box in boxes) and not is_unit and not self.squash_actions
 
     def shares_encoder(self, observation: Mapping[str, ArraySpec]) -> bool:
         """``shared``, or what "auto" stands for with such observations."""
@@ -126,6 +146,13 @@ class ModelConfig:
             raise ValueError(f"model.log_std_bounds is {self.log_std_bounds}; the first must be less than the second")
         if self.shared not in ("auto", True, False):
             raise ValueError(f'model.shared is {self.shared!r}; allowed: "auto", true, false')
+        if self.scale_actions not in ("auto", True, False):
+            raise ValueError(f'model.scale_actions is {self.scale_actions!r}; allowed: "auto", true, false')
+        if self.scale_actions is True and self.squash_actions:
+            raise ValueError(
+                "model.scale_actions and model.squash_actions are both on; the first clips actions at the bounds, with "
+                "the second they only come near: choose one"
+            )
         if self.core != "none" and not self.shared:
             raise ValueError(
                 f"model.core is {self.core!r} with shared=False; a recurrent core is shared by actor and critic: "

@@ -80,6 +80,11 @@ def install_model(name: str, factory: ModelFactory) -> None:
 def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:
     """The model that ``config`` names.
 
+    Args:
+        observation: Name -> spec.
+        action: The environment's; the model gets it as slots hold it.
+        config: What network it is.
+
     Raises:
         UnknownModelError: Nobody registered ``config.model`` or ``config.encoder``.
         WrongModelError: The registered factory gave something else than an ``ActorCritic``.
@@ -87,6 +92,8 @@ def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config:
     """
     if config.model not in _models:
         raise unknown_name("model", config.model, tuple(_models), "register_model")
+    if config.box_actions == "scale":
+        action = action.in_unit_box
     model = _models[config.model](observation, action, config)
     if not isinstance(model, ActorCritic):
         raise WrongModelError(

@@ -32,6 +32,7 @@ _ALL: Overrides = {
     "model.normalise_returns": False,
     "model.normalise_grids": False,
     "model.squash_actions": False,
+    "model.scale_actions": False,
     "model.head_sizes": (),
     "model.activation": "auto",
     "model.init": "auto",

@@ -79,7 +79,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         setup.store(),
         worker,
         lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
-        action=setup.probed.spec.action,
+        action=config.stored_action(setup.probed.spec.action),
         random_steps=random_steps(config),
         random=lambda group: stream(setup.sampling_seed, "decorrelation", group.index),
     ).run()
@@ -102,7 +102,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         WeightStore(setup.memory.arena),
         index,
         make_model(spec.observation, spec.action, config.model),
-        action=spec.action,
+        action=config.stored_action(spec.action),
         config=config.inference,
         seed=int_seed(setup.sampling_seed, "policy worker", index),
     ).run()

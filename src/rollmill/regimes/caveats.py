@@ -51,7 +51,7 @@ def _unscaled_pictures(config: Config, spec: EnvSpec) -> list[str]:
 
 def _unscaled_actions(config: Config, spec: EnvSpec) -> list[str]:
     """A Gaussian policy draws in the units of the environment: bounds of another scale are hit at once, or never."""
-    if config.in_replay or config.model.squash_actions:
+    if config.box_actions != "clip" or config.model.scales_actions(spec.action):
         return []
     deviation = math.exp(config.model.initial_log_std)
     for head in spec.action.heads:
@@ -66,7 +66,7 @@ def _unscaled_actions(config: Config, spec: EnvSpec) -> list[str]:
             return [
                 f"an action of {spec.name} has the bounds {low:g} and {high:g}, but the first policy draws numbers "
                 f"around 0 with a standard deviation of {deviation:g} (model.initial_log_std): it hardly explores what "
-                "lies between them. model.squash_actions=true spreads its actions over the bounds; or let the "
+                "lies between them. model.scale_actions=true spreads its actions over the bounds; or let the "
                 "environment take actions between -1 and 1 (gymnasium.wrappers.RescaleAction)"
             ]
     return []

@@ -310,7 +310,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         store,
         worker,
         lambda group: build_group(config, setup.first_group + group, budget, seed=setup.sampling_seed),
-        action=setup.probed.spec.action.in_unit_box,
+        action=config.stored_action(setup.probed.spec.action),
         random_steps=random_steps(config),
         random=lambda group: stream(setup.sampling_seed, "decorrelation", setup.first_group + group.index),
         remover=make_remover(
@@ -338,7 +338,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         WeightStore(setup.memory.arena),
         index,
         make_off_policy(config, spec),
-        action=spec.action.in_unit_box,
+        action=config.stored_action(spec.action),
         config=replace(config.inference, device=str(device)),
         seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
         total_steps=config.total_steps,

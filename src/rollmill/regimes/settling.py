@@ -40,6 +40,8 @@ def settled_settings(
         settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
     if config.model.shared == "auto":
         settled["model.shared"] = config.model.shares_encoder(spec.observation)
+    if config.model.scale_actions == "auto":
+        settled["model.scale_actions"] = config.model.scales_actions(spec.action)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
     has_rule = is_small or config.regime != "async"
 
