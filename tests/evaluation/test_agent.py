@@ -180,6 +180,8 @@ def test_a_mask_that_allows_nothing_is_refused(make_run: MakeRun) -> None:
     mask[1] = False
     with pytest.raises(AgentError, match=r"allows none of the 2 choices of head 0 in row 1: allow at least one"):
         agent.act(observations(3), action_mask=mask)
+    with pytest.raises(AgentError, match=r"does not have .* of numbers .NaN."):
+        agent.act(observations(1)[0], action_mask=[np.nan, 1.0])
     with pytest.raises(AgentError, match="does not have 3 row"):
         agent.act(observations(3), action_mask=[True])
     mixed = load(make_run("test/mixed"))

@@ -62,8 +62,8 @@ def find_spec(id: str) -> GymSpec:
                 pass
         near = suggest(id, [*gymnasium.registry, *known_names()])
         raise UnknownEnvironment(
-            f"Gymnasium has no environment {id!r}{near}; environments of your own are registered with "
-            "rollmill.register_env, in a module given with --import"
+            f"Gymnasium has no environment {id!r} (environments of your own are registered with rollmill.register_env, "
+            f"in a module given with --import){near}"
         ) from error
 
 

@@ -239,7 +239,10 @@ class Agent:
         parts = mask if isinstance(mask, tuple) else (mask,)
         try:
             arrays = [np.asarray(part).reshape(num_rows, -1) for part in parts]
-            joined = np.concatenate(arrays, axis=1).astype(bool)
+            numbers = np.concatenate(arrays, axis=1)
+            if np.isnan(numbers.astype(np.float64)).any():
+                raise ValueError("NaN")
+            joined = numbers.astype(bool)
         except (TypeError, ValueError) as error:
             raise AgentError(
                 f"the action mask does not have {num_rows} row(s) of numbers ({error}); {self._spec.mask_size} entries "
