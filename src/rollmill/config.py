@@ -160,7 +160,7 @@ class Config:
 
     def stored_action(self, action: ActionSpec) -> ActionSpec:
         """The action as slots hold it: in [-1, 1] where the data plane scales it to the environment's bounds."""
-        return action.in_unit_box if self.box_actions == "scale" else action
+        return action.in_unit_box if self.in_replay else self.model.stored_action(action)
 
     @property
     def iterations_per_checkpoint(self) -> int:

@@ -100,6 +100,10 @@ class ModelConfig:
             return "tanh"
         return "scale" if self.scale_actions is True else "clip"
 
+    def stored_action(self, action: ActionSpec) -> ActionSpec:
+        """The action as slots hold it: in [-1, 1] where the data plane scales it to the environment's bounds."""
+        return action.in_unit_box if self.box_actions == "scale" else action
+
     def scales_actions(self, action: ActionSpec) -> bool:
         """``scale_actions``, or what "auto" stands for with such actions."""
         if self.scale_actions != "auto":

@@ -92,9 +92,7 @@ def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config:
     """
     if config.model not in _models:
         raise unknown_name("model", config.model, tuple(_models), "register_model")
-    if config.box_actions == "scale":
-        action = action.in_unit_box
-    model = _models[config.model](observation, action, config)
+    model = _models[config.model](observation, config.stored_action(action), config)
     if not isinstance(model, ActorCritic):
         raise WrongModelError(
             f"model {config.model!r} gave a {type(model).__name__}; it must give an instance of a subclass of "
