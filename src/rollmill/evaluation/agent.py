@@ -240,7 +240,7 @@ class Agent:
         try:
             arrays = [np.asarray(part).reshape(num_rows, -1) for part in parts]
             numbers = np.concatenate(arrays, axis=1)
-            if np.isnan(numbers.astype(np.float64)).any():
+            if numbers.dtype.kind == "f" and np.isnan(numbers).any():
                 raise ValueError("NaN")
             joined = numbers.astype(bool)
         except (TypeError, ValueError) as error:
