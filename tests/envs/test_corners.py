@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -312,6 +312,20 @@ def test_random_pairs_of_spaces_are_stepped_or_refused() -> None:
             continue
 
 
+def stepping(settings: EnvConfig, steps: int) -> Callable[[], None]:
+    """A further step, by the first choice, of an environment that has been reset and stepped so often."""
+    view, outcome = arrays(probe(settings), 1)
+    group = make_group(settings, 1, [0])
+    group.reset(view)
+
+    def step() -> None:
+        group.step(np.zeros((1, 1), np.int32), None, view, outcome)
+
+    for _ in range(steps):
+        step()
+    return step
+
+
 class Speechless:
     """What a factory may return by mistake."""
 
@@ -373,15 +387,9 @@ def test_an_environment_that_sets_no_action_space_is_named() -> None:
 
 def test_an_entry_that_is_missing_late_is_named_and_not_taken_for_an_exception_of_the_environment() -> None:
     register_env("test/late entry", LateEntry)
-    settings = EnvConfig(name="test/late entry")
-    view, outcome = arrays(probe(settings), 1)
-    group = make_group(settings, 1, [0])
-    group.reset(view)
-    go = np.zeros((1, 1), np.int32)
-    group.step(go, None, view, outcome)
-    group.step(go, None, view, outcome)
+    step = stepping(EnvConfig(name="test/late entry"), steps=2)
     with pytest.raises(UnsupportedSpace, match=r"'b' does not fit .* no such entry in dict"):
-        group.step(go, None, view, outcome)
+        step()
 
 
 @pytest.mark.parametrize("space", [BOX, TWO])
@@ -432,15 +440,9 @@ class Late(Odd):
 @pytest.mark.parametrize("late", [None, (1, 2, 3, 4)])
 def test_a_late_step_of_too_few_parts_is_told_what_it_has_to_return(late: Any) -> None:
     register_env("test/late", Late)
-    settings = EnvConfig(name="test/late", kwargs={"late": late})
-    view, outcome = arrays(probe(settings), 1)
-    group = make_group(settings, 1, [0])
-    group.reset(view)
-    go = np.zeros((1, 1), np.int32)
-    group.step(go, None, view, outcome)
-    group.step(go, None, view, outcome)
+    step = stepping(EnvConfig(name="test/late", kwargs={"late": late}), steps=2)
     with pytest.raises(EnvironmentFailure, match=r"unpack.*\(step has to return observation, reward, terminated"):
-        group.step(go, None, view, outcome)
+        step()
 
 
 class LateReset(Odd):
@@ -456,12 +458,6 @@ class LateReset(Odd):
 
 def test_a_late_reset_of_too_few_parts_is_told_what_it_has_to_return() -> None:
     register_env("test/late reset", LateReset)
-    settings = EnvConfig(name="test/late reset")
-    view, outcome = arrays(probe(settings), 1)
-    group = make_group(settings, 1, [0])
-    group.reset(view)
-    go = np.zeros((1, 1), np.int32)
-    for _ in range(9):  # Four steps and a reset, twice.
-        group.step(go, None, view, outcome)
+    step = stepping(EnvConfig(name="test/late reset"), steps=9)  # Four steps and a reset, twice.
     with pytest.raises(EnvironmentFailure, match=r"in its reset .*\(reset has to return observation and info\)"):
-        group.step(go, None, view, outcome)
+        step()

@@ -156,4 +156,6 @@ def test_episodes_that_cannot_be_counted_are_refused(episodes: Any) -> None:
 
 
 def test_a_numpy_integer_counts_episodes() -> None:
-    assert quotas(np.int64(3), np.int64(2)) == (2, 1)  # type: ignore[arg-type]
+    episodes: Any = np.int64(3)  # A type checker does not accept it as an int.
+    num_envs: Any = np.int64(2)
+    assert quotas(episodes, num_envs) == (2, 1)

@@ -100,8 +100,12 @@ def test_a_model_must_be_an_actor_critic() -> None:
         make_model(OBSERVATION, ACTION, ModelConfig(model="linear"))
 
 
+def returns_nothing(*_: Any) -> Any:
+    return None
+
+
 def test_a_factory_that_returns_no_module_is_named() -> None:
-    register_encoder("forgetful", lambda *_: None)  # type: ignore[arg-type, return-value]
+    register_encoder("forgetful", returns_nothing)
     with pytest.raises(EncoderError, match=r"'forgetful' returned None \(NoneType\): a torch.nn.Module is needed"):
         make_model(OBSERVATION, ACTION, ModelConfig(encoder="forgetful"))
 
@@ -126,6 +130,6 @@ def test_features_that_are_not_of_the_stated_width_are_named(returned: Any, name
 
 
 def test_a_model_that_is_none_is_named() -> None:
-    register_model("empty", lambda *_: None)  # type: ignore[arg-type, return-value]
+    register_model("empty", returns_nothing)
     with pytest.raises(WrongModelError, match="model 'empty' gave a NoneType"):
         make_model(OBSERVATION, ACTION, ModelConfig(model="empty"))

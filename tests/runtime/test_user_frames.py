@@ -29,6 +29,14 @@ def caught(call: Any) -> BaseException:
     raise AssertionError("nothing was raised")
 
 
+def leave_out_this_file(error: BaseException) -> None:
+    """Drops the frames of `caught` and of what it calls, so that those of Rollmill are left."""
+    first = error.__traceback__
+    assert first is not None
+    assert first.tb_next is not None
+    error.__traceback__ = first.tb_next.tb_next
+
+
 def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     from rollmill.models import registry
 
@@ -40,7 +48,7 @@ def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.Mon
     error = caught(lambda: make_model(observation, action, ModelConfig(model="users")))
     # As a child has it: its traceback begins in Rollmill.
     assert error.__traceback__ is not None
-    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    leave_out_this_file(error)
     text = format_error(error)
     assert "registry.py" not in text
     assert text.startswith("Traceback (most recent call last)")
@@ -50,14 +58,14 @@ def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.Mon
 
 def test_without_code_of_the_users_everything_is_told() -> None:
     error = caught(lambda: coerce(1, list, "key"))  # A mistake of ours.
-    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    leave_out_this_file(error)
     assert "option_values.py" in format_error(error)
 
 
 def test_of_our_own_errors_the_message_is_all() -> None:
     action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
     error = caught(lambda: make_model({}, action, ModelConfig(model="none")))
-    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    leave_out_this_file(error)
     assert format_error(error) == ""
 
 
@@ -94,7 +102,7 @@ def test_a_syntax_error_of_the_users_is_shown_without_frames(tmp_path: Path, mon
     (tmp_path / "broken_on_purpose.py").write_text("def f(:\n")
     monkeypatch.syspath_prepend(tmp_path)
     error = caught(lambda: import_if_there("broken_on_purpose"))
-    error.__traceback__ = error.__traceback__.tb_next.tb_next  # type: ignore[union-attr]
+    leave_out_this_file(error)
     assert format_error(error).splitlines()[0].strip().startswith("File")
     assert "user_code.py" not in format_error(error)
     assert is_of_user_code(error)
