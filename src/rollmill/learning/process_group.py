@@ -62,7 +62,7 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
         A ``torch.distributed.Store``.
 
     Raises:
-        RankLostError: Nobody keeps it.
+        RankLostError: The process that keeps it cannot be reached.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not said to be exported
 

@@ -189,9 +189,9 @@ CARTPOLE_POOL: Overrides = {
 # Any environment that no other preset is for: CleanRL's ppo.py, with the learning rate of ppo_continuous_action.py
 # (3e-4, the more careful one) and other sizes. Actor and critic are separate for vectors, and the learning rate is
 # constant, as in Stable-Baselines3: with a shared network and a linear schedule, BipedalWalker was at -86 and 173
-# instead of 259 and 235 after 500,000 steps, LunarLander at 195 and 114 instead of 264 and 252 after 300,000. Real
-# numbers get an entropy bonus of 0.003, choices the 0.01 of CleanRL (see `auto_entropy_coef`); they are drawn in units
-# of half their range, which makes a motor's strength and an action's unit matter as little as those of observations do.
+# instead of 285 and 254 after 500,000 steps, LunarLander at 195 and 114 instead of 168 and 219 after 300,000. Real
+# numbers get an entropy bonus of 0.003, choices the 0.01 of CleanRL (see `auto_entropy_coef`). Real
+# numbers are drawn in units of half their range, because the environment's units are unknown.
 # Vectors and returns are normalised, since their scale is unknown, and pictures are centred (docs/journal/). Sizes: 32
 # rollouts of 64 steps in minibatches of 128, with eight passes (four with pictures): two fifths of the SGD steps that
 # SB3's defaults take for a sample, twice those of CleanRL. With two passes over minibatches of 256, as this preset had

@@ -40,7 +40,8 @@ def format_error(error: BaseException) -> str:
         if first is not None:
             del current.stack[:first]
         elif _is_message(current) or _is_syntax_error_of_users(current):
-            current.stack = None  # type: ignore[assignment]  # Leaves out the heading, too.
+            # Leaves out the heading as well, which an empty stack does not. Python allows it, the type stubs do not.
+            current.stack = None  # type: ignore[assignment]
         current = current.__cause__ or current.__context__
     return "".join(told.format())
 
