@@ -1,4 +1,4 @@
-"""Do the defaults learn? Environments that no preset was tuned on, beside Stable-Baselines3's defaults.
+"""Do the defaults learn? Environments without a preset of their own, beside Stable-Baselines3's defaults.
 
     python benchmarks/out_of_the_box.py                             # everything: days on two cores
     python benchmarks/out_of_the_box.py --only gym/ --libraries sb3 random
