@@ -190,13 +190,12 @@ CARTPOLE_POOL: Overrides = {
 # (3e-4, the more careful one) and other sizes. Actor and critic are separate for vectors, and the learning rate is
 # constant, as in Stable-Baselines3: with a shared network and a linear schedule, BipedalWalker was at -86 and 173
 # instead of 285 and 254 after 500,000 steps, LunarLander at 195 and 114 instead of 168 and 219 after 300,000. Real
-# numbers get an entropy bonus of 0.003, choices the 0.01 of CleanRL (see `auto_entropy_coef`). Real
-# numbers are drawn in units of half their range, because the environment's units are unknown.
-# Vectors and returns are normalised, since their scale is unknown, and pictures are centred (docs/journal/). Sizes: 32
-# rollouts of 64 steps in minibatches of 128, with eight passes (four with pictures): two fifths of the SGD steps that
-# SB3's defaults take for a sample, twice those of CleanRL. With two passes over minibatches of 256, as this preset had
-# before, Pendulum was at -1,152 instead of -160 after 300,000 steps, and MountainCar at -163 instead of -116
-# (docs/journal/2026-11.md).
+# numbers get an entropy bonus of 0.003, choices the 0.01 of CleanRL (see `auto_entropy_coef`). Real numbers are drawn
+# in units of half the range of their bounds, because the environment's units are unknown. Vectors and returns are
+# normalised, since their scale is unknown, and pictures are centred (docs/journal/). Sizes: 32 rollouts of 64 steps in
+# minibatches of 128, with eight passes (four with pictures): two fifths of the SGD steps that SB3's defaults take for a
+# sample, twice those of CleanRL. With two passes over minibatches of 256, as this preset had before, Pendulum was at
+# -1,152 instead of -160 after 300,000 steps, and MountainCar at -163 instead of -116 (docs/journal/2026-11.md).
 GENERIC: Overrides = {
     "num_envs": 32,
     "rollout_length": 64,
