@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import rollmill
-from rollmill.presets.families import MINIGRID_MEMORY
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import NothingToPlotError, plot_runs
+from rollmill.settings.presets.families import MINIGRID_MEMORY
 
 EPISODES = 100
 

@@ -25,8 +25,8 @@ from scipy import stats
 from serial_off_policy import Loop, Task, play
 
 import rollmill
-from rollmill.config import Config
 from rollmill.models.device import take_threads
+from rollmill.settings.config import Config
 
 EPISODES = 100
 _FOUND = "return.json"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.config import ConfigError
-from rollmill.options import OptionError
-from rollmill.run_config import write_config
-from rollmill.run_directory import RunDirectoryError, for_this_run_alone, new_directory
+from rollmill.settings.config import ConfigError
+from rollmill.settings.options import OptionError
+from rollmill.settings.run_config import write_config
+from rollmill.settings.run_directory import RunDirectoryError, for_this_run_alone, new_directory
 
 CARTPOLE = "gym/CartPole-v1"
 

@@ -18,12 +18,12 @@ from rollmill import cli
 from rollmill.cli import main
 from rollmill.cli_arguments import split_overrides
 from rollmill.cli_help import OFF_POLICY, ON_POLICY
-from rollmill.config import Config
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
-from rollmill.options import list_options, to_json
 from rollmill.reporting.metrics import MetricsWriter
+from rollmill.settings.config import Config
+from rollmill.settings.options import list_options, to_json
 
 COMMANDS = ("train", "tune", "eval", "watch", "plot", "report", "verify", "bench", "envs")
 WITH_SETTINGS = ("train", "tune", "verify", "bench")

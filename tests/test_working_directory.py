@@ -13,7 +13,7 @@ import pytest
 
 import rollmill
 from rollmill.cli import main
-from rollmill.run_config import write_config
+from rollmill.settings.run_config import write_config
 
 PROGRAM = "import sys, rollmill.cli; sys.exit(rollmill.cli.main())"
 MINE = """

@@ -23,7 +23,7 @@ from rollmill.evaluation.agent import load
 from rollmill.evaluation.video import play_episode
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import Curve, curve_of
-from rollmill.run_config import load_config
+from rollmill.settings.run_config import load_config
 
 HEIGHT = 240
 COLOURS = 64

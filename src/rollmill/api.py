@@ -10,14 +10,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
-from rollmill.config import Config, ConfigError
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_factory
+from rollmill.envs.trust import named_code
 from rollmill.learning.config import ScheduleKind
 from rollmill.learning.schedule_points import parse_points
-from rollmill.option_values import coerce
-from rollmill.options import apply, from_json, full_keys, to_json
-from rollmill.run_config import (
+from rollmill.runtime.events import ProcessFailed
+from rollmill.runtime.ranks import Ranks, folder_of_rank
+from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
+from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.option_values import coerce
+from rollmill.settings.options import apply, from_json, full_keys, to_json
+from rollmill.settings.run_config import (
     CONFIG_FILE,
     changed_settings,
     check_goes_on,
@@ -25,18 +30,13 @@ from rollmill.run_config import (
     load_trusted,
     write_config,
 )
-from rollmill.run_directory import (
+from rollmill.settings.run_directory import (
     RunDirectoryError,
     directory_of_launcher,
     for_this_run_alone,
     make_directory,
     new_directory,
 )
-from rollmill.runtime.events import ProcessFailed
-from rollmill.runtime.ranks import Ranks, folder_of_rank
-from rollmill.runtime.signatures import Verdict
-from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
-from rollmill.trust import named_code
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent
@@ -123,9 +123,9 @@ def make_config(
         ValueError: A key or value that is not allowed, with what is.
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
-    from rollmill.presets import resolve
-    from rollmill.presets.algorithms import algorithm_overrides, lockstep_overrides, protocol_overrides
-    from rollmill.presets.off_policy import off_policy_overrides
+    from rollmill.settings.presets import resolve
+    from rollmill.settings.presets.by_algorithm import algorithm_overrides, lockstep_overrides, protocol_overrides
+    from rollmill.settings.presets.off_policy import off_policy_overrides
 
     if not isinstance(preset, str):
         preset = register_factory(preset)

@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, cast
 from rollmill.cli_arguments import Command, split_overrides
 from rollmill.cli_help import all_settings, main_settings
 from rollmill.cli_parsers import BENCHED_PRESET, parsers
-from rollmill.option_values import coerce
-from rollmill.options import OptionError, parse_overrides
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
+from rollmill.settings.option_values import coerce
+from rollmill.settings.options import OptionError, parse_overrides
 
 if TYPE_CHECKING:
-    from rollmill.config import Config
     from rollmill.runtime.ranks import Ranks
+    from rollmill.settings.config import Config
 
 __all__ = ["main"]
 
@@ -143,14 +143,14 @@ def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) 
     if arguments.modules or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides):
         return True
     if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):
-        from rollmill.run_config import names_own_code
+        from rollmill.settings.run_config import names_own_code
 
         run_dir = getattr(arguments, "run_dir", None)
         return run_dir is not None and names_own_code(run_dir, trust=arguments.trust)
     if not arguments.preset:
         return False
     from rollmill.envs.config import EnvConfig
-    from rollmill.trust import named_code
+    from rollmill.envs.trust import named_code
 
     return bool(named_code(EnvConfig(name=arguments.preset)))
 
@@ -408,7 +408,7 @@ def _peers_of(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _envs(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     _import_modules(arguments, overrides)
-    from rollmill.presets import list_presets, missing_families
+    from rollmill.settings.presets import list_presets, missing_families
 
     missing = missing_families()
     if arguments.family in missing:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Mapping, Sequence
 
-from rollmill.option_values import OptionError, coerce
+from rollmill.settings.option_values import OptionError, coerce
 
 __all__ = ["Command", "count", "natural", "seconds", "split_overrides", "whole_number"]
 

@@ -6,9 +6,9 @@ import shutil
 import textwrap
 from typing import Final
 
-from rollmill.config import Config
-from rollmill.option_values import format_value
-from rollmill.options import describe, flatten, list_options
+from rollmill.settings.config import Config
+from rollmill.settings.option_values import format_value
+from rollmill.settings.options import describe, flatten, list_options
 
 __all__ = ["OFF_POLICY", "ON_POLICY", "UNNAMED", "all_settings", "main_settings"]
 

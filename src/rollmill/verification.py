@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.api import make_config, train
-from rollmill.config import Config
 from rollmill.learning.fingerprints import Difference, first_difference, read_fingerprints
-from rollmill.options import full_keys
+from rollmill.settings.config import Config
+from rollmill.settings.options import full_keys
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, read_header
 
 __all__ = ["Verification", "verify"]

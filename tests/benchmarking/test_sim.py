@@ -14,10 +14,10 @@ from rollmill.benchmarking import preset_bound, sampler, sim, train
 from rollmill.benchmarking.sampling import Sampler
 from rollmill.benchmarking.simulation import PureSimulation
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
-from rollmill.config import Config
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime import sweep
 from rollmill.runtime.events import ProcessFailed
+from rollmill.settings.config import Config
 
 FAULTY = str(Path(__file__).parents[1] / "regimes" / "faulty_envs.py")
 CARTPOLE = {"num_envs": 8, "rollout.num_workers": 2, "env.kwargs": {"render_mode": None}}
@@ -51,7 +51,7 @@ def test_as_many_processes_as_divide_the_environments(
     def meter(*_: object, **__: object) -> None:
         raise BoundReachedError
 
-    monkeypatch.setattr("rollmill.config.usable_cores", lambda: cores)
+    monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: cores)
     monkeypatch.setattr(sim, "pure_simulation", pure_simulation)
     monkeypatch.setattr(sampler, "PureSimulation", Stage)
     monkeypatch.setattr(sampler, "Sampler", Stage)

@@ -17,7 +17,7 @@ from rollmill.comparing.method_curves import curve_notes, curves_of_method
 from rollmill.comparing.page import write_report
 from rollmill.comparing.runs import compare
 from rollmill.comparing.styles import styles
-from rollmill.run_config import write_config
+from rollmill.settings.run_config import write_config
 
 CARTPOLE = "gym/CartPole-v1"
 MakeRun = Callable[..., str]

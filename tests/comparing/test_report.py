@@ -14,7 +14,7 @@ from rollmill.comparing.page import NotWritableError, write_report
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import aggregates, profile
 from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
-from rollmill.run_config import load_config, write_config
+from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 

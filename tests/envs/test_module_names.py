@@ -11,7 +11,7 @@ import pytest
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import UnknownEnvironment
 from rollmill.envs.factory import probe
-from rollmill.presets import resolve
+from rollmill.settings.presets import resolve
 
 MODULE = """
 from gymnasium import Env

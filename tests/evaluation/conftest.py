@@ -18,8 +18,8 @@ from rollmill.envs.factory import probe
 from rollmill.envs.registry import register_env
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
-from rollmill.options import to_json
 from rollmill.runtime.signed_files import signed
+from rollmill.settings.options import to_json
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 MakeRun = Callable[..., Path]

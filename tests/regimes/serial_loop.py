@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.learning.batches import gather_batch
@@ -28,6 +27,7 @@ from rollmill.regimes.setup import Probed, build_group, random_steps
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.noise import RowNoise
 from rollmill.runtime.seeds import int_seed, stream
+from rollmill.settings.config import Config
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 

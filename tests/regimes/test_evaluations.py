@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import rollmill
 from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.in_training import play_pending
-from rollmill.run_config import load_config, write_config
+from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.checkpoint_file import read_header
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue

@@ -10,11 +10,11 @@ import pytest
 from gymnasium import spaces
 
 import rollmill
-from rollmill.config import Config
 from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.regimes import running
 from rollmill.regimes.first_batch import long_wait, nothing_learned
+from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec
 
 SPEC = EnvSpec(

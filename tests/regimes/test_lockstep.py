@@ -16,15 +16,15 @@ import pytest
 import torch
 
 import rollmill
-from rollmill.config import ConfigError
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import own_views
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.metrics import read_metrics
-from rollmill.run_config import write_config
-from rollmill.run_directory import RunDirectoryError
+from rollmill.settings.config import ConfigError
+from rollmill.settings.run_config import write_config
+from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 slow = pytest.mark.slow
@@ -252,7 +252,7 @@ def test_inconsistent_settings_are_refused(changes: dict[str, Any], message: str
 def test_what_a_group_is_does_not_depend_on_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = set()
     for cores in (1, 2, 7, 64):
-        monkeypatch.setattr("rollmill.config.usable_cores", lambda cores=cores: cores)
+        monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda cores=cores: cores)
         config = rollmill.make_config("atari/pong", {"regime": "lockstep"}).resolved()
         groups.add((config.envs_per_group, config.inference.groups_per_batch))
         assert isinstance(config.rollout.num_workers, int)

@@ -11,9 +11,9 @@ import pytest
 
 import rollmill
 from rollmill.regimes.record import RunRecord, describe_end, next_commands
-from rollmill.run_config import changed_settings, write_config
 from rollmill.runtime.logs import run_log
 from rollmill.runtime.ranks import Ranks
+from rollmill.settings.run_config import changed_settings, write_config
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 CONFIG = rollmill.make_config("gym/CartPole-v1", {"total_steps": 5000, "max_seconds": 90, "target_return": 475})

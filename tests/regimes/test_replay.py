@@ -19,10 +19,10 @@ import pytest
 import torch
 
 import rollmill
-from rollmill.config import ConfigError
 from rollmill.reporting.metric_table import metric_names
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.arena import NotEnoughDisk
+from rollmill.settings.config import ConfigError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

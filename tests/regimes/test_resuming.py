@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.run_config import write_config
 from rollmill.runtime.events import ProcessFailed
+from rollmill.settings.run_config import write_config
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import rollmill
-from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes import hanging, running
 from rollmill.runtime.events import ProcessHung
+from rollmill.settings.config import Config
 from rollmill.storage.evaluations import EvaluationQueue
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes import running
 from rollmill.runtime.events import ProcessHung
+from rollmill.settings.config import Config
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import rollmill
-from rollmill.config import ConfigError
 from rollmill.regimes.asynchronous import plan_topology
 from rollmill.regimes.setup import Probed
+from rollmill.settings.config import ConfigError
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.slots import Topology
 

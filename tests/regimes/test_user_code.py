@@ -147,8 +147,8 @@ def test_a_run_that_could_not_start_leaves_no_run(tmp_path: Path) -> None:
 
 def test_a_resume_with_another_network_is_refused_and_changes_nothing(tmp_path: Path) -> None:
     import rollmill
-    from rollmill.run_config import write_config
-    from rollmill.run_directory import RunDirectoryError
+    from rollmill.settings.run_config import write_config
+    from rollmill.settings.run_directory import RunDirectoryError
 
     write_config(tmp_path, rollmill.make_config("gym/CartPole-v1"))
     before = (tmp_path / "config.json").read_text()

@@ -12,8 +12,8 @@ from rollmill.envs.errors import EnvironmentFailure
 from rollmill.envs.user_code import import_if_there
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
-from rollmill.option_values import coerce
 from rollmill.runtime.user_frames import format_error, is_of_user_code
+from rollmill.settings.option_values import coerce
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
 

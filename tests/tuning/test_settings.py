@@ -16,11 +16,11 @@ from rollmill.algorithms.registry import register_algorithm
 from rollmill.api import make_config
 from rollmill.cli import main
 from rollmill.envs import registry
-from rollmill.options import OptionError
 from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.options import OptionError
 from rollmill.tuning.curves import Curve, CurveError, Curves
 from rollmill.tuning.model import StageCosts
 from rollmill.tuning.profile import workload_of
@@ -47,7 +47,7 @@ CURVES = Curves(
 
 @pytest.fixture(autouse=True)
 def _sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.config.usable_cores", lambda: 16)
+    monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: 16)
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,13 @@ import pytest
 from rollmill.api import make_config
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.cli import main
-from rollmill.config import Config
 from rollmill.envs.registry import register_factory
 from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config
 from rollmill.tuning import tune as tuning_module
 from rollmill.tuning.model import Allocation
 from rollmill.tuning.network import network_times

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from rollmill.value_checks import (
+from rollmill.settings.value_checks import (
     above_zero,
     any_number,
     at_least_zero,

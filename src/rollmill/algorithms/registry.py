@@ -44,8 +44,8 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
-from rollmill.definitions import is_same_definition
 from rollmill.models.config import ModelConfig
+from rollmill.runtime.definitions import is_same_definition
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Self
 
 from rollmill.api import make_config
 from rollmill.benchmarking.bound import BoundMeter
-from rollmill.config import Config
+from rollmill.settings.config import Config
 
 __all__ = ["PresetBound"]
 

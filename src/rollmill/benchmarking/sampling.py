@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
-from rollmill.config import Config, ConfigError
 from rollmill.regimes.running import prepare, probe, start_processes
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config, ConfigError
 from rollmill.storage.slots import SlotStore
 
 __all__ = ["Sampler"]

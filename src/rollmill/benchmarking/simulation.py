@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
-from rollmill.config import Config
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView, own_views
 from rollmill.regimes.running import probe
@@ -23,6 +22,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Role
 from rollmill.runtime.seeds import stream
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config
 
 _PREPARED_ACTIONS = 64
 _ROLE = Role(name="simulation", phases=("simulating",), counters=("agent steps",))

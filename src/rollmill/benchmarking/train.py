@@ -21,9 +21,9 @@ from rollmill.benchmarking.pausing import paused_children
 from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.benchmarking.stepping import TooShortError
-from rollmill.config import Config, ConfigError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
+from rollmill.settings.config import Config, ConfigError
 
 _WARM_UP_S = 10.0
 _SLICE_S = 10.0

@@ -11,10 +11,10 @@ import numpy as np
 
 from rollmill.comparing.methods import differing_settings, labels, settings_of_run
 from rollmill.evaluation.human_scores import human_normalised
-from rollmill.options import flatten
 from rollmill.reporting.metrics import read_metrics
 from rollmill.reporting.plots import curve_of
-from rollmill.run_config import load_config
+from rollmill.settings.options import flatten
+from rollmill.settings.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rollmill.definitions import is_same_definition
 from rollmill.envs.user_code import import_if_there
+from rollmill.runtime.definitions import is_same_definition
 
 __all__ = ["Registration", "find_registration", "install", "register_env", "register_factory", "registrations"]
 

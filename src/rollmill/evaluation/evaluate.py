@@ -21,7 +21,7 @@ from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
-from rollmill.value_checks import check_integer
+from rollmill.settings.value_checks import check_integer
 
 __all__ = [
     "EndlessEpisodeError",

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.envs.config import EnvConfig
+from rollmill.envs.trust import named_code
 from rollmill.models.config import ModelConfig
-from rollmill.options import from_json
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
+from rollmill.settings.options import from_json
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, load_checkpoint
-from rollmill.trust import named_code
 
 __all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
 

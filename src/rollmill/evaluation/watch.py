@@ -13,7 +13,7 @@ from rollmill.evaluation.video import check_video_path, film_episode, play_episo
 from rollmill.evaluation.window import Window, WindowClosedError
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
-from rollmill.value_checks import check_integer
+from rollmill.settings.value_checks import check_integer
 
 __all__ = ["watch"]
 

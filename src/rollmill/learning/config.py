@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from rollmill.learning.schedule_points import SYNTAX, parse_points
 from rollmill.models.device import check_device_name
-from rollmill.value_checks import (
+from rollmill.settings.value_checks import (
     above_zero,
     at_least_zero,
     check_choice,

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollmill.definitions import is_same_definition
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import (
     AsImageEncoder,
@@ -24,6 +23,7 @@ from rollmill.models.encoders import (
     is_large_image,
 )
 from rollmill.models.impala import ImpalaEncoder
+from rollmill.runtime.definitions import is_same_definition
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rollmill.definitions import is_same_definition
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.observation import (
@@ -14,6 +13,7 @@ from rollmill.models.observation import (
     register_encoder,
     unknown_name,
 )
+from rollmill.runtime.definitions import is_same_definition
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [

@@ -7,7 +7,6 @@ module too, does without.
 
 from __future__ import annotations
 
-from rollmill.config import Config, ConfigError
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
@@ -19,6 +18,7 @@ from rollmill.regimes.setup import (
 )
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.child import ChildContext
+from rollmill.settings.config import Config, ConfigError
 from rollmill.storage.slots import Topology, slots_needed
 
 

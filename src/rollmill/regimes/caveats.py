@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from rollmill.config import Config
+from rollmill.settings.config import Config
 from rollmill.specs import BoxHead, EnvSpec
 
 __all__ = ["caveats_of"]

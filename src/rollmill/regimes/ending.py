@@ -12,13 +12,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from rollmill.config import Config
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
 from rollmill.runtime.arena import MemoryPart, describe_parts
 from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config
 
 __all__ = ["EVALUATOR", "LEARNER", "EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rollmill.config import Config
 from rollmill.learning.report import LearnerReport
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec
 
 __all__ = ["long_wait", "nothing_learned"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollmill.config import Config
 from rollmill.evaluation import phases as evaluation_phases
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
@@ -17,6 +16,7 @@ from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.events import Hung
 from rollmill.runtime.ledger import START
 from rollmill.runtime.supervisor import NO_ROLE, Supervisor
+from rollmill.settings.config import Config
 
 __all__ = ["HangLimits"]
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from rollmill.config import Config
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
@@ -25,6 +24,7 @@ from rollmill.regimes.setup import (
 )
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed, stream
+from rollmill.settings.config import Config
 from rollmill.storage.slots import Topology
 
 

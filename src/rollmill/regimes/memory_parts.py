@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from rollmill.config import Config
 from rollmill.runtime.arena import MemoryPart, readable
 from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config
 from rollmill.specs import ArraySpec
 from rollmill.storage.slots import Topology
 

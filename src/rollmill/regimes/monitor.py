@@ -12,7 +12,6 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from rollmill.config import Config
 from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
@@ -24,6 +23,7 @@ from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter, Record
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.settings.config import Config
 from rollmill.storage.episodes import EpisodeEnd
 
 _log = logging.getLogger("rollmill.run")

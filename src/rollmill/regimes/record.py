@@ -18,12 +18,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
-from rollmill.option_values import format_value
-from rollmill.options import flatten
 from rollmill.regimes.ending import EndedBy
 from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config
+from rollmill.settings.option_values import format_value
+from rollmill.settings.options import flatten
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 __all__ = ["RunRecord", "describe_end", "next_commands"]

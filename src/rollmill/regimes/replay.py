@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from rollmill.config import Config, ConfigError
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.setup import (
     Memory,
@@ -31,6 +30,7 @@ from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config, ConfigError
 from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits, going_on, inserted_of
 from rollmill.storage.removers import make_remover

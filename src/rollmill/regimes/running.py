@@ -14,13 +14,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollmill.config import Config, ConfigError
 from rollmill.evaluation import phases as evaluation_phases
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
-from rollmill.options import flatten
 from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.caveats import caveats_of
@@ -44,6 +42,8 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.options import flatten
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay

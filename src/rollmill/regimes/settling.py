@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollmill.config import Config
 from rollmill.learning.config import auto_entropy_coef, auto_epochs
 from rollmill.models.device import resolve_device
+from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec
 
 __all__ = ["SMALL_NETWORK", "settled_settings"]

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from rollmill.config import Config
-from rollmill.options import apply
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
@@ -20,6 +18,8 @@ from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import Dawdler
 from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config
+from rollmill.settings.options import apply
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupState, GroupStates
 from rollmill.storage.rate_limiter import RateLimits

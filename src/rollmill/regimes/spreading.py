@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollmill.config import Config
+from rollmill.settings.config import Config
 
 
 class SpreadGroups(NamedTuple):

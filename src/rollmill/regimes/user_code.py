@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code, let_interpreters_in
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
+from rollmill.settings.config import Config
 from rollmill.storage import removers
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from rollmill.definitions import is_same_definition
+from rollmill.runtime.definitions import is_same_definition
 
 __all__ = [
     "Remover",

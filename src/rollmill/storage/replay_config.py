@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from rollmill.native import FANOUTS
-from rollmill.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
+from rollmill.settings.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
 
 __all__ = ["ReplayConfig", "WeightNormalisation"]
 

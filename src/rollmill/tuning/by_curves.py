@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
-from rollmill.config import Config
 from rollmill.envs.registry import find_registration
+from rollmill.settings.config import Config
 from rollmill.tuning.curves import LARGEST, Balance, Curve, CurveError, Curves, balance
 from rollmill.tuning.model import Allocation, Floats
 from rollmill.tuning.profile import workload_of

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rollmill.config import Config
 from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
 from rollmill.regimes.setup import Probed, make_network, make_off_policy
@@ -22,6 +21,7 @@ from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config
 from rollmill.storage import weights
 from rollmill.tuning.curves import Curve
 

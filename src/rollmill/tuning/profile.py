@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollmill.config import Config
 from rollmill.inference import phases as inference_phases
 from rollmill.learning import phases as learning_phases
 from rollmill.learning.config import auto_epochs
@@ -22,6 +21,7 @@ from rollmill.models.device import resolve_device
 from rollmill.regimes.setup import Probed
 from rollmill.rollout import phases as rollout_phases
 from rollmill.runtime.ledger import ProcessAccount
+from rollmill.settings.config import Config
 from rollmill.tuning.curves import Curve
 from rollmill.tuning.model import Allocation, StageCosts, Workload
 from rollmill.tuning.network import NetworkTimes

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rollmill.config import Config
 from rollmill.envs.config import EnvConfig
-from rollmill.options import full_keys
 from rollmill.runtime.signed_files import read_signed, require_trust
+from rollmill.settings.config import Config
+from rollmill.settings.options import full_keys
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 

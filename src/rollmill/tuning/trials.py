@@ -17,13 +17,13 @@ from typing import NamedTuple
 
 from rollmill.benchmarking.pausing import end, pause, resume
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
-from rollmill.config import Config
 from rollmill.learning import phases as learning_phases
 from rollmill.regimes.running import prepare, start_processes
 from rollmill.regimes.setup import Probed
 from rollmill.rollout.phases import ROLE
 from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config
 from rollmill.tuning.outside import Outside, outside_of
 
 __all__ = ["Slice", "Trial", "for_trial"]

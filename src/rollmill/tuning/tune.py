@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from rollmill.api import check_main_guard, make_config
-from rollmill.config import Config, ConfigError
 from rollmill.envs.registry import register_factory
-from rollmill.options import full_keys
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
+from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.options import full_keys
 from rollmill.tuning.by_curves import tune_by_curves
 from rollmill.tuning.curves import Curves, check_cores
 from rollmill.tuning.result import TUNED_FILE, Tuning

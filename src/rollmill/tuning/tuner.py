@@ -11,7 +11,6 @@ from statistics import mean, median, stdev
 
 from rollmill.api import make_config
 from rollmill.benchmarking.stepping import TooShortError
-from rollmill.config import Config, ConfigError
 from rollmill.models.device import resolve_device
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
@@ -19,6 +18,7 @@ from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.settings.config import Config, ConfigError
 from rollmill.tuning.curves import balance
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times

@@ -8,10 +8,10 @@ import pytest
 
 import rollmill
 from rollmill.cli import main
-from rollmill.config import Config, ConfigError
 from rollmill.envs.config import EnvConfig
-from rollmill.option_hints import HINTS, hints_for
-from rollmill.options import OptionError, apply, list_options
+from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.option_hints import HINTS, hints_for
+from rollmill.settings.options import OptionError, apply, list_options
 
 KEYS = {option.key for option in list_options(Config)}
 

@@ -1,5 +1,5 @@
 """Reference configurations, each value with its source."""
 
-from rollmill.presets.resolve import Preset, list_presets, missing_families, resolve
+from rollmill.settings.presets.resolve import Preset, list_presets, missing_families, resolve
 
 __all__ = ["Preset", "list_presets", "missing_families", "resolve"]

@@ -14,7 +14,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollmill.options import OptionError, apply, describe, flatten, from_json, list_options, parse_overrides, to_json
+from rollmill.settings.options import (
+    OptionError,
+    apply,
+    describe,
+    flatten,
+    from_json,
+    list_options,
+    parse_overrides,
+    to_json,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,8 +358,8 @@ def test_the_help_names_every_key_in_the_form_of_the_command_line() -> None:
 
 
 def test_the_real_configuration_is_documented_and_survives_json() -> None:
-    from rollmill.config import Config
     from rollmill.envs.config import EnvConfig
+    from rollmill.settings.config import Config
 
     config = Config(env=EnvConfig(name="gym/CartPole-v1", kwargs={"size": (1, 2)}))
     assert from_json(Config, json.dumps(to_json(config), allow_nan=False)) == config

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Mapping
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
-from rollmill.presets.families import Overrides
-from rollmill.presets.off_policy import off_policy_overrides
+from rollmill.settings.presets.families import Overrides
+from rollmill.settings.presets.off_policy import off_policy_overrides
 
 __all__ = ["ALGORITHMS", "PROTOCOLS", "algorithm_overrides", "lockstep_overrides", "protocol_overrides"]
 

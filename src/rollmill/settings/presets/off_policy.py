@@ -8,7 +8,7 @@ neither has its reason beside it.
 
 from __future__ import annotations
 
-from rollmill.presets.families import Overrides
+from rollmill.settings.presets.families import Overrides
 
 __all__ = ["off_policy_overrides"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from rollmill.envs.config import EnvConfig, VizdoomOptions
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
-from rollmill.presets import families
+from rollmill.settings.presets import families
 
 __all__ = ["Preset", "list_presets", "missing_families", "resolve"]
 

@@ -1,4 +1,4 @@
-"""rollmill.value_checks."""
+"""rollmill.settings.value_checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollmill.value_checks import (
+from rollmill.settings.value_checks import (
     above_zero,
     any_number,
     at_least_zero,

@@ -9,14 +9,14 @@ import sys
 from dataclasses import fields, replace
 from pathlib import Path
 
-from rollmill.config import Config
 from rollmill.envs.registry import find_registration
-from rollmill.options import flatten, from_json, to_json
-from rollmill.run_directory import RunDirectoryError
+from rollmill.envs.trust import named_code
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust, signed
+from rollmill.settings.config import Config
+from rollmill.settings.options import flatten, from_json, to_json
+from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.removers import is_registered_remover
-from rollmill.trust import named_code
 
 __all__ = [
     "CONFIG_FILE",

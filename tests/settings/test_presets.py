@@ -11,7 +11,7 @@ from rollmill.api import make_config
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import register_env
 from rollmill.extras import install_command
-from rollmill.presets import families, list_presets, resolve
+from rollmill.settings.presets import families, list_presets, resolve
 
 
 @pytest.fixture(autouse=True)

@@ -23,9 +23,9 @@ import typing
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from rollmill.option_docs import attribute_docs
-from rollmill.option_hints import Hint, hints_for
-from rollmill.option_values import OptionError, coerce, encode, format_value, type_name
+from rollmill.settings.option_docs import attribute_docs
+from rollmill.settings.option_hints import Hint, hints_for
+from rollmill.settings.option_values import OptionError, coerce, encode, format_value, type_name
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -18,15 +18,15 @@ import pytest
 import rollmill
 from rollmill.cli import main
 from rollmill.envs.config import EnvConfig
-from rollmill.options import to_json
-from rollmill.run_config import load_config, load_trusted, write_config
-from rollmill.run_directory import RunDirectoryError
+from rollmill.envs.trust import named_code
 from rollmill.runtime import signatures
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.plain_data import encode
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
 from rollmill.runtime.signed_files import UntrustedError, read_signed, signed
-from rollmill.trust import named_code
+from rollmill.settings.options import to_json
+from rollmill.settings.run_config import load_config, load_trusted, write_config
+from rollmill.settings.run_directory import RunDirectoryError
 
 TINY = {
     "num_envs": 2,
@@ -122,7 +122,7 @@ def test_a_resumed_run_of_a_stranger_writes_through_no_link(tmp_path: Path, name
 
 
 def test_a_resumed_run_of_a_stranger_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.config.find_spec", lambda name: name)  # as if wandb were installed
+    monkeypatch.setattr("rollmill.settings.config.find_spec", lambda name: name)  # as if wandb were installed
     run_dir = run_of_a_stranger(tmp_path / "theirs")
     content = json.loads((run_dir / "config.json").read_text())
     (run_dir / "config.json").write_text(json.dumps({**content, "wandb_project": "theirs"}))
