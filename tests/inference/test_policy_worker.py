@@ -16,10 +16,10 @@ import torch
 
 from rollmill.inference.actor_critic import ActorCriticPolicyWorker
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.phases import ROLE
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
+from rollmill.roles import POLICY_WORKER
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.ledger import Ledger
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
@@ -91,7 +91,7 @@ def serving(
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(model), alias=True).bytes)
     stop = threading.Event()
-    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(ROLE), dawdle=lambda: None)
+    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(POLICY_WORKER), dawdle=lambda: None)
     config = InferenceConfig(device="cpu", precision=precision, **options)
     worker = ActorCriticPolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
     thread = threading.Thread(target=worker.run)

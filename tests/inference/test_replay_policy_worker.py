@@ -15,10 +15,10 @@ from rollmill.algorithms.base import Action
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.phases import ROLE
 from rollmill.inference.replay import ReplayPolicyWorker
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
+from rollmill.roles import POLICY_WORKER
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.ledger import Ledger
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
@@ -64,7 +64,7 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
     store = ReplayStore(arena, SPEC, topology, config, LIMITS, state_size=size, create=True)
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(algorithm.acting), alias=True).bytes)
-    context: Any = SimpleNamespace(stop=threading.Event(), ledger=Ledger.private(ROLE), dawdle=lambda: None)
+    context: Any = SimpleNamespace(stop=threading.Event(), ledger=Ledger.private(POLICY_WORKER), dawdle=lambda: None)
     worker = ReplayPolicyWorker(
         context,
         store,

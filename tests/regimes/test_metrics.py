@@ -14,14 +14,12 @@ import pytest
 import torch
 
 import rollmill
-from rollmill.inference import phases as inference_phases
-from rollmill.learning import phases as learning_phases
 from rollmill.learning.blank_batches import blank_batch
 from rollmill.learning.off_policy_measure import make_updater
 from rollmill.regimes.setup import make_off_policy
 from rollmill.reporting.metric_table import METRICS, PHASES, describe_metrics, metric_names, tensorboard_tag
 from rollmill.reporting.metrics import read_metrics
-from rollmill.rollout import phases as rollout_phases
+from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -151,7 +149,7 @@ def test_the_page_is_made_from_the_table() -> None:
 
 
 def test_phases_are_those_of_the_ledger() -> None:
-    roles = (rollout_phases.ROLE, inference_phases.ROLE, learning_phases.ROLE, learning_phases.GRADIENT_ROLE)
+    roles = (ROLLOUT_WORKER, POLICY_WORKER, LEARNER, GRADIENT_LEARNER)
     assert {role: list(phases) for role, phases in PHASES.items()} == {role.name: list(role.phases) for role in roles}
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.regimes.running import prepare, probe, start_processes
-from rollmill.rollout.phases import ROLE
+from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config, ConfigError
 from rollmill.storage.slots import SlotStore
@@ -38,7 +38,7 @@ class Sampler(SteppingProcesses):
                 "regime='replay': the sampler's benchmark has none, because nothing is collected there that nobody "
                 "learns from; `rollmill bench train` measures all of it."
             )
-        super().__init__(ROLE)
+        super().__init__(ROLLOUT_WORKER)
         inference = replace(config.inference, random_actions=True, skip_policy=True)
         self._config = replace(config, inference=inference)
 

@@ -13,12 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollmill.envs.random_actions import random_actions
-from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
 from rollmill.inference.worker import PolicyWorker
 from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.distributions import Sample
 from rollmill.models.precision import wide
 from rollmill.native import gather
+from rollmill.roles import InferencePhase
 from rollmill.storage.slots import NO_SLOT
 
 
@@ -65,7 +65,7 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
             None if discrete is None else discrete.cpu().numpy(),
             None if continuous is None else continuous.cpu().numpy(),
         )
-        self._ledger.enter(SCATTERING)
+        self._ledger.enter(InferencePhase.SCATTERING)
         value = wide(output.value).cpu().numpy().reshape(len(groups), rows)
         arrays["log_prob"][slots, steps] = log_prob.cpu().numpy().reshape(len(groups), rows)
         arrays["value"][slots, steps] = value
@@ -79,11 +79,11 @@ class ActorCriticPolicyWorker(PolicyWorker[ActorCritic]):
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
     ) -> ActorCriticOutput:
         """The network for x_t of these groups; what it gives is ``[n * B, ...]``."""
-        self._ledger.enter(GATHERING)
+        self._ledger.enter(InferencePhase.GATHERING)
         observation = self._observation(slots, steps)
         reset = torch.from_numpy(self._store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
         state = self._take_state(groups, slots, steps)
-        self._ledger.enter(FORWARD)
+        self._ledger.enter(InferencePhase.FORWARD)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             output: ActorCriticOutput = self._acting.model(observation, state, reset)
         return output

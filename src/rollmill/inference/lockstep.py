@@ -17,10 +17,10 @@ from torch import Tensor
 from rollmill.inference.actor_critic import ActorCriticPolicyWorker
 from rollmill.inference.batching import Batching, FixedGroups
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.phases import LOADING, SCATTERING
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.distributions import Sample
 from rollmill.models.precision import wide
+from rollmill.roles import InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.noise import RowNoise
 from rollmill.specs import ActionSpec
@@ -79,7 +79,7 @@ class LockstepPolicyWorker(ActorCriticPolicyWorker):
 
     def _load(self, groups: NDArray[np.int64]) -> None:
         """Turns to the copy with the weights of the groups' iteration. They were published before it could begin."""
-        self._ledger.enter(LOADING)
+        self._ledger.enter(InferencePhase.LOADING)
         iteration = int(self._store.group_iteration[groups[0]])
         version = max(0, iteration - (self._num_versions() - 1))
         self._acting = acting = self._copies[version % len(self._copies)]
@@ -100,7 +100,7 @@ class LockstepPolicyWorker(ActorCriticPolicyWorker):
             return
         # x_T: its value completes the slot. The action is chosen when x_T is x_0 of the next slot, by another version.
         value = wide(self._forward(groups, slots, steps).value).cpu().numpy()
-        self._ledger.enter(SCATTERING)
+        self._ledger.enter(InferencePhase.SCATTERING)
         self._store.arrays["value"][slots, steps] = value.reshape(len(groups), self._rows)
         if self._state is not None:
             assert self._store.group_rnn_state is not None

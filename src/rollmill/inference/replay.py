@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from rollmill.algorithms.base import Action, Explore, OffPolicyAlgorithm
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.phases import FORWARD, GATHERING, SCATTERING
 from rollmill.inference.worker import PolicyWorker
+from rollmill.roles import InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.replay import ReplayStore
@@ -79,7 +79,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         mask: NDArray[np.bool_] | None,
     ) -> None:
         store = self._store
-        self._ledger.enter(GATHERING)
+        self._ledger.enter(InferencePhase.GATHERING)
         observation = self._shown(groups, slots, steps)
         reset = torch.from_numpy(store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
         explore = Explore(
@@ -91,7 +91,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
             generator=self._generator,
         )
         state = self._take_state(groups, slots, steps)
-        self._ledger.enter(FORWARD)
+        self._ledger.enter(InferencePhase.FORWARD)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             action, state = self._acting.model.act_with_state(
                 observation, state, reset, None if mask is None else torch.from_numpy(mask).to(self._device), explore
@@ -100,7 +100,7 @@ class ReplayPolicyWorker(PolicyWorker[OffPolicyAlgorithm]):
         discrete = None if action.discrete is None else action.discrete.cpu().numpy()
         continuous = None if action.continuous is None else action.continuous.float().cpu().numpy()
         self._check_values(discrete, continuous)
-        self._ledger.enter(SCATTERING)
+        self._ledger.enter(InferencePhase.SCATTERING)
         self._keep_state(groups, state)
         self._write_actions(slots, steps, discrete, continuous)
         store.arrays["policy_version"][slots, steps] = self._acting.version

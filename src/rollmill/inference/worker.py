@@ -20,11 +20,11 @@ from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.envs.random_actions import random_actions
 from rollmill.inference.batching import Batching, ReadyGroups
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.phases import LOADING, SCATTERING, WAITING
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
+from rollmill.roles import InferenceCounter, InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, RNN_STATE, SlotStore, encode
@@ -136,7 +136,7 @@ class PolicyWorker(ABC, Generic[Model]):
         if not self._config.skip_policy and not self._await_first_weights():
             return
         while not self._context.stop.is_set():
-            self._ledger.enter(WAITING)
+            self._ledger.enter(InferencePhase.WAITING)
             for groups in self._batching.batches():
                 self._answer(groups)
 
@@ -149,9 +149,9 @@ class PolicyWorker(ABC, Generic[Model]):
 
     def _await_first_weights(self) -> bool:
         """Waits for the learner's initial weights; False when the run ends before they come."""
-        self._ledger.enter(WAITING)
+        self._ledger.enter(InferencePhase.WAITING)
         while not self._weights.wait_for(self._first_version(), timeout_s=_POLL_S):
-            self._ledger.enter(WAITING)  # Again: a sign of life.
+            self._ledger.enter(InferencePhase.WAITING)  # Again: a sign of life.
             if self._context.stop.is_set():
                 return False
         return True
@@ -162,7 +162,7 @@ class PolicyWorker(ABC, Generic[Model]):
 
     def _load(self, groups: NDArray[np.int64]) -> None:
         """Takes the weights to answer these groups with: the newest, if they are newer than the worker's."""
-        self._ledger.enter(LOADING)
+        self._ledger.enter(InferencePhase.LOADING)
         acting = self._acting
         version = self._weights.read_newest(acting.flat.bytes, unless=acting.version)
         if version != acting.version:
@@ -187,12 +187,12 @@ class PolicyWorker(ABC, Generic[Model]):
         else:
             self._load(groups)
             self._infer(groups, slots, steps, mask)
-        self._ledger.enter(SCATTERING)
+        self._ledger.enter(InferencePhase.SCATTERING)
         for group in groups.tolist():
             delivered = store.inboxes[self._worker_of_group[group]].put(self._index, encode(ACTIONS, group))
             assert delivered, "the inbox holds a place for every group"
-        self._ledger.add(0, len(groups) * rows)
-        self._ledger.add(1, 1)
+        self._ledger.add(InferenceCounter.ROWS, len(groups) * rows)
+        self._ledger.add(InferenceCounter.BATCHES, 1)
 
     def _take_state(
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]

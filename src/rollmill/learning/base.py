@@ -15,9 +15,9 @@ from torch import nn
 
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone, Collective
-from rollmill.learning.phases import PUBLISHING, REPORTING, SAVING
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, is_milestone
 from rollmill.models.flat_state import FlatState
+from rollmill.roles import LearnerPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.episodes import EpisodeEnd
@@ -102,7 +102,7 @@ class LearnerBase(ABC):
 
     def _publish(self) -> None:
         """Makes the present weights the newest version."""
-        self._ledger.enter(PUBLISHING)
+        self._ledger.enter(LearnerPhase.PUBLISHING)
         self._flat.pack()
         self._weights.publish(self.version, self._flat.bytes)
         self._published = self.version
@@ -148,7 +148,7 @@ class LearnerBase(ABC):
         return time.monotonic() - self._reported_at >= self._plan.report_every_s
 
     def _send(self, report: LearnerReport) -> None:
-        self._ledger.enter(REPORTING)
+        self._ledger.enter(LearnerPhase.REPORTING)
         self._clock.start()
         self._context.send(replace(report, training_s=self._clock.seconds))
         self._reported_at = time.monotonic()
@@ -165,7 +165,7 @@ class LearnerBase(ABC):
     def _leave_for_evaluation(self, *, is_end: bool = False) -> None:
         queue = self._plan.evaluations
         if queue is not None and (is_end or queue.is_due(self.agent_steps)):
-            self._ledger.enter(SAVING)
+            self._ledger.enter(LearnerPhase.SAVING)
             queue.leave(self._networks.state_dict(), self.agent_steps)
 
     def _counters(self) -> dict[str, int]:
@@ -196,7 +196,7 @@ class LearnerBase(ABC):
         """
         if self._collective.rank:
             return None
-        self._ledger.enter(SAVING)
+        self._ledger.enter(LearnerPhase.SAVING)
         returns = [episode.episode_return for episode in self._recent_episodes]
         return self._checkpoints.save(
             {

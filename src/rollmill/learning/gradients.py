@@ -13,12 +13,12 @@ from torch import Tensor
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_measure import make_updater
-from rollmill.learning.phases import LEARNING, MEASURING, PUBLISHING, WAITING
 from rollmill.learning.replay import return_rule
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
+from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.gradients import GradientExchange
@@ -79,7 +79,7 @@ class GradientLearner:
         # Before the updater, which may want convolutions in another memory format than that of the weights' bytes: such
         # parameters are no views of what is read any more, but get copies of it.
         self._networks = NetworkRing(arrays, algorithm)
-        self._ledger.enter(MEASURING)
+        self._ledger.enter(LearnerPhase.MEASURING)
         self._updater = make_updater(
             algorithm,
             spec,
@@ -97,7 +97,7 @@ class GradientLearner:
         """Learns until the stop flag is set."""
         # What the run goes on from is not known before the server has published it.
         while self._networks.newest == NOT_PUBLISHED:
-            self._ledger.enter(WAITING)  # Again and again: a sign of life.
+            self._ledger.enter(LearnerPhase.WAITING)  # Again and again: a sign of life.
             if self._context.stop.is_set():
                 return
             time.sleep(_POLL_S / 10)
@@ -113,7 +113,7 @@ class GradientLearner:
         )
         try:
             while not self._context.stop.is_set():
-                self._ledger.enter(WAITING)
+                self._ledger.enter(LearnerPhase.WAITING)
                 if not self._exchange.wait_for_turn(self._index, _POLL_S):
                     continue
                 batch = self._wait_for_batch(loader)
@@ -126,18 +126,18 @@ class GradientLearner:
 
     def _wait_for_batch(self, loader: ReplayLoader) -> Drawn | None:
         while not self._context.stop.is_set():
-            self._ledger.enter(WAITING)
+            self._ledger.enter(LearnerPhase.WAITING)
             if (batch := loader.next()) is not None:
                 return batch
         return None
 
     def _learn(self, drawn: Drawn, sampler: Sampler[Any]) -> None:
         """One gradient. Only what computes is between the announcement and the submission: others may wait for it."""
-        self._ledger.enter(PUBLISHING)
+        self._ledger.enter(LearnerPhase.PUBLISHING)
         self._exchange.announce(self._index, self._networks.newest)
         version = self._networks.read()
         self._exchange.announce(self._index, version)
-        self._ledger.enter(LEARNING)
+        self._ledger.enter(LearnerPhase.LEARNING)
         self._context.dawdle()
         batch = to_tensors(drawn, self._device)
         self._batches += 1
@@ -160,8 +160,8 @@ class GradientLearner:
             self._updater.require_td_errors()
         age = version - float(drawn.at_step["policy_version"].mean())
         self._exchange.figures[self._index] += (1.0, age, late)
-        self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
-        self._ledger.add(1, 1)
+        self._ledger.add(LearnerCounter.SAMPLES, len(drawn) * self._replay.steps_per_sample)
+        self._ledger.add(LearnerCounter.GRADIENTS, 1)
 
     def _leave_statistics(self, statistics: Mapping[str, Tensor]) -> None:
         names = list(statistics)

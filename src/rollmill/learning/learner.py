@@ -31,13 +31,13 @@ from rollmill.learning.optimisers import (
     optimiser_state,
     set_learning_rate,
 )
-from rollmill.learning.phases import LEARNING, MEASURING, SAVING, WAITING
 from rollmill.learning.report import LearnerFinished, LearnerReport, PolicyLag
 from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
 from rollmill.learning.targets import NonFiniteSampleError, Targets, targets_of
 from rollmill.learning.update import Updater, Whole
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.device import take_device
+from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import EnvSpec
 from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
@@ -108,7 +108,7 @@ class Learner(LearnerBase):
         self._has_bounds = spec.action.num_continuous > 0
         self._at_bound: float | None = None
 
-        self._ledger.enter(MEASURING)
+        self._ledger.enter(LearnerPhase.MEASURING)
         self._fast_path = self._choose_fast_path(spec)
         self._model.set_channels_last(self._fast_path.channels_last)
         self._optimiser = make_optimiser(self._model.parameters(), config, self._device)
@@ -156,7 +156,7 @@ class Learner(LearnerBase):
         self._send(self._first_report())
         try:
             while self.agent_steps < self._total_steps:
-                self._ledger.enter(WAITING)
+                self._ledger.enter(LearnerPhase.WAITING)
                 prepared = loader.next()
                 if prepared is not None or self._context.stop.is_set():
                     episodes = self._agree_to_go_on(prepared)
@@ -220,7 +220,7 @@ class Learner(LearnerBase):
 
     def _learn(self, prepared: _Prepared) -> None:
         """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
-        self._ledger.enter(LEARNING)
+        self._ledger.enter(LearnerPhase.LEARNING)
         batch, targets = prepared
         steps_before = self.sgd_steps
         keep = self._admit(batch)
@@ -259,7 +259,7 @@ class Learner(LearnerBase):
         # In lockstep a free slot says that the next version is there, which an update left half way does not make.
         for slot in batch.slots if is_complete else ():
             self._store.release(slot)
-        self._ledger.add(0, consumed)
+        self._ledger.add(LearnerCounter.SAMPLES, consumed)
         if self.sgd_steps > steps_before:
             if self._config.schedule == "kl":
                 self._learning_rate.update(self._updater.last_kl())
@@ -309,10 +309,10 @@ class Learner(LearnerBase):
 
     def _after_step(self) -> None:
         self.sgd_steps += 1
-        self._ledger.add(1, 1)
+        self._ledger.add(LearnerCounter.SGD_STEPS, 1)
         if self.version - self._published >= self._config.publish_every:
             self._publish()
-        self._ledger.enter(LEARNING)
+        self._ledger.enter(LearnerPhase.LEARNING)
 
     def _report(self) -> LearnerReport:
         report = replace(self._progress(), losses=self._updater.take_losses(), is_row=True)
@@ -345,7 +345,7 @@ class Learner(LearnerBase):
 
     def _save(self) -> Path | None:
         """Writes a checkpoint, on rank 0; every rank calls it at the same moment."""
-        self._ledger.enter(SAVING)
+        self._ledger.enter(LearnerPhase.SAVING)
         return self._write_checkpoint(self._pack_in_flight())
 
     def _write_checkpoint(self, in_flight: dict[str, Any] | None) -> Path | None:

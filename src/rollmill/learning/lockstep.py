@@ -19,9 +19,9 @@ from rollmill.learning.batches import Assembler, Batch, IterationAssembler
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.learner import Learner
 from rollmill.learning.objective import learns_in_time
-from rollmill.learning.phases import LEARNING
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.settled import settled_fast_path
+from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signatures import sign, verify
 from rollmill.runtime.signed_files import require_trust
@@ -174,8 +174,8 @@ class LockstepLearner(Learner):
 
     def _after_step(self) -> None:
         self.sgd_steps += 1
-        self._ledger.add(1, 1)
-        self._ledger.enter(LEARNING)  # Again after each step: a sign of life.
+        self._ledger.add(LearnerCounter.SGD_STEPS, 1)
+        self._ledger.enter(LearnerPhase.LEARNING)  # Again after each step: a sign of life.
 
     def _publish(self) -> None:
         moments = self._model.value_moments()

@@ -20,13 +20,13 @@ from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.off_policy_measure import make_updater
 from rollmill.learning.optimisers import NonFiniteGradientError
-from rollmill.learning.phases import LEARNING, MEASURING, WAITING
 from rollmill.learning.replay_loader import ReplayLoader
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.learning.schedules import learning_rate_factor
 from rollmill.learning.tensors import errors_of, to_tensors
 from rollmill.models.device import take_device
 from rollmill.models.memory_format import has_convolutions
+from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import EnvSpec
@@ -80,7 +80,7 @@ class ReplayLearnerBase(LearnerBase):
         self._replay = replay
         self._samples = config.batch_size * replay.steps_per_sample
         torch.manual_seed(plan.seed)
-        self._ledger.enter(MEASURING)
+        self._ledger.enter(LearnerPhase.MEASURING)
         self._device = take_device(config.device)
         self._algorithm = algorithm.to(self._device)
         self._generator = torch.Generator(self._device).manual_seed(self._noise_seed())
@@ -128,10 +128,10 @@ class ReplayLearnerBase(LearnerBase):
         self._send(self._report())
         with self._learning():
             try:
-                self._ledger.enter(WAITING)
+                self._ledger.enter(LearnerPhase.WAITING)
                 while self._advance():
                     self._look_around()
-                    self._ledger.enter(WAITING)
+                    self._ledger.enter(LearnerPhase.WAITING)
                 self._updater.check()
             except NonFiniteGradientError:
                 # Gradients that are not finite are left out, so what has been learned is sound.
@@ -169,7 +169,7 @@ class ReplayLearnerBase(LearnerBase):
     def _after_step(self) -> None:
         self.sgd_steps += 1
         self.batches += 1
-        self._ledger.add(1, 1)
+        self._ledger.add(LearnerCounter.SGD_STEPS, 1)
         if self.sgd_steps % _CHECK_EVERY == 0:
             self._updater.check()
         if self.version - self._published >= self._config.publish_every:
@@ -299,13 +299,13 @@ class ReplayLearner(ReplayLearnerBase):
 
     def _learn(self, drawn: Drawn) -> None:
         """One SGD step, and what it says about priorities."""
-        self._ledger.enter(LEARNING)
+        self._ledger.enter(LearnerPhase.LEARNING)
         self._context.dawdle()
         self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))
         # It counts, whatever is wrong with its errors: what a checkpoint then says agrees with the optimisers.
-        self._ledger.add(0, len(drawn) * self._replay.steps_per_sample)
+        self._ledger.add(LearnerCounter.SAMPLES, len(drawn) * self._replay.steps_per_sample)
         self._after_step()
         if self._replay.is_prioritised:
             self._updater.require_td_errors()

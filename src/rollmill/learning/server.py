@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.phases import LEARNING
 from rollmill.learning.replay import ReplayLearnerBase, return_rule
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import to_tensors
 from rollmill.models.pixel_levels import centred_layers
+from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.episodes import unpack_episode
 from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted
 from rollmill.storage.sequence_sampler import make_sampler
@@ -90,7 +90,7 @@ class ParameterServer(ReplayLearnerBase):
 
     def _apply(self, submitted: Submitted) -> None:
         """One SGD step with a learner's gradient."""
-        self._ledger.enter(LEARNING)
+        self._ledger.enter(LearnerPhase.LEARNING)
         learner = submitted.learner
         has_centred = self._centre_pictures()
         staleness = self.version - self._exchange.version_of(learner)
@@ -108,7 +108,7 @@ class ParameterServer(ReplayLearnerBase):
         self._after_step()
         self._ring.publish(self.version, targets=updated or has_centred)
         self._exchange.give_back(learner)
-        self._ledger.add(0, self._samples)
+        self._ledger.add(LearnerCounter.SAMPLES, self._samples)
 
     def _centre_pictures(self) -> bool:
         """Before the first SGD step, which the learners' batches are not for; where there is one, there is another."""

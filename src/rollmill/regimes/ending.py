@@ -15,17 +15,15 @@ from typing import Literal
 from rollmill.learning.report import LearnerFinished, LearnerReport
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
+from rollmill.roles import EVALUATOR, LEARNER
 from rollmill.runtime.arena import MemoryPart, describe_parts
 from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 
-__all__ = ["EVALUATOR", "LEARNER", "EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
+__all__ = ["EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
 
 EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
-
-LEARNER = "learner"
-EVALUATOR = "evaluator"
 
 _POLL_S = 0.25
 _STOP_GRACE_S = 8.0
@@ -76,7 +74,7 @@ def watch(
 
     while True:
         for event in supervisor.poll(_POLL_S):
-            if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR:
+            if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR.name:
                 # Training does not depend on it: what it has not played is played at the end.
                 if isinstance(event, Failed) and not is_ending():
                     monitor.note(f"evaluations stop, training goes on: {event.error()}")
@@ -114,7 +112,7 @@ def watch(
             raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
         for hung in limits.check(supervisor):
             error = hung_error(supervisor, hung, limits)
-            if hung.handle.name == EVALUATOR:
+            if hung.handle.name == EVALUATOR.name:
                 monitor.note(f"evaluations stop, training goes on: {error}")
                 continue
             supervisor.stop(grace_s=grace_s())
@@ -145,7 +143,7 @@ def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed
     Raises:
         KeyboardInterrupt: The learner was ended with the run, before it could hold SIGTERM off: nothing is learned yet.
     """
-    is_learner = event.handle.name == LEARNER
+    is_learner = event.handle.name == LEARNER.name
     if isinstance(event, Failed):
         if not was_signalled_with_us(event, is_ending):
             return event
@@ -175,8 +173,8 @@ def was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
 
 def _did_not_end(supervisor: Supervisor) -> ProcessHung:
     """Ends all processes at once, and says where the learner was."""
-    learner = next(handle for handle in supervisor.handles if handle.name == LEARNER)
-    phase = supervisor.snapshot()[LEARNER].current_phase
+    learner = next(handle for handle in supervisor.handles if handle.name == LEARNER.name)
+    phase = supervisor.snapshot()[LEARNER.name].current_phase
     stacks = supervisor.stacks(learner)
     supervisor.stop(grace_s=0.0)
     return ProcessHung(

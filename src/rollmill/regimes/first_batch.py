@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollmill.learning.report import LearnerReport
-from rollmill.rollout.phases import ROLE
+from rollmill.roles import ROLLOUT_WORKER, RolloutCounter
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec
@@ -65,8 +65,8 @@ def nothing_learned(
     """
     if last.sgd_steps > sgd_steps_before:
         return []
-    counter = ROLE.counters[0]
-    collected = int(sum(a.counters[counter] for a in accounts.values() if a.role == ROLE.name))
+    counter = ROLLOUT_WORKER.counters[RolloutCounter.AGENT_STEPS]
+    collected = int(sum(a.counters[counter] for a in accounts.values() if a.role == ROLLOUT_WORKER.name))
     begin = f"nothing was learned: the run ended ({why}) before its first SGD step. "
     if config.in_replay:
         wanted = f"learning begins at replay.min_size={config.replay.min_size:,}"

@@ -9,10 +9,17 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rollmill.evaluation import phases as evaluation_phases
-from rollmill.inference import phases as inference_phases
-from rollmill.learning import phases as learning_phases
-from rollmill.rollout import phases as rollout_phases
+from rollmill.roles import (
+    EVALUATOR,
+    GRADIENT_LEARNER,
+    LEARNER,
+    POLICY_WORKER,
+    ROLLOUT_WORKER,
+    EvaluatorPhase,
+    InferencePhase,
+    LearnerPhase,
+    RolloutPhase,
+)
 from rollmill.runtime.events import Hung
 from rollmill.runtime.ledger import START
 from rollmill.runtime.supervisor import NO_ROLE, Supervisor
@@ -52,8 +59,6 @@ class HangLimits:
     def __init__(self, config: Config, *, is_alone: bool = True) -> None:
         """Works them out."""
         assert config.envs_per_group != "auto"
-        rollout, inference = rollout_phases.ROLE, inference_phases.ROLE
-        learner, evaluator = learning_phases.ROLE, evaluation_phases.ROLE
         of_rollout = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
         of_inference = _Limit(config.inference.step_timeout_s, "inference.step_timeout_s")
         of_learner = _Limit(config.learner.step_timeout_s, "learner.step_timeout_s")
@@ -63,41 +68,33 @@ class HangLimits:
 
         # Pieces of work, whatever else the run is doing.
         self._work = {
-            rollout.phases[rollout_phases.SIMULATING]: of_rollout,
+            ROLLOUT_WORKER.phases[RolloutPhase.SIMULATING]: of_rollout,
             # A group's environments are built, and first reset, one after another.
-            rollout.phases[rollout_phases.BUILDING]: of_rollout.plus(_BUILDING_S * config.envs_per_group),
-            learner.phases[learning_phases.LEARNING]: of_learner,
-            inference.phases[inference_phases.FORWARD]: of_inference,
+            ROLLOUT_WORKER.phases[RolloutPhase.BUILDING]: of_rollout.plus(_BUILDING_S * config.envs_per_group),
+            LEARNER.phases[LearnerPhase.LEARNING]: of_learner,
+            POLICY_WORKER.phases[InferencePhase.FORWARD]: of_inference,
         }
         # What takes no time worth mentioning. While a run ends, its environments are closed meanwhile, for example.
         self._silence = {
             START: _Limit(_START_S + for_others, ""),
-            learner.phases[learning_phases.MEASURING]: of_learner.at_least(_START_S).plus(for_others),
-            rollout.phases[rollout_phases.BOOKKEEPING]: of_rollout.at_least(_BOOKKEEPING_S),
-            **{phase: of_rollout.at_least(_SHORTEST_SILENCE_S) for phase in rollout.waiting},
+            LEARNER.phases[LearnerPhase.MEASURING]: of_learner.at_least(_START_S).plus(for_others),
+            ROLLOUT_WORKER.phases[RolloutPhase.BOOKKEEPING]: of_rollout.at_least(_BOOKKEEPING_S),
+            **{phase: of_rollout.at_least(_SHORTEST_SILENCE_S) for phase in ROLLOUT_WORKER.waiting},
+            **{phase: of_inference.at_least(_SHORTEST_SILENCE_S).plus(for_groups) for phase in POLICY_WORKER.phases},
             **{
-                inference.phases[phase]: of_inference.at_least(_SHORTEST_SILENCE_S).plus(for_groups)
-                for phase in (
-                    inference_phases.WAITING,
-                    inference_phases.LOADING,
-                    inference_phases.GATHERING,
-                    inference_phases.SCATTERING,
-                )
+                LEARNER.phases[phase]: of_learner.at_least(_SHORTEST_SILENCE_S).plus(for_others)
+                for phase in (LearnerPhase.WAITING, LearnerPhase.PUBLISHING, LearnerPhase.REPORTING)
             },
-            **{
-                learner.phases[phase]: of_learner.at_least(_SHORTEST_SILENCE_S).plus(for_others)
-                for phase in (learning_phases.WAITING, learning_phases.PUBLISHING, learning_phases.REPORTING)
-            },
-            evaluator.phases[evaluation_phases.WAITING]: of_rollout.at_least(_SHORTEST_SILENCE_S),
+            EVALUATOR.phases[EvaluatorPhase.WAITING]: of_rollout.at_least(_SHORTEST_SILENCE_S),
             # Its environments are built within it, by a process that runs when others need no core.
-            evaluator.phases[evaluation_phases.PLAYING]: of_rollout.at_least(_EVALUATION_S),
+            EVALUATOR.phases[EvaluatorPhase.PLAYING]: of_rollout.at_least(_EVALUATION_S),
         }
         self._stopped = {
-            rollout.name: of_rollout,
-            inference.name: of_inference,
-            learner.name: of_learner,
-            learning_phases.GRADIENT_ROLE.name: of_learner,
-            evaluator.name: of_rollout,
+            ROLLOUT_WORKER.name: of_rollout,
+            POLICY_WORKER.name: of_inference,
+            LEARNER.name: of_learner,
+            GRADIENT_LEARNER.name: of_learner,
+            EVALUATOR.name: of_rollout,
             NO_ROLE.name: of_rollout,  # the probe
         }
 
@@ -106,8 +103,7 @@ class HangLimits:
         is_ending = supervisor.stop_flag.is_set()
         limits = self._work if is_ending else self._silence | self._work
         # A run that ends waits for its learner alone.
-        learner = learning_phases.ROLE.name
-        stopped = {learner: self._stopped[learner]} if is_ending else self._stopped
+        stopped = {LEARNER.name: self._stopped[LEARNER.name]} if is_ending else self._stopped
         return supervisor.check_hung(
             {phase: limit.seconds for phase, limit in limits.items()},
             {role: limit.seconds for role, limit in stopped.items()},

@@ -14,15 +14,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rollmill.evaluation import phases as evaluation_phases
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
-from rollmill.inference import phases as inference_phases
-from rollmill.learning import phases as learning_phases
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes import asynchronous, lockstep, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.caveats import caveats_of
-from rollmill.regimes.ending import EVALUATOR, LEARNER, EndedBy, exited_early, hung_error, was_signalled_with_us, watch
+from rollmill.regimes.ending import EndedBy, exited_early, hung_error, was_signalled_with_us, watch
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
@@ -33,7 +30,7 @@ from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.plots import plot_runs
-from rollmill.rollout import phases as rollout_phases
+from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.runtime.affinity import plan
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
@@ -260,7 +257,7 @@ def _play_what_is_left(
     note(f"evaluating {count} network(s) that are left, {run_setup.config.eval_episodes} episodes each")
     limits = HangLimits(run_setup.config)
     with Supervisor(log_path=log_path) as supervisor:
-        supervisor.start(EVALUATOR, children.evaluator, run_setup, True, role=evaluation_phases.ROLE)
+        supervisor.start(EVALUATOR.name, children.evaluator, run_setup, True, role=EVALUATOR)
         while not is_stop_wanted():
             for hung in limits.check(supervisor):
                 note(f"an evaluation failed: {hung_error(supervisor, hung, limits)}")
@@ -458,16 +455,14 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
         cpus, nice = placement.learners[0]
         # torch.compile would start processes of its own.
         threads = {"OMP_NUM_THREADS": str(config.learner.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-        supervisor.start(
-            LEARNER, regime.learner, run_setup, role=learning_phases.ROLE, env=threads, cpus=cpus, nice=nice
-        )
+        supervisor.start(LEARNER.name, regime.learner, run_setup, role=LEARNER, env=threads, cpus=cpus, nice=nice)
         for index, (cpus, nice) in enumerate(placement.learners[1:]):
             supervisor.start(
                 f"gradient learner {index}",
                 replay.gradient_learner,
                 run_setup,
                 index,
-                role=learning_phases.GRADIENT_ROLE,
+                role=GRADIENT_LEARNER,
                 env=threads,
                 cpus=cpus,
                 nice=nice,
@@ -479,21 +474,21 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
             regime.policy_worker,
             run_setup,
             index,
-            role=inference_phases.ROLE,
+            role=POLICY_WORKER,
             env=threads,
             cpus=cpus,
             nice=nice,
         )
     for worker, (cpus, nice) in enumerate(placement.rollout_workers):
         name = f"rollout worker {worker}"
-        supervisor.start(name, regime.rollout_worker, run_setup, worker, role=rollout_phases.ROLE, cpus=cpus, nice=nice)
+        supervisor.start(name, regime.rollout_worker, run_setup, worker, role=ROLLOUT_WORKER, cpus=cpus, nice=nice)
     if learner and config.eval_every is not None and not run_setup.ranks.rank:
         supervisor.start(
-            EVALUATOR,
+            EVALUATOR.name,
             children.evaluator,
             run_setup,
             False,
-            role=evaluation_phases.ROLE,
+            role=EVALUATOR,
             nice=placement.rollout_workers[0][1],
         )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
+from rollmill.roles import EvaluatorPhase
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
@@ -501,18 +502,17 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     import torch
 
     from rollmill.evaluation.in_training import evaluate_until, play_pending
-    from rollmill.evaluation.phases import PLAYING, WAITING
     from rollmill.storage.checkpoints import CheckpointStore
 
     torch.set_num_threads(1)
 
     def is_stop_wanted() -> bool:
-        context.ledger.enter(PLAYING)  # Again at every step: a sign of life.
+        context.ledger.enter(EvaluatorPhase.PLAYING)  # Again at every step: a sign of life.
         return context.stop.is_set()
 
     env, episodes = setup.config.env, setup.config.eval_episodes
     checkpoints = CheckpointStore(setup.run_dir / "checkpoints", setup.config.checkpoint)
-    context.ledger.enter(PLAYING)
+    context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
         play_pending(setup.run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         return
@@ -522,7 +522,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         episodes=episodes,
         checkpoints=checkpoints,
         is_stop_wanted=is_stop_wanted,
-        while_waiting=lambda: context.ledger.enter(WAITING),
+        while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),
     )
 
 

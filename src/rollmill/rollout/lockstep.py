@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from rollmill.envs.views import SavableGroup
-from rollmill.rollout.phases import BUILDING
+from rollmill.roles import RolloutPhase
 from rollmill.rollout.worker import HostedGroup, RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.signed_files import require_trust
@@ -154,7 +154,7 @@ class LockstepRolloutWorker(RolloutWorker):
 
     def _rebuild(self, group: HostedGroup, slot: int) -> None:
         """Exactly what a run does that goes on from here."""
-        self._ledger.enter(BUILDING)
+        self._ledger.enter(RolloutPhase.BUILDING)
         group.environments.close()
         self._report_failures()
         group.environments = self._make_group(group.index, group.iteration)

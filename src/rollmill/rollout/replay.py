@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
-from rollmill.rollout.phases import BOOKKEEPING, WAITING_FOR_ACTIONS, WAITING_FOR_LEARNER
+from rollmill.roles import RolloutPhase
 from rollmill.rollout.worker import HostedGroup, RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
@@ -100,9 +100,9 @@ class ReplayRolloutWorker(RolloutWorker):
     def _serve_inbox(self) -> None:
         self._resume_held()
         all_held = len(self._held) == len(self._groups)
-        self._ledger.enter(WAITING_FOR_LEARNER if all_held else WAITING_FOR_ACTIONS)
+        self._ledger.enter(RolloutPhase.WAITING_FOR_LEARNER if all_held else RolloutPhase.WAITING_FOR_ACTIONS)
         count = self._inbox.get_many(self._messages, _HELD_POLL_S if self._held or self._unsent else _POLL_S)
-        self._ledger.enter(BOOKKEEPING)
+        self._ledger.enter(RolloutPhase.BOOKKEEPING)
         for message in self._messages[:count].tolist():
             _, index = decode(message)
             self._go_on(self._groups[index])

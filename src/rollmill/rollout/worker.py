@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
-from rollmill.rollout.phases import BOOKKEEPING, BUILDING, SIMULATING, WAITING_FOR_ACTIONS, WAITING_FOR_SLOT
+from rollmill.roles import RolloutCounter, RolloutPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, decode
@@ -112,7 +112,7 @@ class RolloutWorker:
         for index in self._store.topology.groups_of_worker(self._worker):
             if self._context.stop.is_set():
                 break
-            self._ledger.enter(BUILDING)  # Again for each group: a sign of life.
+            self._ledger.enter(RolloutPhase.BUILDING)  # Again for each group: a sign of life.
             self._groups[index] = HostedGroup(index, make_group(index), pool_of_group[index])
 
     def run(self) -> None:
@@ -138,9 +138,10 @@ class RolloutWorker:
     def _serve_inbox(self) -> None:
         """Handles what has come: every group whose actions are there is stepped, every free slot is used."""
         parked = sum(len(pool.parked) for pool in self._pools)
-        self._ledger.enter(WAITING_FOR_SLOT if parked and parked == len(self._groups) else WAITING_FOR_ACTIONS)
+        all_parked = parked and parked == len(self._groups)
+        self._ledger.enter(RolloutPhase.WAITING_FOR_SLOT if all_parked else RolloutPhase.WAITING_FOR_ACTIONS)
         count = self._inbox.get_many(self._messages, _POLL_S)
-        self._ledger.enter(BOOKKEEPING)
+        self._ledger.enter(RolloutPhase.BOOKKEEPING)
         for message in self._messages[:count].tolist():
             kind, index = decode(message)
             if kind == ACTIONS:
@@ -157,7 +158,7 @@ class RolloutWorker:
             if failures:
                 for failure in failures:
                     self._context.log.warning("%s", failure)
-                self._ledger.add(1, len(failures))
+                self._ledger.add(RolloutCounter.FAILURES_REPAIRED, len(failures))
                 failures.clear()
 
     def _start(self, group: HostedGroup) -> None:
@@ -169,9 +170,9 @@ class RolloutWorker:
     def _begin_episodes(self, group: HostedGroup, slot: int) -> None:
         """Resets a group, and lets it run ahead with random actions; what it shows then is x_0 of the slot."""
         first, scratch = self._observation_at(group, slot, 0), self._outcome_at(group, slot, 0)
-        self._ledger.enter(BUILDING)
+        self._ledger.enter(RolloutPhase.BUILDING)
         group.environments.reset(first)
-        self._ledger.enter(SIMULATING)
+        self._ledger.enter(RolloutPhase.SIMULATING)
         random = self._random(group)
         for _ in range(self._random_steps(group.index)):
             if self._context.stop.is_set():
@@ -179,8 +180,8 @@ class RolloutWorker:
             # Into x_0 again and again: only what the last of these steps leaves there is ever looked at.
             actions = random_actions(self._action, first.action_mask, len(first.reset), random)
             group.environments.step(*actions, first, scratch)
-            self._ledger.enter(SIMULATING)
-        self._ledger.enter(BOOKKEEPING)
+            self._ledger.enter(RolloutPhase.SIMULATING)
+        self._ledger.enter(RolloutPhase.BOOKKEEPING)
 
     def _go_on(self, group: HostedGroup) -> None:
         """a_t has come: completes the previous slot if its V(x_T) came with it, and steps the environments."""
@@ -198,10 +199,10 @@ class RolloutWorker:
         slot, step = group.slot, group.step
         actions = self._actions_at(slot, step)
         into, outcome = self._observation_at(group, slot, step + 1), self._outcome_at(group, slot, step)
-        self._ledger.enter(SIMULATING)
+        self._ledger.enter(RolloutPhase.SIMULATING)
         group.environments.step(*actions, into, outcome)
-        self._ledger.enter(BOOKKEEPING)
-        self._ledger.add(0, int(np.count_nonzero(outcome.valid)))
+        self._ledger.enter(RolloutPhase.BOOKKEEPING)
+        self._ledger.add(RolloutCounter.AGENT_STEPS, int(np.count_nonzero(outcome.valid)))
         group.step = step + 1
 
     def _begin_or_park(self, group: HostedGroup) -> None:

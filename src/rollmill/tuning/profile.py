@@ -14,12 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollmill.inference import phases as inference_phases
-from rollmill.learning import phases as learning_phases
 from rollmill.learning.config import auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.regimes.setup import Probed
-from rollmill.rollout import phases as rollout_phases
+from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
 from rollmill.tuning.curves import Curve
@@ -109,15 +107,15 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
     for turn in turns:
         for account in turn.accounts.values():
             by_role.setdefault(account.role, []).append(account)
-    stepping = by_role[rollout_phases.ROLE.name]
-    inferring = by_role.get(inference_phases.ROLE.name, [])
-    learning = by_role.get(learning_phases.ROLE.name, [])
+    stepping = by_role[ROLLOUT_WORKER.name]
+    inferring = by_role.get(POLICY_WORKER.name, [])
+    learning = by_role.get(LEARNER.name, [])
     num_processes = len(turns[0].accounts)
     is_crowded = num_processes > cores
     work = {
         role: sum(_work_s(account, is_crowded=is_crowded) for account in accounts) for role, accounts in by_role.items()
     }
-    learner_work = work.get(learning_phases.ROLE.name, 0.0) + work.get(learning_phases.GRADIENT_ROLE.name, 0.0)
+    learner_work = work.get(LEARNER.name, 0.0) + work.get(GRADIENT_LEARNER.name, 0.0)
     group_steps = max(1.0, steps / rows)
     batches = _count(inferring, "batches")
     sgd_steps = _count(learning, "SGD steps")
@@ -134,10 +132,10 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
         group_s=group_s,
         group_wait_s=waited_s / group_steps,
         group_overhead_s=group_s * min(0.9, overhead),
-        batch_s=work.get(inference_phases.ROLE.name, 0.0) / batches if batches else 0.0,
+        batch_s=work.get(POLICY_WORKER.name, 0.0) / batches if batches else 0.0,
         sgd_step_s=learner_work / max(1.0, sgd_steps),
         steps_per_second=steps / seconds,
-        actor_cores=(stepping_s + work.get(inference_phases.ROLE.name, 0.0)) / seconds,
+        actor_cores=(stepping_s + work.get(POLICY_WORKER.name, 0.0)) / seconds,
         learner_cores=learner_work / seconds,
         sgd_steps_per_second=sgd_steps / seconds,
         busy={
@@ -216,7 +214,7 @@ def _outside(turns: Sequence[Slice]) -> tuple[float, float]:
     helpers_s = waited_s = 0.0
     for turn in turns:
         for name, account in turn.accounts.items():
-            if account.role != rollout_phases.ROLE.name or name not in turn.outside:
+            if account.role != ROLLOUT_WORKER.name or name not in turn.outside:
                 continue
             outside = turn.outside[name]
             helpers_s += outside.helpers_s

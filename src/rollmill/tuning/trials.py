@@ -17,10 +17,9 @@ from typing import NamedTuple
 
 from rollmill.benchmarking.pausing import end, pause, resume
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
-from rollmill.learning import phases as learning_phases
 from rollmill.regimes.running import prepare, start_processes
 from rollmill.regimes.setup import Probed
-from rollmill.rollout.phases import ROLE
+from rollmill.roles import LEARNER, ROLLOUT_WORKER, LearnerCounter
 from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
@@ -97,7 +96,7 @@ class Trial(SteppingProcesses):
 
     def __init__(self, config: Config, probed: Probed) -> None:
         """Starts nothing."""
-        super().__init__(ROLE)
+        super().__init__(ROLLOUT_WORKER)
         self._config = for_trial(config, probed.spec.rows_per_env)
         self._probed = probed
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -149,7 +148,7 @@ class Trial(SteppingProcesses):
             while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
                 self._run_for(seconds)
                 accounts = between(before, self._supervisor.snapshot())
-                steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLE.name)
+                steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLLOUT_WORKER.name)
             elapsed = time.monotonic() - started
             outside = {name: now.since(outside[name]) for name, now in self._outside().items() if name in outside}
         finally:
@@ -167,6 +166,6 @@ class Trial(SteppingProcesses):
         return {name: found[pid] for name, pid in pids.items()}
 
     def _sgd_steps(self) -> float:
-        role = learning_phases.ROLE
+        counter = LEARNER.counters[LearnerCounter.SGD_STEPS]
         accounts = self._supervisor.snapshot().values()
-        return sum(account.counters[role.counters[1]] for account in accounts if account.role == role.name)
+        return sum(account.counters[counter] for account in accounts if account.role == LEARNER.name)
