@@ -91,7 +91,7 @@ def serving(
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(model), alias=True).bytes)
     stop = threading.Event()
-    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(POLICY_WORKER), dawdle=lambda: None)
+    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(POLICY_WORKER), inject_delay=lambda: None)
     config = InferenceConfig(device="cpu", precision=precision, **options)
     worker = ActorCriticPolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
     thread = threading.Thread(target=worker.run)

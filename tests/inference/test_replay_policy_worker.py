@@ -64,7 +64,9 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
     store = ReplayStore(arena, SPEC, topology, config, LIMITS, state_size=size, create=True)
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(algorithm.acting), alias=True).bytes)
-    context: Any = SimpleNamespace(stop=threading.Event(), ledger=Ledger.private(POLICY_WORKER), dawdle=lambda: None)
+    context: Any = SimpleNamespace(
+        stop=threading.Event(), ledger=Ledger.private(POLICY_WORKER), inject_delay=lambda: None
+    )
     worker = ReplayPolicyWorker(
         context,
         store,

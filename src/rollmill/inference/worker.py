@@ -171,7 +171,7 @@ class PolicyWorker(ABC, Generic[Model]):
 
     def _answer(self, groups: NDArray[np.int64]) -> None:
         """One forward pass for these groups; int64 ``[n]`` group indices."""
-        self._context.dawdle()
+        self._context.inject_delay()
         store, rows = self._store, self._rows
         slots, steps = store.group_slot[groups], store.group_step[groups]
         alive = store.generation[slots] == store.group_generation[groups]

@@ -138,7 +138,7 @@ class GradientLearner:
         version = self._networks.read()
         self._exchange.announce(self._index, version)
         self._ledger.enter(LearnerPhase.LEARNING)
-        self._context.dawdle()
+        self._context.inject_delay()
         batch = to_tensors(drawn, self._device)
         self._batches += 1
         td_error: Tensor | None = None

@@ -200,7 +200,7 @@ class Learner(LearnerBase):
 
     def _prepare(self, batch: Batch) -> _Prepared:
         """In the loader's thread: what needs no weights."""
-        self._context.dawdle()
+        self._context.inject_delay()
         mean, std = self._moments_of(batch)
         targets = targets_of(
             batch,
@@ -253,9 +253,9 @@ class Learner(LearnerBase):
         if self._fingerprints is not None and is_complete:
             self._fingerprints.add(self.batches, batch, self._model, self._optimiser)
         self.batches += is_complete
-        self._context.dawdle()
+        self._context.inject_delay()
         self._publish_last()
-        self._context.dawdle()
+        self._context.inject_delay()
         # In lockstep a free slot says that the next version is there, which an update left half way does not make.
         for slot in batch.slots if is_complete else ():
             self._store.release(slot)

@@ -300,7 +300,7 @@ class ReplayLearner(ReplayLearnerBase):
     def _learn(self, drawn: Drawn) -> None:
         """One SGD step, and what it says about priorities."""
         self._ledger.enter(LearnerPhase.LEARNING)
-        self._context.dawdle()
+        self._context.inject_delay()
         self._ages.add(float(self.version) - float(drawn.at_step["policy_version"].mean()))
         self._updater.scale_learning_rates(self._schedule.value(self.agent_steps))
         td_error = self._updater.step(to_tensors(drawn, self._device))

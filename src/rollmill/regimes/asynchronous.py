@@ -12,9 +12,9 @@ from rollmill.regimes.setup import (
     RunSetup,
     allocate_slots,
     build_group,
-    dawdling,
     random_steps,
     run_learner,
+    with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.child import ChildContext
@@ -75,7 +75,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     config = setup.config
     budget = RestartBudget(config.env.restart_budget)
     RolloutWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         setup.store(),
         worker,
         lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
@@ -97,7 +97,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     config, spec = setup.config, setup.probed.spec
     take_threads(config.inference.threads)
     ActorCriticPolicyWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         setup.store(),
         WeightStore(setup.memory.arena),
         index,

@@ -15,12 +15,12 @@ from rollmill.regimes.setup import (
     RunSetup,
     allocate_slots,
     build_group,
-    dawdling,
     device_of_rank,
     group_states,
     make_network,
     random_steps,
     run_learner,
+    with_delays,
 )
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed, stream
@@ -74,7 +74,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     budget = RestartBudget(config.env.restart_budget)
     first_steps = random_steps(config)
     LockstepRolloutWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         setup.store(),
         worker,
         lambda group, iteration: build_group(config, first + group, budget, seed=_seed_from(config, iteration)),
@@ -100,7 +100,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     take_threads(config.inference.threads)
     device = device_of_rank(config.inference.device, setup.ranks)
     LockstepPolicyWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         setup.store(),
         WeightStore(setup.memory.arena),
         index,

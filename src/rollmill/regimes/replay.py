@@ -21,10 +21,10 @@ from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     build_group,
-    dawdling,
     device_of_rank,
     make_off_policy,
     random_steps,
+    with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
@@ -306,7 +306,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     config, store = setup.config, store_of(setup)
     budget = RestartBudget(config.env.restart_budget)
     ReplayRolloutWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         store,
         worker,
         lambda group: build_group(config, setup.first_group + group, budget, seed=setup.sampling_seed),
@@ -333,7 +333,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     take_threads(config.inference.threads)
     device = device_of_rank(config.inference.device, setup.ranks)
     ReplayPolicyWorker(
-        dawdling(context, config),
+        with_delays(context, config),
         store_of(setup),
         WeightStore(setup.memory.arena),
         index,
@@ -373,7 +373,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
             max_staleness=config.learner.staleness_bound,
         )
     make(
-        dawdling(context, config),
+        with_delays(context, config),
         store_of(setup),
         WeightStore(arena),
         make_off_policy(config, spec),
@@ -395,7 +395,7 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
 
     config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
     GradientLearner(
-        dawdling(context, config),
+        with_delays(context, config),
         store_of(setup),
         GradientExchange(arena, config.learner.num_learners),
         index,

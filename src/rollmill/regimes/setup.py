@@ -17,7 +17,7 @@ from rollmill.roles import EvaluatorPhase
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
-from rollmill.runtime.delays import Dawdler
+from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
@@ -225,9 +225,9 @@ def allocate_slots(
     return Memory(arena, fields, parts=parts)
 
 
-def dawdling(context: ChildContext, config: Config) -> ChildContext:
-    """The context of a process that is slow now and then, if the configuration says so."""
-    return replace(context, dawdle=Dawdler(config.debug_delay_s)) if config.debug_delay_s else context
+def with_delays(context: ChildContext, config: Config) -> ChildContext:
+    """The context of a process, with random delays where ``debug_delay_s`` asks for them."""
+    return replace(context, inject_delay=DelayInjector(config.debug_delay_s)) if config.debug_delay_s else context
 
 
 def probe(
@@ -483,7 +483,7 @@ def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Lear
             setup.run_dir / FINGERPRINTS_FILE, store.observation, first_update=setup.probed.first_iteration
         )
     make(
-        dawdling(context, config),
+        with_delays(context, config),
         store,
         WeightStore(setup.memory.arena),
         make_network(config, spec),

@@ -228,7 +228,7 @@ class RolloutWorker:
 
     def _submit(self, group: HostedGroup) -> None:
         """Asks the group's policy worker for actions; the table says where the observation stands."""
-        self._context.dawdle()
+        self._context.inject_delay()
         store = self._store
         store.group_slot[group.index] = group.slot
         store.group_step[group.index] = group.step

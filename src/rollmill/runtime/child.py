@@ -83,8 +83,8 @@ class ChildContext:
             that are no data: reports, results.
         ledger: This process's account of its time.
         log: Logger that writes to ``run.log``.
-        dawdle: Called where a process could be slow; sleeps now and then in runs that are to show what does not depend
-            on speed, and does nothing in others.
+        inject_delay: Called where a process could be slow. It sleeps at random in runs that check what depends on
+            speed, and does nothing in others.
     """
 
     name: str
@@ -92,7 +92,7 @@ class ChildContext:
     send: Callable[[object], None]
     ledger: Ledger
     log: logging.Logger
-    dawdle: Callable[[], None] = lambda: None
+    inject_delay: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,18 +1,18 @@
-"""Delays at random, to find out what depends on speed."""
+"""Random delays, which show what depends on the speed of a process."""
 
 from __future__ import annotations
 
 import random
 import time
 
-__all__ = ["Dawdler"]
+__all__ = ["DelayInjector"]
 
-# So many calls pass without a delay, on average; a delay at every call would only be a slower run.
+# Mean number of calls for each delay. A delay at every call would only make the run slower.
 _CALLS = 20
 
 
-class Dawdler:
-    """Sleeps now and then; its numbers are no part of any run's randomness.
+class DelayInjector:
+    """Sleeps in one of 20 calls on average. Its random numbers are independent of the run's seed.
 
     Args:
         longest_s: Seconds of the longest delay; 0 never sleeps.
@@ -23,6 +23,6 @@ class Dawdler:
         self._random = random.Random()  # seeded by the operating system: differently in each process and run
 
     def __call__(self) -> None:
-        """Maybe sleeps."""
+        """Sleeps at random."""
         if self._longest_s and self._random.random() * _CALLS < 1.0:
             time.sleep(self._random.random() * self._longest_s)
