@@ -54,21 +54,6 @@ void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array, 
     });
 }
 
-void scatter(nb::handle dst_array, nb::handle src_array, nb::handle index_array) {
-    const Buffer dst(dst_array, "dst", true);
-    const Buffer src(src_array, "src", false);
-    const Buffer index = int64_array(index_array, "index", false);
-    check_rows(dst, src);
-    if (src.shape(0) != index.shape(0))
-        raise_value_error("src has " + std::to_string(src.shape(0)) + " rows and index " + std::to_string(index.shape(0)) +
-                          " entries; they must be the same");
-    check_index(index, dst.shape(0), "dst");
-    run_copy(src.nbytes(), [&] {
-        scatter_rows(dst.data<std::byte>(), src.data<std::byte>(), index.data<std::int64_t>(), index.shape(0),
-                     static_cast<std::size_t>(src.row_bytes()));
-    });
-}
-
 void check_segment(const Segment& s, std::int64_t at, const Buffer& dst, const Buffer& src) {
     // subtracted, not added: the sum of two large numbers could wrap
     if (s.slot >= 0 && s.slot < src.shape(0) && s.num_rows >= 0 && s.row >= 0 && s.row <= src.shape(2) - s.num_rows &&
@@ -218,7 +203,6 @@ void activation_gradient_checked(nb::handle dst_array, nb::handle gradient_array
 
 void bind_arrays(nb::module_& m) {
     m.def("gather", &gather, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(), nb::arg("racing") = false);
-    m.def("scatter", &scatter, nb::arg("dst"), nb::arg("src"), nb::arg("index"));
     m.def("gather_trajectories", &gather_trajectories, nb::arg("dst"), nb::arg("src"), nb::arg("segments"),
           nb::arg("steps"));
     m.def("gather_images", &gather_images_checked, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(),

@@ -11,17 +11,6 @@ struct PyLaneRing {
     LaneRing ring;
 };
 
-void check_lane(const LaneRing& ring, std::int64_t lane) {
-    if (lane < 0 || lane >= ring.num_lanes())
-        raise_index_error("lane is " + std::to_string(lane) + "; this ring has lanes 0 to " +
-                          std::to_string(ring.num_lanes() - 1));
-}
-
-double checked_timeout(double seconds) {
-    if (!(seconds >= 0)) raise_value_error("timeout_s is " + std::to_string(seconds) + "; it must not be negative or NaN");
-    return seconds;
-}
-
 PyObject* put(PyObject* self, PyObject* const* arguments, Py_ssize_t count) {
     if (count != 2) {
         PyErr_Format(PyExc_TypeError, "put takes a lane and a value, not %zd arguments", count);
@@ -51,35 +40,9 @@ PyMethodDef ring_methods[] = {
 
 PyType_Slot ring_slots[] = {{Py_tp_methods, ring_methods}, {0, nullptr}};
 
-bool put_wait(PyLaneRing& self, std::int64_t lane, std::int64_t value, double timeout_s) {
-    check_lane(self.ring, lane);
-    checked_timeout(timeout_s);
-    const double deadline = monotonic_seconds() + timeout_s;
-    for (;;) {
-        if (self.ring.put(lane, value)) return true;
-        const double left = deadline - monotonic_seconds();
-        if (left <= 0) return false;
-        wait_without_gil(left, [&](double seconds) { return self.ring.wait_for_space(lane, 1, seconds); });
-    }
-}
-
-std::int64_t put_many(PyLaneRing& self, std::int64_t lane, nb::handle values, double timeout_s) {
-    check_lane(self.ring, lane);
-    checked_timeout(timeout_s);
-    const Buffer buffer = int64_array(values, "values", false);
-    const std::int64_t count = buffer.shape(0);
-    const double deadline = monotonic_seconds() + timeout_s;
-    std::int64_t done = 0;
-    for (;;) {
-        done += self.ring.put_some(lane, buffer.data<std::int64_t>() + done, count - done);
-        const double left = deadline - monotonic_seconds();
-        if (done == count || left <= 0) return done;
-        wait_without_gil(left, [&](double seconds) { return self.ring.wait_for_space(lane, 1, seconds); });
-    }
-}
-
 std::int64_t get_many(PyLaneRing& self, nb::handle out, double timeout_s, std::int64_t min_items) {
-    checked_timeout(timeout_s);
+    if (!(timeout_s >= 0))
+        raise_value_error("timeout_s is " + std::to_string(timeout_s) + "; it must not be negative or NaN");
     const Buffer buffer = int64_array(out, "out", true);
     const std::int64_t most = std::min(buffer.shape(0), self.ring.capacity());
     if (min_items < 1 || min_items > most)
@@ -109,8 +72,6 @@ void bind_lane_ring(nb::module_& m) {
         .def_static("nbytes", &LaneRing::nbytes, nb::arg("num_lanes"), nb::arg("capacity"))
         .def_prop_ro("num_lanes", [](const PyLaneRing& self) { return self.ring.num_lanes(); })
         .def_prop_ro("capacity", [](const PyLaneRing& self) { return self.ring.capacity(); })
-        .def("put_wait", &put_wait, nb::arg("lane"), nb::arg("value"), nb::arg("timeout_s"))
-        .def("put_many", &put_many, nb::arg("lane"), nb::arg("values"), nb::arg("timeout_s"))
         .def("get_many", &get_many, nb::arg("out"), nb::arg("timeout_s"), nb::arg("min_items") = 1)
         .def("wake", [](PyLaneRing& self) { self.ring.wake(); })
         .def("__len__", [](const PyLaneRing& self) { return self.ring.size(); });

@@ -393,18 +393,7 @@ void bind_replay_ring(nb::module_& m) {
         .def_prop_ro("stride", [](const PyReplayRing& self) { return self.ring.stride(); })
         .def_prop_ro("records_at", [](const PyReplayRing& self) {
             return self.ring.records() - self.memory.data<std::byte>();
-        })
-        .def("offset", [](const PyReplayRing& self, std::size_t field) {
-            if (field >= self.fields.size()) raise_index_error("there is no such field");
-            return self.ring.offset(field);
-        }, nb::arg("field"))
-        .def("use_instructions", [](PyReplayRing& self, const std::string& most) {
-            if (most != "scalar" && most != "avx2" && most != "avx512")
-                raise_value_error("instructions are '" + most + "'; allowed: 'scalar', 'avx2', 'avx512'");
-            self.ring.tree().use_instructions(most == "scalar" ? Instructions::scalar
-                                              : most == "avx2" ? Instructions::avx2
-                                                               : Instructions::avx512);
-        }, nb::arg("most"));
+        });
 }
 
 }  // namespace rollmill

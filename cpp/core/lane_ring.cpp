@@ -79,22 +79,6 @@ LaneRing::LaneRing(void* memory, std::size_t size, std::int64_t num_lanes, std::
                                     " of " + std::to_string(capacity));
 }
 
-std::int64_t LaneRing::put_some(std::int64_t lane, const std::int64_t* values, std::int64_t count) noexcept {
-    Lane& l = lanes_[lane];
-    const std::uint64_t tail = l.tail.load(std::memory_order_relaxed);
-    const auto wanted = static_cast<std::uint64_t>(count);
-    std::uint64_t free = capacity_ - (tail - l.head_seen);
-    if (free < wanted) free = refresh_free_words(l, tail);
-    const std::uint64_t n = std::min(free, wanted);
-    if (n == 0) return 0;
-    std::int64_t* data = words(lane);
-    const std::uint64_t first = std::min(n, mask_ + 1 - (tail & mask_));
-    std::memcpy(data + (tail & mask_), values, first * sizeof(std::int64_t));
-    std::memcpy(data, values + first, (n - first) * sizeof(std::int64_t));
-    publish(l, tail + n);
-    return static_cast<std::int64_t>(n);
-}
-
 Wait LaneRing::wait_for_space(std::int64_t lane, std::int64_t wanted, double seconds) noexcept {
     Lane& l = lanes_[lane];
     const auto needed = static_cast<std::uint64_t>(wanted);

@@ -74,9 +74,6 @@ class LaneRing {
         return true;
     }
 
-    // Puts as many of `count` values as fit; returns how many.
-    std::int64_t put_some(std::int64_t lane, const std::int64_t* values, std::int64_t count) noexcept;
-
     // Sleeps until `lane` has `wanted` (1..capacity) free words.
     Wait wait_for_space(std::int64_t lane, std::int64_t wanted, double seconds) noexcept;
 

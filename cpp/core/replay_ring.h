@@ -114,7 +114,6 @@ class ReplayRing {
     const RingShape& shape() const noexcept { return shape_; }
     SumTree& tree() noexcept { return tree_; }
     std::size_t stride() const noexcept { return stride_; }
-    std::size_t offset(std::size_t field) const noexcept { return offsets_[field]; }
     std::byte* records() const noexcept { return records_; }
 
     // Rows that a step must be followed by before it can be drawn, if its episode goes on.

@@ -14,10 +14,9 @@ constexpr std::int64_t rows_ahead = 4;
 constexpr std::size_t line_bytes = 64;
 constexpr std::size_t prefetched_bytes = 4 * line_bytes;
 
-template <int for_writing>
 void prefetch(const std::byte* row, std::size_t row_bytes) {
     const std::size_t bytes = std::min(row_bytes, prefetched_bytes);
-    for (std::size_t at = 0; at < bytes; at += line_bytes) __builtin_prefetch(row + at, for_writing);
+    for (std::size_t at = 0; at < bytes; at += line_bytes) __builtin_prefetch(row + at);
 }
 
 // The sizes of scalars are compiled as single moves; everything else is a memcpy.
@@ -38,7 +37,7 @@ void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index
     with_row_copy(row_bytes, [&](auto&& copy_row) {
         for (std::int64_t m = 0; m < count; ++m) {
             if (m + rows_ahead < count)
-                prefetch<0>(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
+                prefetch(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
             copy_row(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes);
         }
     });
@@ -48,21 +47,10 @@ void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t
                         std::size_t row_bytes) noexcept {
     for (std::int64_t m = 0; m < count; ++m) {
         if (m + rows_ahead < count)
-            prefetch<0>(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
+            prefetch(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
         racing_copy(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes,
                     row_bytes);
     }
-}
-
-void scatter_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
-                  std::size_t row_bytes) noexcept {
-    with_row_copy(row_bytes, [&](auto&& copy_row) {
-        for (std::int64_t m = 0; m < count; ++m) {
-            if (m + rows_ahead < count)
-                prefetch<1>(dst + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
-            copy_row(dst + static_cast<std::size_t>(index[m]) * row_bytes, src + static_cast<std::size_t>(m) * row_bytes);
-        }
-    });
 }
 
 void gather_segments(std::byte* dst, const std::byte* src, const Segment* segments, std::int64_t num_segments,
@@ -77,7 +65,7 @@ void gather_segments(std::byte* dst, const std::byte* src, const Segment* segmen
         const std::byte* from = src + static_cast<std::size_t>(segment.slot) * static_cast<std::size_t>(slot_steps) * src_step +
                                 static_cast<std::size_t>(segment.row) * row_bytes;
         for (std::int64_t t = 0; t < steps; ++t, to += dst_step, from += src_step) {
-            prefetch<0>(from + src_step * static_cast<std::size_t>(t + 1 < steps), bytes);
+            prefetch(from + src_step * static_cast<std::size_t>(t + 1 < steps), bytes);
             std::memcpy(to, from, bytes);
         }
     }

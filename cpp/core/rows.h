@@ -13,13 +13,9 @@ namespace rollmill {
 void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
                  std::size_t row_bytes) noexcept;
 
-// dst[index[m]] = src[m] for m < count; of equal indices the last one stays.
 // As gather_rows, out of memory that somebody else may be writing to: a row may arrive torn, but it is no data race.
 void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
                         std::size_t row_bytes) noexcept;
-
-void scatter_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
-                  std::size_t row_bytes) noexcept;
 
 // `num_rows` consecutive rows of one slot, and the column of the batch where they go.
 struct Segment {

@@ -54,7 +54,7 @@ void check_gather_images(rollmill::ImageShape shape, bool first, float scale) {
 
 }  // namespace
 
-TEST(gather_and_scatter_copy_rows) {
+TEST(gather_copies_rows) {
     std::mt19937 random(4);
     for (const std::size_t row : {1u, 2u, 4u, 7u, 8u, 64u, 100u, 1000u}) {
         const std::vector<std::byte> src = random_bytes(20 * row, 5);
@@ -64,12 +64,6 @@ TEST(gather_and_scatter_copy_rows) {
         rollmill::gather_rows(dst.data(), src.data(), index.data(), 33, row);
         for (std::size_t m = 0; m < 33; ++m)
             CHECK(std::memcmp(&dst[m * row], &src[static_cast<std::size_t>(index[m]) * row], row) == 0);
-        std::vector<std::byte> back(20 * row);
-        std::vector<std::byte> expected(20 * row);
-        rollmill::scatter_rows(back.data(), dst.data(), index.data(), 33, row);
-        for (std::size_t m = 0; m < 33; ++m)
-            std::memcpy(&expected[static_cast<std::size_t>(index[m]) * row], &dst[m * row], row);
-        CHECK(back == expected);
     }
 }
 

@@ -39,19 +39,6 @@ TEST(lane_ring_keeps_the_order_of_a_lane_across_its_end) {
     }
 }
 
-TEST(lane_ring_put_some_fills_what_is_free) {
-    Ring r(1, 6);
-    const std::int64_t values[] = {0, 1, 2, 3, 4, 5, 6, 7};
-    std::int64_t out[8];
-    for (std::int64_t offset = 0; offset < 9; ++offset) {
-        CHECK(r.ring.put_some(0, values, 8) == 6);
-        CHECK(r.ring.put_some(0, values, 1) == 0);
-        CHECK(r.ring.take(out, 8) == 6);
-        CHECK(std::equal(out, out + 6, values));
-        CHECK(r.ring.put(0, 9) && r.ring.take(out, 8) == 1);
-    }
-}
-
 TEST(lane_ring_serves_the_lanes_in_turn) {
     Ring r(3, 4);
     for (std::int64_t lane = 0; lane < 3; ++lane)
@@ -173,8 +160,7 @@ TEST(lane_ring_lets_a_consumer_of_many_sleep_until_they_are_there) {
 TEST(lane_ring_rings_for_a_producer_that_waits_for_space) {
     Ring r(1, 4);
     LaneRing::Lane& lane = r.ring.lane(0);
-    const std::int64_t values[] = {0, 1, 2, 3};
-    CHECK(r.ring.put_some(0, values, 4) == 4);
+    for (std::int64_t i = 0; i < 4; ++i) CHECK(r.ring.put(0, i));
     std::thread producer([&] { CHECK(r.ring.wait_for_space(0, 3, 30.0) == Wait::ready); });
     while (lane.space_wanted.load() == 0) std::this_thread::yield();
     std::int64_t out;

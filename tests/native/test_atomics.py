@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import mmap
 import multiprocessing
-import os
-import signal
 import threading
 
 import numpy as np
@@ -16,7 +14,6 @@ from rollmill.native import (
     atomic_compare_exchange,
     atomic_load,
     atomic_store,
-    set_pdeathsig,
     snapshot_read,
     snapshot_write,
 )
@@ -105,27 +102,3 @@ def test_atomic_words() -> None:
             atomic_load(words, index)
     with pytest.raises(TypeError, match="array must be a one-dimensional int64"):
         atomic_add(np.zeros(2, np.uint64), 0, 1)
-
-
-def test_a_child_gets_the_signal_when_its_parent_dies() -> None:
-    report, sent = os.pipe()
-    parent = os.fork()
-    if parent == 0:
-        if os.fork() == 0:
-            set_pdeathsig(signal.SIGKILL)
-            os.write(sent, b"!")
-            signal.pause()
-            os._exit(0)
-        signal.pause()
-        os._exit(0)
-    os.close(sent)
-    assert os.read(report, 1) == b"!"
-    os.kill(parent, signal.SIGKILL)
-    os.waitpid(parent, 0)
-    assert os.read(report, 1) == b""  # its last holder, the grandchild, is gone
-    os.close(report)
-
-
-def test_no_such_signal() -> None:
-    with pytest.raises(ValueError, match="signal is 1000"):
-        set_pdeathsig(1000)

@@ -34,7 +34,7 @@ Operation = tuple[str, int, int]
 @settings(max_examples=100, deadline=None)
 @given(
     capacity=st.integers(1, 9),
-    operations=st.lists(st.tuples(st.sampled_from(["put", "put_many", "get"]), st.integers(0, 2), st.integers(0, 12))),
+    operations=st.lists(st.tuples(st.sampled_from(["put", "get"]), st.integers(0, 2), st.integers(0, 12))),
 )
 def test_behaves_like_a_list_for_each_lane(capacity: int, operations: list[Operation]) -> None:
     ring = make_ring(3, capacity)
@@ -52,17 +52,11 @@ def test_behaves_like_a_list_for_each_lane(capacity: int, operations: list[Opera
                 del model[turn][:count]
                 turn = (turn + 1) % 3
             assert take(ring, n + 1) == expected
-        elif kind == "put":
+        else:
             value += 1
             fits = len(model[lane]) < capacity
             assert ring.put(lane, value) is fits
             model[lane] += [value] * fits
-        else:
-            values = list(range(value + 1, value + 1 + n))
-            value += n
-            fitting = min(n, capacity - len(model[lane]))
-            assert ring.put_many(lane, np.array(values, np.int64), 0.0) == fitting
-            model[lane] += values[:fitting]
         assert len(ring) == sum(map(len, model))
 
 
@@ -106,29 +100,10 @@ def test_wake_ends_a_wait_once() -> None:
     assert ring.get_many(out, 30.0) == 1
 
 
-def test_put_waits_for_space() -> None:
-    ring = make_ring(capacity=2)
-    assert ring.put_wait(0, 0, 0.0)
-    assert ring.put_wait(0, 1, 0.0)
-    assert not ring.put_wait(0, 2, 0.01)
-    taken: list[int] = []
-
-    def consume() -> None:
-        while len(taken) < 7:
-            taken.extend(take(ring, 1))
-            time.sleep(0.005)
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    assert ring.put_wait(0, 2, 30.0)
-    assert ring.put_many(0, np.arange(3, 7), 30.0) == 4
-    thread.join()
-    assert taken == [0, 1, 2, 3, 4, 5, 6]
-
-
 def produce_in_child(ring: LaneRing, lane: int, count: int) -> None:
     for value in range(count):
-        assert ring.put_wait(lane, lane * count + value, 60.0)
+        while not ring.put(lane, lane * count + value):
+            time.sleep(0.001)
 
 
 def test_many_processes_lose_nothing() -> None:
@@ -168,21 +143,13 @@ def test_a_waiting_get_lets_python_handle_its_signals() -> None:
         make_ring().get_many(np.empty(1, np.int64), math.inf)
 
 
-@pytest.mark.usefixtures("alarm")
-def test_a_waiting_put_lets_python_handle_its_signals() -> None:
-    ring = make_ring(capacity=1)
-    ring.put(0, 0)
-    with pytest.raises(KeyboardInterrupt):
-        ring.put_wait(0, 1, math.inf)
-
-
 def test_a_killed_producer_blocks_nobody() -> None:
     ring = make_ring(2, 8)
     out = np.empty(16, np.int64)
 
     def flood() -> None:
         while True:
-            ring.put_wait(0, 1, 1.0)
+            ring.put(0, 1)
 
     for _ in range(10):
         child = multiprocessing.get_context("fork").Process(target=flood)
@@ -234,15 +201,9 @@ def test_wrong_arguments_are_named() -> None:
     for lane in (-1, 2):
         with pytest.raises(IndexError, match=f"lane is {lane}; this ring has lanes 0 to 1"):
             ring.put(lane, 0)
-        with pytest.raises(IndexError, match="lanes 0 to 1"):
-            ring.put_wait(lane, 0, 0.0)
-        with pytest.raises(IndexError, match="lanes 0 to 1"):
-            ring.put_many(lane, out, 0.0)
     for timeout in (-1.0, math.nan):
         with pytest.raises(ValueError, match="timeout_s"):
             ring.get_many(out, timeout)
-        with pytest.raises(ValueError, match="timeout_s"):
-            ring.put_wait(0, 0, timeout)
     for min_items in (0, 5):
         with pytest.raises(ValueError, match=f"min_items is {min_items}; it must be 1 to 4"):
             ring.get_many(out, 0.0, min_items)
@@ -250,8 +211,6 @@ def test_wrong_arguments_are_named() -> None:
         ring.get_many(np.empty(4, np.int32), 0.0)
     with pytest.raises(TypeError, match="C-contiguous"):
         ring.get_many(np.empty(8, np.int64)[::2], 0.0)
-    with pytest.raises(TypeError, match="one-dimensional int64"):
-        ring.put_many(0, np.empty((2, 2), np.int64), 0.0)
     with pytest.raises(TypeError, match="put takes a lane and a value"):
         ring.put(0)  # type: ignore[call-arg]
     with pytest.raises(TypeError):

@@ -8,14 +8,13 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :class:`SumTree` holds a replay's priorities and draws in proportion to them, between processes.
 * :class:`ReplaySlots` says which steps of which slots can be drawn, and what they are transitions to.
 * :class:`ReplayRing` is the core of :class:`rollmill.replay.PrioritizedReplay`; use that.
-* :func:`gather`, :func:`scatter`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
+* :func:`gather`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
 * :func:`push_frames` shrinks frames and stacks them.
 * :func:`activate` and :func:`activation_gradient` compute activation functions in place, in float32 and bfloat16.
 * :func:`snapshot_write` and :func:`snapshot_read` publish a block of memory that is read whole or not at all.
 * :func:`atomic_load`, :func:`atomic_store`, :func:`atomic_add` and :func:`atomic_compare_exchange` work on one shared
   word.
 * :func:`replay_load` measures a replay under load, :func:`tree_alignment` its tree, for ``rollmill bench``.
-* :func:`set_pdeathsig` asks the kernel for a signal when the parent dies.
 """
 
 from rollmill.native._core import (
@@ -35,8 +34,6 @@ from rollmill.native._core import (
     gather_trajectories,
     push_frames,
     replay_load,
-    scatter,
-    set_pdeathsig,
     snapshot_read,
     snapshot_write,
     tree_alignment,
@@ -63,8 +60,6 @@ __all__ = [
     "gather_trajectories",
     "push_frames",
     "replay_load",
-    "scatter",
-    "set_pdeathsig",
     "snapshot_read",
     "snapshot_write",
     "tree_alignment",

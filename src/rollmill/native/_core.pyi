@@ -57,29 +57,6 @@ class LaneRing:
             IndexError: There is no such lane.
         """
 
-    def put_wait(self, lane: int, value: int, timeout_s: float) -> bool:
-        """Put one value, waiting at most ``timeout_s`` seconds (may be ``inf``) for space.
-
-        Returns:
-            False when the lane stayed full.
-
-        Raises:
-            IndexError: There is no such lane.
-            ValueError: ``timeout_s`` is negative or NaN.
-        """
-
-    def put_many(self, lane: int, values: _Int64, timeout_s: float) -> int:
-        """Put ``values [n]`` in order, waiting at most ``timeout_s`` seconds for space.
-
-        Returns:
-            How many were put; fewer than ``n`` only after the timeout.
-
-        Raises:
-            IndexError: There is no such lane.
-            TypeError: ``values`` is no one-dimensional int64 array.
-            ValueError: ``timeout_s`` is negative or NaN.
-        """
-
     def get_many(self, out: _Int64, timeout_s: float, min_items: int = 1) -> int:
         """Take what is there, up to ``len(out)`` values, once at least ``min_items`` are.
 
@@ -568,12 +545,6 @@ class ReplayRing:
     def records_at(self) -> int:
         """Where in the memory the first record is."""
 
-    def offset(self, field: int) -> int:
-        """Where in a record a field is. Raises IndexError if there is no such field."""
-
-    def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
-        """As :meth:`SumTree.use_instructions`."""
-
 class ReplaySlots:
     """Replay over slots: which of their steps can be drawn now, and what a drawn step is a transition to.
 
@@ -814,9 +785,6 @@ def gather(dst: _Array, src: _Array, index: _Int64, *, racing: bool = False) -> 
         IndexError: An index is out of range; nothing has been copied.
     """
 
-def scatter(dst: _Array, src: _Array, index: _Int64) -> None:
-    """Copy rows: ``dst[index[m]] = src[m]``, in order; arguments and errors as for ``gather``, ``src`` being ``[M, ...]``."""
-
 def gather_trajectories(dst: _Array, src: _Array, segments: _Int64, steps: int) -> None:
     """Build a time-major batch: ``dst[t, column:column + n] = src[slot, t, row0:row0 + n]`` for each segment.
 
@@ -929,12 +897,3 @@ def atomic_add(array: _Int64, index: int, delta: int) -> int:
 
 def atomic_compare_exchange(array: _Int64, index: int, expected: int, desired: int) -> bool:
     """Set ``array[index]`` to ``desired`` if it is ``expected``; returns whether; raises as ``atomic_load``."""
-
-def set_pdeathsig(signal: int) -> None:
-    """Have the kernel send this process ``signal`` when the thread that forked it ends; 0 takes that back.
-
-    It does not pass on to this process' own children. Linux, ``prctl(2)``.
-
-    Raises:
-        ValueError: There is no such signal.
-    """
