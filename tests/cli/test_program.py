@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 import rollmill
-from rollmill import cli
-from rollmill.cli import main
-from rollmill.cli_arguments import split_overrides
-from rollmill.cli_help import OFF_POLICY, ON_POLICY
+from rollmill.cli import envs, main
+from rollmill.cli.command import split_overrides
+from rollmill.cli.settings_help import OFF_POLICY, ON_POLICY
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
@@ -241,7 +240,7 @@ def test_help_with_an_algorithm_shows_its_values(capsys: pytest.CaptureFixture[s
 
 
 def test_defects_are_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli._RUN, "envs", operator.add)  # raises without a frame of the user's
+    monkeypatch.setattr(envs, "run", operator.add)  # raises without a frame of the user's
     with pytest.raises(TypeError, match="unsupported operand"):
         main(["envs"])
 
@@ -253,7 +252,7 @@ def test_a_missing_dependency_of_a_module_is_told_from_the_module_on(
     assert main(["train", "gym/CartPole-v1", "--import", "defective_module"]) == 1
     error = capsys.readouterr().err
     assert "ModuleNotFoundError: No module named 'a_missing_dependency'" in error
-    assert "rollmill/cli.py" not in error
+    assert "rollmill/cli/" not in error
 
 
 def test_ctrl_c_is_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -307,7 +306,7 @@ def test_a_failing_environment_shows_its_own_traceback(
     last = error.splitlines()[-1]
     assert last.startswith("rollmill: ")
     assert "cli/fails" in last
-    assert "cli.py" not in error
+    assert "rollmill/cli/" not in error
 
 
 def test_watch_and_plot_write_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmill.benchmarking import replay
+from rollmill.benchmarking import replay_speed
 from rollmill.native import tree_alignment
 
 SMALL = {"capacity": 1000, "capacities": (500, 1000), "fanouts": (2, 16), "batches": (4, 8), "workers": (1, 2)}
@@ -13,7 +13,7 @@ FEWEST = SMALL | {"fanouts": (2,), "batches": (4,), "workers": (1,)}
 
 
 def test_every_figure_is_there(tmp_path: Path) -> None:
-    result = replay.run(0.4, environments=tmp_path, **SMALL)
+    result = replay_speed.run(0.4, environments=tmp_path, **SMALL)
     operations = ("sample_us", "update_us", "insert64_us")
     peers = result["peers"]
     for name in ("cpprb", "tianshou", "torchrl", "rllib"):
@@ -39,8 +39,8 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
 
 
 def test_without_a_checkout_ours_is_measured_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "_CHECKOUT", tmp_path)
-    result = replay.run(0.2, **FEWEST)
+    monkeypatch.setattr(replay_speed, "_CHECKOUT", tmp_path)
+    result = replay_speed.run(0.2, **FEWEST)
     assert "measured from a checkout" in result["peers"]["all"]["absent"]
     assert result["ratio_to_best_peer"] is None
     assert result["sample_us"] > 0
@@ -51,14 +51,14 @@ def test_a_peer_that_does_not_import_says_so(tmp_path: Path, monkeypatch: pytest
     python.parent.mkdir(parents=True)
     python.write_text("#!/bin/sh\nexit 1\n")
     python.chmod(0o755)
-    monkeypatch.setenv(replay.PEERS_VARIABLE, str(tmp_path))
-    result = replay.run(0.2, **FEWEST)
+    monkeypatch.setenv(replay_speed.PEERS_VARIABLE, str(tmp_path))
+    result = replay_speed.run(0.2, **FEWEST)
     assert "does not import cpprb; --install-peers mends it" in result["peers"]["cpprb"]["absent"]
 
 
 def test_it_takes_time() -> None:
     with pytest.raises(ValueError, match="seconds is 0; give a positive number of seconds"):
-        replay.run(0)
+        replay_speed.run(0)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,16 @@ import shutil
 import textwrap
 from typing import Final
 
+from rollmill.cli.command import Command
+from rollmill.cli.user_modules import import_modules
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_value
-from rollmill.settings.options import describe, flatten, list_options
+from rollmill.settings.options import describe, flatten, list_options, parse_overrides
 
-__all__ = ["OFF_POLICY", "ON_POLICY", "UNNAMED", "all_settings", "main_settings"]
+__all__ = ["OFF_POLICY", "ON_POLICY", "settings_help"]
 
-UNNAMED: Final = frozenset({"preset"})  # Kept in the configuration, but named without a key.
-
+_UNNAMED: Final = frozenset({"preset"})  # Kept in the configuration, but named without a key.
+_SHORT_KEYS: Final = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 _ALWAYS: Final = {
     "regime": "async (fastest), lockstep (reproducible) or replay (off-policy)",
     "num_envs": "environments that run at the same time",
@@ -47,7 +49,35 @@ OFF_POLICY: Final = {
 }
 
 
-def main_settings(values: Config | None = None) -> str:
+def settings_help(command: Command, known: list[str], overrides: list[str], shows_all: bool) -> str:
+    """The part of a command's ``--help`` about settings.
+
+    Args:
+        command: The command, which takes settings.
+        known: The words of the command itself. Where they name a preset, its values are shown, else the defaults.
+        overrides: The words of settings, which replace the preset's values.
+        shows_all: All settings are shown, not only those that matter most.
+    """
+    arguments = command.parser.parse_args(known) if known else None
+    config: Config | None = None
+    whose = "their defaults (PRESET before --help shows the values of a preset)"
+    if arguments is not None and arguments.preset is not None:
+        from rollmill.api import make_config
+
+        values = parse_overrides(overrides)
+        import_modules(arguments, values)
+        algo, protocol = getattr(arguments, "algo", None), getattr(arguments, "protocol", None)
+        config = make_config(arguments.preset, values, algo=algo, protocol=protocol)
+        whose = f"the values of {arguments.preset}"
+    if shows_all:
+        return f"\nall settings, as --KEY VALUE, with {whose}; {_SHORT_KEYS}:\n\n{_all_settings(config)}"
+    return (
+        f"\nthe settings that matter most, as --KEY VALUE, with {whose}:\n{_main_settings(config)}\n\n"
+        f"{_SHORT_KEYS[0].upper()}{_SHORT_KEYS[1:]}. --help-all lists all settings."
+    )
+
+
+def _main_settings(values: Config | None = None) -> str:
     """The settings that matter most, one line each.
 
     Args:
@@ -70,13 +100,13 @@ def main_settings(values: Config | None = None) -> str:
     return "\n".join(lines)
 
 
-def all_settings(values: Config | None = None) -> str:
+def _all_settings(values: Config | None = None) -> str:
     """Every setting with its type, its default or value, and its documentation.
 
     Args:
         values: A configuration whose values are shown instead of the defaults.
     """
-    return describe(Config, values=values, hidden=UNNAMED, width=_columns())
+    return describe(Config, values=values, hidden=_UNNAMED, width=_columns())
 
 
 def _columns() -> int:

@@ -1,13 +1,36 @@
-"""Command-line arguments: a subcommand's own options, told apart from settings given as ``--KEY VALUE``."""
+"""What a command is: its own options, which :func:`split_overrides` separates from settings (``--KEY VALUE``)."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
 
 from rollmill.settings.option_values import OptionError, coerce
 
-__all__ = ["Command", "count", "natural", "seconds", "split_overrides", "whole_number"]
+__all__ = [
+    "EXIT_FAILED",
+    "EXIT_INTERRUPTED",
+    "EXIT_USAGE",
+    "PRESET",
+    "Command",
+    "count",
+    "natural",
+    "printer",
+    "seconds",
+    "split_overrides",
+    "whole_number",
+]
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+PRESET: Final = (
+    "the environment, e.g. gym/CartPole-v1 (`rollmill envs` lists all); one of your own as module:Class, or by the "
+    "name that it is registered under"
+)
 
 
 class Command:
@@ -17,10 +40,21 @@ class Command:
         name: As it is typed.
         usage: What follows the name; with ``--KEY VALUE`` in it, the command takes settings.
         summary: What it does; the first line stands in the list of commands.
+        run: Runs the command with its arguments and the settings by their keys, and returns the exit code.
         examples: Whole commands, shown below the options.
     """
 
-    def __init__(self, name: str, usage: str, summary: str, *, examples: Sequence[str]) -> None:
+    def __init__(
+        self,
+        name: str,
+        usage: str,
+        summary: str,
+        *,
+        run: Callable[[argparse.Namespace, dict[str, Any]], int],
+        examples: Sequence[str],
+    ) -> None:
+        self.name = name
+        self.run = run
         self.parser = argparse.ArgumentParser(
             prog=f"rollmill {name}",
             usage=f"rollmill {name} {usage}",
@@ -62,6 +96,35 @@ class Command:
             dest=dest or name.strip("-").replace("-", "_"),
         )
         self.options[name] = True
+
+    def add_run_dir(self) -> None:
+        """Add the argument RUN_DIR."""
+        self.parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of a run")
+
+    def add_algorithm(self) -> None:
+        """Add the options that choose an algorithm and a protocol."""
+        names = "ppo, impala, dqn, ddpg, td3, sac or a registered one"
+        self.option("--algo", f"the algorithm: {names} (default: the preset's, asynchronous PPO)", metavar="NAME")
+        self.option(
+            "--protocol",
+            "machado: play and count Atari games by the protocol of Machado et al. (2018), with sticky actions",
+            metavar="NAME",
+        )
+
+    def add_import(self) -> None:
+        """Add the option that imports the user's modules (see :func:`rollmill.cli.user_modules.import_modules`)."""
+        self.option(
+            "--import",
+            "import a module or a .py file that registers environments, models or algorithms; may be repeated",
+            metavar="MODULE",
+            repeatable=True,
+            dest="modules",
+        )
+
+
+def printer(*, quiet: bool) -> Callable[[str], None]:
+    """A function that prints progress to stderr, or nothing if quiet."""
+    return lambda text: None if quiet else print(text, file=sys.stderr, flush=True)
 
 
 def split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,140 @@
+"""The command ``rollmill``: argv -> configuration -> run.
+
+Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
+Whatever Rollmill itself raises is a message for the user and is printed as one, without the traceback of our own code;
+an environment's traceback is part of its message. Errors of the user's modules are shown from their own code on.
+Anything else is a defect and shows its full traceback.
+
+Nothing heavy is imported before it is needed: ``--help`` imports neither torch nor Gymnasium.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from rollmill import __version__
+from rollmill.cli import bench, envs, evaluate, plot, report, train, tune, verify, watch
+from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
+from rollmill.cli.settings_help import settings_help
+from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
+from rollmill.settings.options import OptionError, parse_overrides
+
+__all__ = ["main"]
+
+_SAFE_PATH = "PYTHONSAFEPATH"
+_COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
+    train.make_command,
+    tune.make_command,
+    evaluate.make_command,
+    watch.make_command,
+    plot.make_command,
+    report.make_command,
+    verify.make_command,
+    bench.make_command,
+    envs.make_command,
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Args:
+        argv: Arguments without the program's name; by default those of the process.
+
+    Returns:
+        The exit code.
+    """
+    argv = list(sys.argv[1:] if argv is None else argv)
+    safe_path = os.environ.get(_SAFE_PATH)
+    try:
+        return _dispatch(argv)
+    except SystemExit as leaving:  # argparse: --help, or a usage error that it has printed
+        return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # The reader has gone (`rollmill envs | head`): nothing is left to say, also not when the stream is flushed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if not is_ours(type(error)):
+            if not is_of_user_code(error):
+                raise
+            # A module of the user's that cannot be imported, for example.
+            print(format_error(error), end="", file=sys.stderr)
+            print("rollmill: the error above was raised by code outside of Rollmill: correct it there", file=sys.stderr)
+            return EXIT_FAILED
+        _print_environment_traceback(error)
+        print(f"rollmill: {error}", file=sys.stderr)
+        return EXIT_USAGE if _is_usage(error) else EXIT_FAILED
+    finally:  # For a program that has called this function, and goes on.
+        if safe_path is None:
+            os.environ.pop(_SAFE_PATH, None)
+
+
+def _is_usage(error: Exception) -> bool:
+    """Whether the command, a setting or a name was wrong, as against a run that failed."""
+    from rollmill.envs import errors
+
+    kinds = (ValueError, LookupError, ImportError, FileNotFoundError)
+    return isinstance(error, (*kinds, errors.UnknownEnvironment, errors.MissingExtra, errors.UnsupportedSpace))
+
+
+def _print_environment_traceback(error: Exception) -> None:
+    from rollmill.envs.errors import EnvironmentFailure
+
+    if isinstance(error, EnvironmentFailure) and error.__cause__ is not None:
+        traceback.print_exception(error.__cause__)
+
+
+def _dispatch(argv: list[str]) -> int:
+    commands = {command.name: command for command in (make() for make in _COMMANDS)}
+    parser = _parser(commands)
+    if not argv or argv[0] not in commands:
+        if argv and not argv[0].startswith("-"):
+            close = difflib.get_close_matches(argv[0], commands, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(commands)}"
+            raise OptionError(f"there is no command {argv[0]!r}{hint}")
+        parser.parse_args(argv)  # --help, --version or an error: leaves
+        parser.print_help()
+        return EXIT_USAGE
+    command = commands[argv[0]]
+    known, overrides = split_overrides(argv[1:], command.options)
+    asked = set(known) & ({"-h", "--help", "--help-all"} if command.takes_settings else set())
+    if asked:
+        command.parser.print_help()
+        print(settings_help(command, [word for word in known if word not in asked], overrides, "--help-all" in asked))
+        return 0
+    if overrides and not command.takes_settings:
+        raise OptionError(f"rollmill {argv[0]} has no option {overrides[0]}; rollmill {argv[0]} --help lists them")
+    arguments = command.parser.parse_args(known)
+    settings = parse_overrides(overrides)
+    if "preset" in settings:
+        raise OptionError(
+            f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
+        )
+    return command.run(arguments, settings)
+
+
+def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rollmill",
+        usage="rollmill COMMAND ...",
+        description="Train reinforcement-learning agents at the speed of the machine, or reproducibly.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="commands:\n"
+        + "\n".join(f"  {name:<8}{command.summary.splitlines()[0]}" for name, command in commands.items())
+        + "\n\nFirst steps:\n"
+        "  rollmill train gym/CartPole-v1      train an agent\n"
+        "  rollmill eval RUN_DIR               measure the trained agent\n"
+        "  rollmill COMMAND --help             show the options of a command",
+    )
+    parser.add_argument("--version", action="version", version=f"rollmill {__version__}")
+    return parser

@@ -1,0 +1,50 @@
+"""``rollmill report``: compare runs on one page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from rollmill.cli.command import Command
+
+__all__ = ["make_command", "run"]
+
+
+def make_command() -> Command:
+    """The command and its options."""
+    command = Command(
+        "report",
+        "RUN [RUN ...] [OPTIONS]",
+        "Compare runs on one page: learning curves and scores with confidence intervals.\n\n"
+        "Runs that differ only in their seed form one method, named by the settings that differ from the\n"
+        "others'. NAME=RUN_DIR names the method instead.",
+        run=run,
+        examples=(
+            "rollmill report runs/*",
+            "rollmill report ppo=runs/a ppo=runs/b impala=runs/c --output report",
+        ),
+    )
+    command.parser.add_argument("runs", metavar="RUN", nargs="+", help="directory of a run, or NAME=RUN_DIR")
+    command.option(
+        "--output",
+        "directory of the page and its pictures (default report)",
+        kind=Path,
+        default="report",
+        metavar="DIR",
+    )
+    command.option("--title", "the page's title (default: how many runs are compared)", default="", metavar="TEXT")
+    command.flag("--json", "print the figures as one line of JSON, the last of the output")
+    return command
+
+
+def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run the command and return its exit code."""
+    from rollmill.comparing.page import write_report
+
+    report = write_report(arguments.runs, arguments.output, title=arguments.title)
+    print(report.page)
+    if arguments.json:
+        print(json.dumps(report.figures))
+    return 0

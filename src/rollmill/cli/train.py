@@ -1,0 +1,114 @@
+"""``rollmill train``: train an agent, or resume a run."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollmill.cli.command import EXIT_INTERRUPTED, PRESET, Command, natural, printer, whole_number
+from rollmill.cli.user_modules import import_modules
+from rollmill.settings.options import OptionError
+
+if TYPE_CHECKING:
+    from rollmill.runtime.ranks import Ranks
+
+__all__ = ["make_command", "run"]
+
+
+def make_command() -> Command:
+    """The command and its options."""
+    command = Command(
+        "train",
+        "PRESET [OPTIONS] [--KEY VALUE ...]",
+        "Train an agent.\n\n"
+        "The run directory receives checkpoints, metrics, TensorBoard events and the learning curve. Ctrl-C\n"
+        "saves what was learned; --resume continues.",
+        run=run,
+        examples=(
+            "rollmill train gym/CartPole-v1",
+            "rollmill train atari/pong --total-steps 3e6 --seed 2 --learning-rate 5e-4",
+            "rollmill train gym/Pendulum-v1 --algo sac",
+            "rollmill train mymodule:MyEnv --run-dir runs/first",
+            "rollmill train --resume --run-dir runs/first --total-steps 2e6",
+        ),
+    )
+    command.parser.add_argument("preset", metavar="PRESET", nargs="?", help=f"{PRESET}; not needed with --resume")
+    command.option(
+        "--total-steps", "agent steps to train for, e.g. 3e6 (default: the preset's)", kind=whole_number, metavar="N"
+    )
+    command.option("--run-dir", "the run's directory (default: a new one in runs/)", kind=Path, metavar="DIR")
+    command.option("--seed", "seed of all random streams (default 1)", kind=natural, metavar="S")
+    command.add_algorithm()
+    command.flag("--resume", "continue the run in --run-dir with its settings; those given here replace them")
+    command.flag("--tune", "first find the fastest use of the cores, as `rollmill tune` does; not with --resume")
+    command.option("--settings", "a JSON file of settings, such as tuned.json; those given here win", metavar="FILE")
+    command.flag("--quiet", "show no progress")
+    command.flag(
+        "--trust", "run the code that the resumed run or the settings file names, even if another user wrote it"
+    )
+    command.add_import()
+    return command
+
+
+def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
+    """Run the command and return its exit code."""
+    from rollmill import api
+    from rollmill.runtime.ranks import Ranks
+
+    if arguments.settings is not None:
+        from rollmill.tuning.settings import read_settings, under
+
+        overrides = under(read_settings(arguments.settings, trust=arguments.trust), overrides)
+    import_modules(arguments, overrides)  # Also what the file names.
+    for name in ("total_steps", "seed"):
+        if getattr(arguments, name) is not None:
+            overrides[name] = getattr(arguments, name)
+    if arguments.tune:
+        overrides = _tuned(arguments, overrides, ranks=Ranks.of_this_process())
+    done = api.train(
+        arguments.preset,
+        run_dir=arguments.run_dir,
+        resume=arguments.resume,
+        quiet=arguments.quiet,
+        algo=arguments.algo,
+        protocol=arguments.protocol,
+        trust=arguments.trust,
+        **overrides,
+    )
+    if not Ranks.of_this_process().rank:
+        print(done.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
+    return EXIT_INTERRUPTED if done.ended_by == "signal" else 0
+
+
+def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: Ranks) -> dict[str, Any]:
+    """The settings with which ``train --tune`` trains."""
+    from rollmill import api
+    from rollmill.tuning.settings import under
+    from rollmill.tuning.tune import tune
+
+    if arguments.resume:
+        # What was chosen when it began is in its configuration.
+        print("the run goes on with the allocation that it has; --tune is for new ones", file=sys.stderr)
+        return overrides
+    if not ranks.is_alone:
+        raise OptionError(
+            "--tune with several ranks would have each choose for itself; tune first, and give --settings"
+        )
+    if arguments.preset is None:
+        raise OptionError("--tune needs to know what is trained: name a preset")
+    if arguments.run_dir is not None:
+        api.refuse_a_run_in(arguments.run_dir)  # Now, not after a minute of tuning.
+    # What is no setting would be taken for one of tune's own arguments.
+    overrides = under({}, overrides)
+    tuning = tune(
+        arguments.preset,
+        algo=arguments.algo,
+        protocol=arguments.protocol,
+        say=printer(quiet=arguments.quiet),
+        **overrides,
+    )
+    if not arguments.quiet:
+        print(tuning.summary(), file=sys.stderr)
+    return tuning.settings

@@ -1,0 +1,63 @@
+"""The user's modules: named with ``--import``, found in the working directory, and imported by every process."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from typing import cast
+
+from rollmill.settings.option_values import coerce
+
+__all__ = ["import_modules"]
+
+# Settings of the environment that name code, which may be in the working directory.
+_CODE = ("env", "name", "imports", "kwargs")
+
+
+def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) -> None:
+    """Import the user's modules here, and have every worker import them too."""
+    _search_here_if_needed(arguments, overrides)
+    modules: list[str] = arguments.modules or []
+    if "env.imports" in overrides:
+        # The same, said as a setting: what is trained may be known only after the import.
+        given = overrides.pop("env.imports")
+        said = coerce(given, tuple[str, ...], "env.imports", text=isinstance(given, str))
+        modules = [*cast("tuple[str, ...]", said), *modules]
+    if modules:
+        from rollmill.envs.user_code import import_user_code, lasting_name
+
+        for module in modules:
+            import_user_code(module)
+        overrides["env.imports"] = tuple(map(lasting_name, modules))
+
+
+def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> None:
+    """Has modules found in the working directory, here and in the processes of a run, if the user names any.
+
+    Behind all installed ones: the directory may have come from somebody else, with a ``torch.py`` in it.
+    """
+    from rollmill.envs.user_code import keep_interpreters_out
+
+    is_needed = _names_code(arguments, overrides)
+    if is_needed and os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    keep_interpreters_out(until_user_code=is_needed, starts_processes=hasattr(arguments, "preset"))
+
+
+def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> bool:
+    """Whether a command names code of the user's, or uses a run of his that does."""
+    if arguments.modules or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides):
+        return True
+    if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):
+        from rollmill.settings.run_config import names_own_code
+
+        run_dir = getattr(arguments, "run_dir", None)
+        return run_dir is not None and names_own_code(run_dir, trust=arguments.trust)
+    if not arguments.preset:
+        return False
+    from rollmill.envs.config import EnvConfig
+    from rollmill.envs.trust import named_code
+
+    return bool(named_code(EnvConfig(name=arguments.preset)))
