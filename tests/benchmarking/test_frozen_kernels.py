@@ -7,12 +7,10 @@ from types import ModuleType
 
 import pytest
 import torch
-from torch import nn
-
-from rollmill.benchmarking import frozen_gru, frozen_kernels, frozen_networks
-from rollmill.benchmarking.frozen_gru import unroll
-from rollmill.benchmarking.frozen_kernels import Variant, cartpole_env, cartpole_envpool_env
-from rollmill.benchmarking.frozen_networks import (
+from benchmarks.machine_bound import frozen_gru, frozen_kernels, frozen_networks
+from benchmarks.machine_bound.frozen_gru import unroll
+from benchmarks.machine_bound.frozen_kernels import Variant, cartpole_env, cartpole_envpool_env
+from benchmarks.machine_bound.frozen_networks import (
     _encode,
     _encoder,
     _loss,
@@ -25,6 +23,7 @@ from rollmill.benchmarking.frozen_networks import (
     vizdoom_inference,
     vizdoom_train,
 )
+from torch import nn
 
 
 @pytest.mark.parametrize("module", [frozen_gru, frozen_kernels, frozen_networks])
@@ -33,8 +32,8 @@ def test_imports_nothing_of_ours(module: ModuleType) -> None:
     imported = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     assert imported & {"ale_py", "torch"}
-    ours = {name for name in imported if name.startswith("rollmill")}
-    assert ours <= {"rollmill.benchmarking.frozen_gru", "rollmill.benchmarking.frozen_kernels"}
+    ours = {name for name in imported if name.startswith(("rollmill", "benchmarks"))}
+    assert ours <= {"benchmarks.machine_bound.frozen_gru", "benchmarks.machine_bound.frozen_kernels"}
     assert all(node.level == 0 for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
 
 

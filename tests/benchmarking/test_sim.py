@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rollmill
-from rollmill.benchmarking import preset_bound, sampler, sim, train
+from rollmill.benchmarking import sampler, sim, train
 from rollmill.benchmarking.sampling import Sampler
 from rollmill.benchmarking.simulation import PureSimulation
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
@@ -45,24 +45,23 @@ def test_as_many_processes_as_divide_the_environments(
     def pure_simulation(config: Config, *, seconds: float) -> float:
         return Stage(config).measure(seconds)
 
-    class BoundReachedError(Exception):
+    class TrainingReachedError(Exception):
         pass
 
-    def meter(*_: object, **__: object) -> None:
-        raise BoundReachedError
+    def measure_training(*_: object) -> None:
+        raise TrainingReachedError
 
     monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: cores)
     monkeypatch.setattr(sim, "pure_simulation", pure_simulation)
     monkeypatch.setattr(sampler, "PureSimulation", Stage)
     monkeypatch.setattr(sampler, "Sampler", Stage)
-    # With a setting of the environment's own: there is no bound to measure for that.
-    own = {"env.kwargs": {"render_mode": None}}
-    assert sim.run("gym/CartPole-v1", seconds=1.0, overrides=own)["processes"] == processes
-    assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1, overrides=own)["processes"] == processes
-    monkeypatch.setattr(preset_bound, "BoundMeter", meter)
-    # Whatever cannot be resolved is refused before anything is measured.
-    with pytest.raises(BoundReachedError):
+    monkeypatch.setattr(train, "pure_simulation", pure_simulation)
+    monkeypatch.setattr(train, "measure_training", measure_training)
+    assert sim.run("gym/CartPole-v1", seconds=1.0)["processes"] == processes
+    assert sampler.run("gym/CartPole-v1", seconds=1.0, pairs=1)["processes"] == processes
+    with pytest.raises(TrainingReachedError):
         train.run("gym/CartPole-v1", seconds=1.0)
+    assert len(measured) == 4
     assert {config.num_envs for config in measured} == {64}
 
 

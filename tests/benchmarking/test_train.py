@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import time
 from ctypes import c_long
-from dataclasses import replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
@@ -14,9 +13,7 @@ import pytest
 
 import rollmill
 from rollmill.benchmarking import train
-from rollmill.benchmarking.bound import Bound, StageTimes
 from rollmill.benchmarking.pausing import paused_children
-from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.learning.report import LearnerReport
 
 
@@ -116,34 +113,3 @@ def test_training_is_held_still_between_slices(monkeypatch: pytest.MonkeyPatch) 
     assert pauses == [0, 0]
     assert training.steps_per_second > 0
     assert training.seconds >= 3.0
-
-
-@pytest.mark.parametrize(
-    ("preset", "overrides"),
-    [
-        ("gym/CartPole-v1", {"model.core": "gru"}),
-        ("atari/breakout", {"env.atari.frame_stack": 1}),
-        ("vizdoom/basic", {"model.core_size": 256}),
-        ("gym/Acrobot-v1", {}),
-    ],
-)
-def test_no_bound_where_the_frozen_kernels_are_of_something_else(preset: str, overrides: dict[str, object]) -> None:
-    with PresetBound(rollmill.make_config(preset, overrides), seconds=1.0, rounds=1) as bound:
-        assert not bound.is_known
-        bound.choose_variants()
-        bound.measure_round()
-        assert bound.share(500.0, name="share") == {}
-
-
-def test_a_bound_where_they_are_the_presets_own() -> None:
-    config = rollmill.make_config("gym/CartPole-v1", {"num_envs": 16}).resolved()
-    with PresetBound(config, seconds=1.0, rounds=1) as bound:
-        assert bound.is_known
-
-
-def test_a_share_of_the_bound_beside_the_bound() -> None:
-    times = StageTimes(t_env_us=300.0, t_inference_us=100.0, t_train_us=300.0)
-    bound = Bound(cores=(0, 1), epochs=2, variants={}, alone=times, loaded=replace(times, t_env_us=1300.0))
-    result = bound.share(500.0, name="share")
-    assert result["bound_steps_per_second"] == 2000.0
-    assert (result["share"], result["share_loaded"]) == (0.25, 0.5)

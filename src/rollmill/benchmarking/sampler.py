@@ -2,8 +2,7 @@
 
 Both are there all the time and take turns: one is held still while the other one is measured for half a second. The
 figure is the median over such pairs of their ratio, because a shared machine changes its speed from second to second,
-both halves of a pair alike. That takes twice the environments' memory. Between pairs come rounds of the machine's
-bound; it is for whole training, so a sampler without policy and learner may well be above it.
+both halves of a pair alike. That takes twice the environments' memory.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ from collections.abc import Mapping
 from statistics import median
 
 from rollmill.api import make_config
-from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.sampling import Sampler
 from rollmill.benchmarking.simulation import PureSimulation
 from rollmill.benchmarking.stepping import SteppingProcesses
 
 _FEWEST_PAIRS = 3
 _PAIR_S = 1.0
-_PAIRS_A_ROUND = 16
 
 
 def run(
@@ -29,8 +26,7 @@ def run(
 
     Args:
         preset: A preset's name.
-        seconds: For all pairs together; starting, a quarter of a second before each half, and the bound, which takes
-            three fifths of that, come in addition.
+        seconds: For all pairs together; starting, and a quarter of a second before each half, come in addition.
         overrides: Settings over the preset's.
         pairs: How many pairs; by default one for every second, and three at least.
     """
@@ -40,17 +36,12 @@ def run(
     each = seconds / (2 * pairs)
     simulated: list[float] = []
     sampled: list[float] = []
-    with PresetBound(config, seconds=seconds, rounds=-(-pairs // _PAIRS_A_ROUND)) as bound:
-        bound.choose_variants()
-        with PureSimulation(config) as simulation, Sampler(config) as sampler:
-            turns: list[tuple[SteppingProcesses, list[float]]] = [(simulation, simulated), (sampler, sampled)]
-            for pair in range(pairs):
-                for stage, rates in turns:
-                    rates.append(stage.measure(each))
-                turns.reverse()  # A machine that slows down would favour who always comes first.
-                if pair % _PAIRS_A_ROUND == 0:
-                    bound.measure_round()
-        share = bound.share(median(sampled), name="share_of_bound")
+    with PureSimulation(config) as simulation, Sampler(config) as sampler:
+        turns: list[tuple[SteppingProcesses, list[float]]] = [(simulation, simulated), (sampler, sampled)]
+        for _ in range(pairs):
+            for stage, rates in turns:
+                rates.append(stage.measure(each))
+            turns.reverse()  # A machine that slows down would favour the one that always comes first.
     return {
         "preset": preset,
         "seconds": seconds,
@@ -61,4 +52,4 @@ def run(
         "sampler_steps_per_second": median(sampled),
         "share_of_pure_simulation": median(b / a for a, b in zip(simulated, sampled, strict=True)),
         "pairs": [[a, b] for a, b in zip(simulated, sampled, strict=True)],
-    } | share
+    }

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollmill.api import make_config
-from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 
 
@@ -14,22 +13,15 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
 
     Args:
         preset: A preset's name.
-        seconds: Length of the measurement; the machine's bound takes three fifths of that in addition. It is for whole
-            training, so simulation alone is above it.
+        seconds: Length of the measurement.
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
-    with PresetBound(config, seconds=seconds, rounds=2) as bound:
-        bound.choose_variants()
-        bound.measure_round()
-        simulated = pure_simulation(config, seconds=seconds)
-        bound.measure_round()
-        share = bound.share(simulated, name="share_of_bound")
     return {
         "preset": preset,
         "seconds": seconds,
         "num_envs": config.num_envs,
         "envs_per_group": config.envs_per_group,
         "processes": config.rollout.num_workers,
-        "pure_simulation_steps_per_second": simulated,
-    } | share
+        "pure_simulation_steps_per_second": pure_simulation(config, seconds=seconds),
+    }

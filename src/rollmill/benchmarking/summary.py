@@ -36,16 +36,10 @@ def details(result: Mapping[str, object], indent: str = "") -> str:
 
 
 def _sim(result: Mapping[str, Any]) -> list[str]:
-    sentences = [
+    return [
         f"The environments of {result['preset']} alone make {result['pure_simulation_steps_per_second']:,.0f} agent "
         f"steps/s: {result['num_envs']} of them in {result['processes']} processes, with random actions."
     ]
-    if "bound_steps_per_second" in result:
-        sentences.append(
-            f"Training could reach at most {result['bound_steps_per_second']:,.0f} on this machine, because it also "
-            "needs the cores for the network."
-        )
-    return sentences
 
 
 def _sampler(result: Mapping[str, Any]) -> list[str]:
@@ -73,11 +67,6 @@ def _train(result: Mapping[str, Any]) -> list[str]:
         sentences.append(
             f"The environments alone would make {result['pure_simulation_steps_per_second']:,.0f}: training reaches "
             f"{result['share_of_pure_simulation']:.0%} of that, because it also needs the cores for the network."
-        )
-    if "efficiency" in result:
-        sentences.append(
-            f"The most that this machine could reach is {result['bound_steps_per_second']:,.0f} (the same work by bare "
-            f"kernels): training reaches {result['efficiency']:.0%} of it."
         )
     if "policy_lag_mean" in result:
         sentences.append(

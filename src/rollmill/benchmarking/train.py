@@ -1,9 +1,6 @@
-"""``rollmill bench train``: the whole system's speed, beside pure simulation and the machine's bound in the same run.
+"""``rollmill bench train``: the whole system's speed, beside that of pure simulation.
 
-Steps are distinct valid samples that the learner has consumed, counted from report to report after a warm-up. The bound
-comes from frozen standalone kernels (:mod:`rollmill.benchmarking.bound`), so slowing a stage of Rollmill down cannot
-raise the efficiency. A shared machine changes its speed within seconds, so training is measured in slices, before,
-between and after which it is held still for a round of the bound.
+Steps are distinct valid samples that the learner has consumed, counted from report to report after a warm-up.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ from typing import NamedTuple
 
 from rollmill.api import make_config
 from rollmill.benchmarking.pausing import paused_children
-from rollmill.benchmarking.preset_bound import PresetBound
 from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.learning.report import LearnerReport
@@ -26,7 +22,6 @@ from rollmill.regimes.running import run as run_regime
 from rollmill.settings.config import Config, ConfigError
 
 _WARM_UP_S = 10.0
-_SLICE_S = 10.0
 _SIMULATION_SHARE = 0.15
 
 
@@ -156,7 +151,7 @@ def measure_training(
 
 
 def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object]:
-    """As :func:`run`; without the bound, because there are no frozen copies of these kernels."""
+    """As :func:`run`, with SGD steps in the place of policy lag and pure simulation."""
     training = measure_training(config, seconds)
     return {
         "preset": preset,
@@ -180,8 +175,7 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
 
     Args:
         preset: A preset's name.
-        seconds: Of training that count, after ten seconds of warm-up; bound and pure simulation take three quarters of
-            that in addition.
+        seconds: Of training that count, after ten seconds of warm-up and a measurement of pure simulation.
         overrides: Settings over the preset's.
     """
     config = make_config(preset, overrides).resolved()
@@ -193,16 +187,10 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         alone = make_config(
             preset, {**(overrides or {}), "rollout.num_workers": "auto", "envs_per_group": "auto"}
         ).resolved()
-    slices = max(1, round(seconds / _SLICE_S))
-    with PresetBound(config, seconds=seconds, rounds=slices + 1) as bound:
-        bound.choose_variants()
-        simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
-        bound.measure_round()
-        training = measure_training(config, seconds, slices=slices, between=bound.measure_round)
-        bound.measure_round()
-        efficiency = bound.share(training.steps_per_second, name="efficiency", average=fmean)
+    simulated = pure_simulation(alone, seconds=max(3.0, seconds * _SIMULATION_SHARE))
+    training = measure_training(config, seconds)
     steps = training.steps_per_second
-    result: dict[str, object] = {
+    return {
         "preset": preset,
         "seconds": training.seconds,
         "frames_per_second": training.frames_per_second,
@@ -219,4 +207,3 @@ def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None =
         "fast_path": training.fast_path,
         "ledger": training.ledger,
     }
-    return result | efficiency

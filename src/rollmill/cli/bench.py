@@ -27,7 +27,7 @@ def make_command() -> Command:
         "Measure speed.\n\n"
         "  sim      environments alone, without a policy\n"
         "  sampler  simulation and inference with random actions, without learning\n"
-        "  train    the whole system, beside the most that this machine could reach\n"
+        "  train    the whole system, beside its environments alone\n"
         "  ring     the queue between processes (takes no PRESET and no settings)\n"
         "  replay   the prioritised replay, beside other libraries' (takes no PRESET and no settings)",
         run=run,

@@ -2,9 +2,9 @@
 
     bound = cores / (t_env + t_inference + epochs * t_train)        [agent steps / s]
 
-with the time of each stage, in core-seconds a sample, taken from :mod:`rollmill.benchmarking.frozen_kernels` and
-:mod:`rollmill.benchmarking.frozen_networks`. No
-system can be faster unless it does a stage in less time than the fastest kernel known. Two bounds are given:
+with the time of each stage, in core-seconds a sample, taken from :mod:`benchmarks.machine_bound.frozen_kernels` and
+:mod:`benchmarks.machine_bound.frozen_networks`. No system can be faster unless it does a stage in less time than the
+fastest kernel known. Two bounds are given:
 
 - *alone*: each stage measured on one core, the other cores idle. No real run can keep this pace where cores share
   caches, memory and clock speed.
@@ -17,8 +17,6 @@ Measurements of both kinds are interleaved and averaged over the rounds, stage b
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +24,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from rollmill.benchmarking.kernel_processes import STAGES, BoundError, KernelProcesses
+from benchmarks.machine_bound.kernel_processes import STAGES, BoundError, KernelProcesses
 
 __all__ = [
     "KINDS",
@@ -42,8 +40,8 @@ __all__ = [
 _ROUNDS = 3
 Options = Mapping[str, str | int | float]
 
-_KERNELS = "rollmill.benchmarking.frozen_kernels"
-_NETWORKS = "rollmill.benchmarking.frozen_networks"
+_KERNELS = "benchmarks.machine_bound.frozen_kernels"
+_NETWORKS = "benchmarks.machine_bound.frozen_networks"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,21 +138,6 @@ class Bound:
         """Agent steps a second of all cores, stages measured under load."""
         return len(self.cores) * 1e6 / self.loaded.total_us(self.epochs)
 
-    def share(self, steps_per_second: float, *, name: str) -> dict[str, object]:
-        """Entries of a benchmark's result: the bound, and ``steps_per_second`` as a share of it.
-
-        Args:
-            steps_per_second: What was reached.
-            name: ``NAME`` is the share of the bound measured alone, ``NAME_loaded`` of the one measured under load.
-        """
-        return {
-            name: steps_per_second / self.bound_steps_per_second,
-            f"{name}_loaded": steps_per_second / self.bound_loaded_steps_per_second,
-            "bound_steps_per_second": self.bound_steps_per_second,
-            "bound_loaded_steps_per_second": self.bound_loaded_steps_per_second,
-            "bound": self.as_dict(),
-        }
-
     def as_dict(self) -> dict[str, Any]:
         """All numbers, for JSON."""
         return {
@@ -198,7 +181,6 @@ class BoundMeter:
         env_options: Options | None = None,
         train_options: Options | None = None,
     ) -> None:
-        """Starts the processes."""
         if isinstance(kind, str):
             if kind not in KINDS:
                 raise ValueError(
@@ -267,25 +249,14 @@ def _average_times(rounds: Sequence[Mapping[str, float]], average: Callable[[lis
     return StageTimes(**{f"t_{stage}_us": average([r[stage] for r in rounds]) for stage in STAGES})
 
 
-def measure_bound(
-    kind: str | StageKernels,
-    seconds: float,
-    *,
-    epochs: int = 1,
-    cores: Sequence[int] | None = None,
-    env_options: Options | None = None,
-    train_options: Options | None = None,
-) -> Bound:
-    """Measures the machine's bound, in three rounds.
+def measure_bound(kind: str | StageKernels, seconds: float, **options: Any) -> Bound:
+    """Measure the machine's bound, in three rounds.
 
     Args:
-        kind: As in :class:`BoundMeter`, and so are the others.
+        kind: As in :class:`BoundMeter`.
         seconds: For the measurements together; a quarter of it finds the fastest variants. Starting the processes
             takes some seconds more.
-        epochs: Times that each sample is trained on.
-        cores: Which cores to count and measure on.
-        env_options: For the environment's catalogue.
-        train_options: For the training's.
+        options: Keyword arguments of :class:`BoundMeter`.
 
     Returns:
         The bound, alone and loaded.
@@ -296,22 +267,8 @@ def measure_bound(
     """
     if seconds <= 0:
         raise ValueError(f"seconds={seconds} must be positive")
-    with BoundMeter(kind, epochs=epochs, cores=cores, env_options=env_options, train_options=train_options) as meter:
+    with BoundMeter(kind, **options) as meter:
         meter.choose_variants(0.25 * seconds)
         for _ in range(_ROUNDS):
             meter.measure_round(0.75 * seconds / _ROUNDS)
         return meter.bound()
-
-
-def main() -> None:
-    """``python -m rollmill.benchmarking.bound atari --seconds 20``: prints the bound as JSON."""
-    parser = argparse.ArgumentParser(description="Measures the machine's bound.")
-    parser.add_argument("kind", choices=tuple(KINDS))
-    parser.add_argument("--seconds", type=float, default=20.0)
-    parser.add_argument("--epochs", type=int, default=1)
-    arguments = parser.parse_args()
-    print(json.dumps(measure_bound(arguments.kind, arguments.seconds, epochs=arguments.epochs).as_dict(), indent=1))
-
-
-if __name__ == "__main__":
-    main()

@@ -22,7 +22,7 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
-from rollmill.benchmarking.frozen_kernels import Kernel, Variant
+from benchmarks.machine_bound.frozen_kernels import Kernel, Variant
 
 __all__ = ["KernelWorker", "find_fastest", "time_kernel"]
 

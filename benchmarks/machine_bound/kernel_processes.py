@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,6 +20,7 @@ from rollmill.runtime.sweep import remove_leftovers
 __all__ = ["STAGES", "BoundError", "Catalogues", "KernelProcesses"]
 
 STAGES = ("env", "inference", "train")
+_CHECKOUT = str(Path(__file__).parents[2])  # from where the worker imports these modules
 _START_SECONDS = 120.0  # importing torch, building simulators and a first search, on a busy machine
 
 Catalogues = Mapping[str, tuple[str, Mapping[str, str | int | float]]]
@@ -30,18 +32,19 @@ class BoundError(RuntimeError):
 
 
 class _Worker:
-    """The parent's end of one :mod:`rollmill.benchmarking.kernel_worker` process."""
+    """The parent's end of one :mod:`benchmarks.machine_bound.kernel_worker` process."""
 
     def __init__(self, core: int, catalogues: Catalogues) -> None:
         self.core = core
         self._started = time.time()
         one_thread = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        search = os.pathsep.join(filter(None, (_CHECKOUT, os.environ.get("PYTHONPATH"))))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "rollmill.benchmarking.kernel_worker", str(core), json.dumps(catalogues)],
+            [sys.executable, "-m", "benchmarks.machine_bound.kernel_worker", str(core), json.dumps(catalogues)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, **one_thread},
+            env={**os.environ, **one_thread, "PYTHONPATH": search},
             start_new_session=True,  # a group of its own, to which a simulator's engine belongs too
         )
         self._received = b""

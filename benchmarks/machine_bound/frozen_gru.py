@@ -1,6 +1,6 @@
 """A frozen copy of a fast way to train a GRU on a CPU: one matrix product for the weights of all steps.
 
-It belongs to the machine's bound (:mod:`rollmill.benchmarking.frozen_networks`) and is not touched when
+It belongs to the machine's bound (:mod:`benchmarks.machine_bound.frozen_networks`) and is not touched when
 :mod:`rollmill.models.unrolls`, from which it was taken on 2026-11-21, changes.
 """
 

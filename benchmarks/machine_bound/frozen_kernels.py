@@ -4,7 +4,7 @@ They are *frozen*: they import ``torch``, the simulators and nothing of ours, so
 cannot make the bound lower and its efficiency higher. Each is the fastest way known to us, when frozen, to do one
 stage on one core with one thread; where that depends on the processor (bfloat16 is 3 times slower than float32 on one
 without AVX512_BF16 or AMX, and 2 times faster with it) there are several variants and
-:mod:`rollmill.benchmarking.bound` takes the one that is fastest on the machine at hand.
+:mod:`benchmarks.machine_bound.bound` takes the one that is fastest on the machine at hand.
 
 A catalogue is a function that returns the variants of one stage. A stage of another environment or model takes part by
 naming a catalogue of its own, ``"package.module:function"``.

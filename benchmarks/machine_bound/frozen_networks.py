@@ -1,4 +1,4 @@
-"""Frozen kernels of inference and training (see :mod:`rollmill.benchmarking.frozen_kernels`).
+"""Frozen kernels of inference and training (see :mod:`benchmarks.machine_bound.frozen_kernels`).
 
 Images lie in memory in the network's own layout beforehand, as a gather can leave them; only their conversion to
 floating point counts.
@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from rollmill.benchmarking.frozen_kernels import Kernel, Variant
+from benchmarks.machine_bound.frozen_kernels import Kernel, Variant
 
 if TYPE_CHECKING:
     import torch
@@ -214,9 +214,8 @@ def _sequences(shape: tuple[int, int, int], num_actions: int, minibatch: int, pa
     """Training of the network with a GRU: the encoder in parts, the core over the whole minibatch, in float32."""
     import torch
     import torch.nn.functional as F
+    from benchmarks.machine_bound.frozen_gru import unroll
     from torch import nn
-
-    from rollmill.benchmarking.frozen_gru import unroll
 
     torch.manual_seed(0)
     encoder = _encoder("simplified", shape).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
