@@ -121,13 +121,11 @@ struct Replay {
             };
             timed(insert, [&] { insert_rows(rows); });
             timed(sample, [&] {
-                locking.sample(random, load.batch, leaves.data(), priorities.data(), [&] {
-                    gather_rows(batch.data(), data, leaves.data(), load.batch, row_bytes);
-                });
+                locking.sample(random, leaves, priorities, [&] { gather_rows(batch.data(), data, leaves, row_bytes); });
             });
             for (float& priority : priorities) priority = static_cast<float>(random.uniform() + 1e-3);
             start = monotonic_seconds();
-            timed(update, [&] { locking.update(leaves.data(), priorities.data(), load.batch); });
+            timed(update, [&] { locking.update(leaves, priorities); });
         }
     }
 };

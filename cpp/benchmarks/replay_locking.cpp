@@ -19,13 +19,13 @@ class WithoutLock : public ReplayLocking {
         write();
         tree_.without_lock().fill(first, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                 const std::function<void()>& gather) override {
-        tree_.without_lock().draw(random, n, false, leaves, priorities);
+        tree_.without_lock().draw(random, false, leaves, priorities);
         gather();
     }
-    void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
-        tree_.without_lock().assign(leaves, priorities, n);
+    void update(std::span<const std::int64_t> leaves, std::span<const float> priorities) override {
+        tree_.without_lock().assign(leaves, priorities);
     }
 
    protected:
@@ -41,13 +41,13 @@ class Robust : public WithoutLock {
         write();
         tree_.hold().fill(first, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                 const std::function<void()>& gather) override {
-        tree_.hold().draw(random, n, false, leaves, priorities);
+        tree_.hold().draw(random, false, leaves, priorities);
         gather();
     }
-    void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
-        tree_.hold().assign(leaves, priorities, n);
+    void update(std::span<const std::int64_t> leaves, std::span<const float> priorities) override {
+        tree_.hold().assign(leaves, priorities);
     }
 };
 
@@ -66,10 +66,10 @@ class Global : public OverWrite {
    public:
     using OverWrite::OverWrite;
 
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                 const std::function<void()>& gather) override {
         auto held = tree_.hold();
-        held.draw(random, n, false, leaves, priorities);
+        held.draw(random, false, leaves, priorities);
         gather();
     }
 };
@@ -93,15 +93,15 @@ class Nested : public WithoutLock {
         write();
         change([&] { tree_.without_lock().fill(first, n, 1.0f); });
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                 const std::function<void()>& gather) override {
         pthread_mutex_lock(&locks_[0]);
-        tree_.without_lock().draw(random, n, false, leaves, priorities);
+        tree_.without_lock().draw(random, false, leaves, priorities);
         pthread_mutex_unlock(&locks_[0]);
         gather();
     }
-    void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
-        change([&] { tree_.without_lock().assign(leaves, priorities, n); });
+    void update(std::span<const std::int64_t> leaves, std::span<const float> priorities) override {
+        change([&] { tree_.without_lock().assign(leaves, priorities); });
     }
 
    private:
@@ -132,36 +132,39 @@ class Sharded : public ReplayLocking {
         write();
         tree.hold().fill(first % share_, n, 1.0f);
     }
-    void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                 const std::function<void()>& gather) override {
         std::array<double, num_shards> ends{};
         double sum = 0.0;
         for (std::size_t i = 0; i < num_shards; ++i) ends[i] = sum += static_cast<double>(trees_[i].hold().total());
-        std::array<std::int64_t, num_shards> counts{};
-        for (std::int64_t i = 0; i < n; ++i) {
+        std::array<std::size_t, num_shards> counts{};
+        for (std::size_t i = 0; i < leaves.size(); ++i) {
             const double x = random.uniform() * sum;
             ++counts[static_cast<std::size_t>(std::upper_bound(ends.begin(), ends.end() - 1, x) - ends.begin())];
         }
         for (std::size_t i = 0; i < num_shards; ++i) {
-            trees_[i].hold().draw(random, counts[i], false, leaves, priorities);
-            for (std::int64_t j = 0; j < counts[i]; ++j) leaves[j] += static_cast<std::int64_t>(i) * share_;
-            leaves += counts[i];
-            priorities += counts[i];
+            const auto own = leaves.first(counts[i]);
+            trees_[i].hold().draw(random, false, own, priorities.first(counts[i]));
+            for (std::int64_t& leaf : own) leaf += static_cast<std::int64_t>(i) * share_;
+            leaves = leaves.subspan(counts[i]);
+            priorities = priorities.subspan(counts[i]);
         }
         gather();
     }
-    void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) override {
-        std::vector<std::int64_t> own(static_cast<std::size_t>(n));
-        std::vector<float> values(static_cast<std::size_t>(n));
+    void update(std::span<const std::int64_t> leaves, std::span<const float> priorities) override {
+        std::vector<std::int64_t> own;
+        std::vector<float> values;
+        own.reserve(leaves.size());
+        values.reserve(leaves.size());
         for (std::int64_t shard = 0; shard < num_shards; ++shard) {
-            std::size_t count = 0;
-            for (std::int64_t i = 0; i < n; ++i) {
+            own.clear();
+            values.clear();
+            for (std::size_t i = 0; i < leaves.size(); ++i) {
                 if (leaves[i] / share_ != shard) continue;
-                own[count] = leaves[i] % share_;
-                values[count++] = priorities[i];
+                own.push_back(leaves[i] % share_);
+                values.push_back(priorities[i]);
             }
-            trees_[static_cast<std::size_t>(shard)].hold().assign(own.data(), values.data(),
-                                                                  static_cast<std::int64_t>(count));
+            trees_[static_cast<std::size_t>(shard)].hold().assign(own, values);
         }
     }
 

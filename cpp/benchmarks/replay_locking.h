@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,10 @@ class ReplayLocking {
 
     // Takes the n rows from `first` out of the draw, has them written, gives them the maximum priority.
     virtual void insert(std::int64_t first, std::int64_t n, const std::function<void()>& write) = 0;
-    // Draws n leaves, and has their rows gathered.
-    virtual void sample(Random& random, std::int64_t n, std::int64_t* leaves, float* priorities,
+    // Draws leaves, and has their rows gathered.
+    virtual void sample(Random& random, std::span<std::int64_t> leaves, std::span<float> priorities,
                         const std::function<void()>& gather) = 0;
-    virtual void update(const std::int64_t* leaves, const float* priorities, std::int64_t n) = 0;
+    virtual void update(std::span<const std::int64_t> leaves, std::span<const float> priorities) = 0;
 };
 
 // Makes what `name` says, in `memory` of replay_locking_bytes:

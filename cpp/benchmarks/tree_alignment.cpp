@@ -83,16 +83,15 @@ TreeTimes measure_tree_alignment(const TreeAlignment& settings) {
         const double total = static_cast<double>(levels.back().nodes()[0]);
         for (double& residual : residuals) residual = random.uniform() * total;
         const double start = monotonic_seconds();
-        kernels.find(views.data(), static_cast<int>(levels.size()) - 1, residuals.data(), settings.batch, leaves.data(),
-                     settings.fanout);
+        kernels.find(views.data(), static_cast<int>(levels.size()) - 1, residuals, leaves.data(), settings.fanout);
         const double found = monotonic_seconds();
         for (const std::int64_t leaf : leaves) levels[0].nodes()[leaf] = static_cast<float>(0.1 + 0.9 * (leaf % 7));
         for (std::size_t i = 1; i < levels.size(); ++i) {
             if (nodes[i] <= settings.batch)
                 kernels.sum_range(levels[i - 1].nodes(), levels[i].nodes(), 0, nodes[i], settings.fanout);
             else
-                kernels.sum_scattered(levels[i - 1].nodes(), levels[i].nodes(), leaves.data(), settings.batch,
-                                      static_cast<int>(i) * bits, settings.fanout);
+                kernels.sum_scattered(levels[i - 1].nodes(), levels[i].nodes(), leaves, static_cast<int>(i) * bits,
+                                      settings.fanout);
         }
         find_times.push_back(1e6 * (found - start));
         const double updated = monotonic_seconds();

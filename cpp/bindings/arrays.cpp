@@ -2,7 +2,6 @@
 #include <nanobind/stl/string.h>
 
 #include <optional>
-#include <type_traits>
 
 #include "bindings/buffers.h"
 #include "core/activations.h"
@@ -24,8 +23,8 @@ void run_copy(std::int64_t bytes, Work&& work) {
 }
 
 void check_index(const Buffer& index, std::int64_t num_rows, const char* of) {
-    const auto* values = index.data<std::int64_t>();
-    for (std::int64_t m = 0; m < index.shape(0); ++m)
+    const auto values = index.span<std::int64_t>();
+    for (std::int64_t m = 0; m < std::ssize(values); ++m)
         if (values[m] < 0 || values[m] >= num_rows)
             raise_index_error("index[" + std::to_string(m) + "] is " + std::to_string(values[m]) + "; " + of +
                               " has rows 0 to " + std::to_string(num_rows - 1));
@@ -49,7 +48,7 @@ void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array, 
     check_index(index, src.shape(0), "src");
     run_copy(dst.nbytes(), [&] {
         (racing ? gather_racing_rows : gather_rows)(dst.data<std::byte>(), src.data<std::byte>(),
-                                                    index.data<std::int64_t>(), index.shape(0),
+                                                    index.span<std::int64_t>(),
                                                     static_cast<std::size_t>(dst.row_bytes()));
     });
 }
@@ -84,15 +83,15 @@ void gather_trajectories(nb::handle dst_array, nb::handle src_array, nb::handle 
     if (steps < 0 || steps > dst.shape(0) || steps > src.shape(1))
         raise_value_error("steps is " + std::to_string(steps) + "; dst has " + std::to_string(dst.shape(0)) +
                           " and src " + std::to_string(src.shape(1)));
-    const auto* list = segments.data<Segment>();
+    const auto list = segments.span<Segment>();
     std::int64_t rows = 0;
-    for (std::int64_t i = 0; i < segments.shape(0); ++i) {
+    for (std::int64_t i = 0; i < std::ssize(list); ++i) {
         check_segment(list[i], i, dst, src);
         rows += list[i].num_rows;
     }
     run_copy(rows * steps * dst_bytes, [&] {
-        gather_segments(dst.data<std::byte>(), src.data<std::byte>(), list, segments.shape(0), steps, dst.shape(1),
-                        src.shape(1), src.shape(2), static_cast<std::size_t>(dst_bytes));
+        gather_segments(dst.data<std::byte>(), src.data<std::byte>(), list, steps, dst.shape(1), src.shape(1), src.shape(2),
+                        static_cast<std::size_t>(dst_bytes));
     });
 }
 
@@ -125,7 +124,7 @@ void gather_images_checked(nb::handle dst_array, nb::handle src_array, nb::handl
     check_index(index, src.shape(0), "src");
     const ImageShape shape{dst.shape(3), dst.shape(1) * dst.shape(2)};
     const auto copy = [&](auto* to) {
-        gather_images(to, src.data<std::uint8_t>(), index.data<std::int64_t>(), index.shape(0), shape, channels_first,
+        gather_images(to, src.data<std::uint8_t>(), index.span<std::int64_t>(), shape, channels_first,
                       static_cast<float>(scale));
     };
     run_copy(dst.nbytes(), [&] { is_float ? copy(dst.data<float>()) : copy(dst.data<std::uint16_t>()); });
@@ -161,8 +160,8 @@ void push_frames_checked(nb::handle stacks_array, nb::handle frames_array, nb::h
         raise_value_error("frames have " + std::to_string(from.height * from.width) + " pixels; at most " +
                           std::to_string(most_pixels) + " are allowed");
     run_copy(frames.nbytes(), [&] {
-        push_frames(stacks.data<std::uint8_t>(), frames.data<std::uint8_t>(), fresh.data<std::uint8_t>(),
-                    frames.shape(0), stacks.shape(1), from, to);
+        push_frames(stacks.data<std::uint8_t>(), frames.data<std::uint8_t>(), fresh.span<std::uint8_t>(), stacks.shape(1),
+                    from, to);
     });
 }
 
@@ -176,8 +175,7 @@ void activate_checked(nb::handle x_array, const std::string& name) {
     const Buffer x(x_array, "x", true);
     const bool is_float = is_float32(x, "x");
     const Activation kind = activation_named(name);
-    const auto run = [&](auto* values) { activate(values, x.nbytes() / static_cast<std::int64_t>(sizeof *values), kind); };
-    run_copy(x.nbytes(), [&] { is_float ? run(x.data<float>()) : run(x.data<std::uint16_t>()); });
+    run_copy(x.nbytes(), [&] { is_float ? activate(x.span<float>(), kind) : activate(x.span<std::uint16_t>(), kind); });
 }
 
 void activation_gradient_checked(nb::handle dst_array, nb::handle gradient_array, nb::handle output_array,
@@ -191,12 +189,11 @@ void activation_gradient_checked(nb::handle dst_array, nb::handle gradient_array
     if (gradient.nbytes() != dst.nbytes() || output.nbytes() != dst.nbytes())
         raise_value_error("dst, gradient and output must have the same size");
     const Activation kind = activation_named(name);
-    const auto run = [&](auto* to) {
-        using T = std::remove_pointer_t<decltype(to)>;
-        activation_gradient(to, gradient.data<T>(), output.data<T>(), dst.nbytes() / static_cast<std::int64_t>(sizeof(T)),
-                            kind);
+    const auto run = [&](auto to) {
+        using T = decltype(to)::element_type;
+        activation_gradient(to, gradient.data<T>(), output.data<T>(), kind);
     };
-    run_copy(dst.nbytes(), [&] { is_float ? run(dst.data<float>()) : run(dst.data<std::uint16_t>()); });
+    run_copy(dst.nbytes(), [&] { is_float ? run(dst.span<float>()) : run(dst.span<std::uint16_t>()); });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -39,6 +40,10 @@ class Buffer {
     template <class T>
     T* data() const noexcept {
         return static_cast<T*>(view_.buf);
+    }
+    template <class T>
+    std::span<T> span() const noexcept {
+        return {data<T>(), static_cast<std::size_t>(view_.len) / sizeof(T)};
     }
     std::int64_t nbytes() const noexcept { return view_.len; }
     int ndim() const noexcept { return view_.ndim; }

@@ -49,11 +49,11 @@ std::int64_t get_many(PyLaneRing& self, nb::handle out, double timeout_s, std::i
         raise_value_error("min_items is " + std::to_string(min_items) + "; it must be 1 to " + std::to_string(most) +
                           ", the smaller of out's length and a lane's capacity");
     if (min_items == 1) {
-        const std::int64_t taken = self.ring.take(buffer.data<std::int64_t>(), buffer.shape(0));
+        const std::int64_t taken = self.ring.take(buffer.span<std::int64_t>());
         if (taken > 0) return taken;
     }
     wait_without_gil(timeout_s, [&](double seconds) { return self.ring.wait_for_words(min_items, seconds); });
-    return self.ring.take(buffer.data<std::int64_t>(), buffer.shape(0));
+    return self.ring.take(buffer.span<std::int64_t>());
 }
 
 }  // namespace

@@ -20,9 +20,9 @@ inline Weights weights_named(const std::string& name) {
 }
 
 // Raises ValueError for an error that gives no priority.
-inline std::vector<float> checked_priorities(const float* errors, std::int64_t n, PriorityRule rule) {
-    std::vector<float> priorities(static_cast<std::size_t>(n));
-    const std::int64_t at = priorities_of_errors(errors, n, rule, priorities.data());
+inline std::vector<float> checked_priorities(std::span<const float> errors, PriorityRule rule) {
+    std::vector<float> priorities(errors.size());
+    const std::int64_t at = priorities_of_errors(errors, rule, priorities);
     if (at < 0) return priorities;
     const auto priority = static_cast<double>(priorities[static_cast<std::size_t>(at)]);
     raise_value_error("td_errors[" + std::to_string(at) + "] is " + text(static_cast<double>(errors[at])) +

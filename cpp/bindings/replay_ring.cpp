@@ -296,7 +296,7 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
                 raise_value_error("priorities[" + std::to_string(i) + "] is " + text(static_cast<double>(value[i])) +
                                   "; a priority must be above 0 and at most 2^64. Nothing was updated");
     } else {
-        priorities = checked_priorities(value, n, self.priorities);
+        priorities = checked_priorities({value, static_cast<std::size_t>(n)}, self.priorities);
         value = priorities.data();
     }
     const nb::gil_scoped_release released;
@@ -316,7 +316,7 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (priorities.format() != 'f' || priorities.ndim() != 1 || priorities.shape(0) != self.ring.shape().capacity)
         raise_value_error("priorities must be a float32 array with an entry for each row");
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
-        first_invalid_priority(priorities.data<float>(), priorities.shape(0)) >= 0)
+        first_invalid_priority(priorities.span<float>()) >= 0)
         raise_value_error("these are no priorities of a replay");
     self.notice_fork();
     without_gil([&] { self.ring.restore(given, priorities.data<float>(), maximum); });

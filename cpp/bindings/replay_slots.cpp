@@ -179,7 +179,7 @@ bool draw(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, n
                           discount.data<float>(), seen.data<std::int64_t>()},
                          &look))
         return false;
-    weigh(weight.data<float>(), n, kind, beta, {look.total, look.minimum, num_items}, weight.data<float>());
+    weigh(weight.span<float>(), kind, beta, {look.total, look.minimum, num_items}, weight.span<float>());
     return true;
 }
 
@@ -217,7 +217,7 @@ bool draw_windows(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_
                                   seen.data<std::int64_t>()},
                                  &look))
         return false;
-    weigh(weight.data<float>(), n, kind, beta, {look.total, look.minimum, num_items}, weight.data<float>());
+    weigh(weight.span<float>(), kind, beta, {look.total, look.minimum, num_items}, weight.span<float>());
     return true;
 }
 

@@ -52,12 +52,12 @@ void check_span(const SumTree& tree, std::int64_t first, std::int64_t count) {
 }
 
 void check_priority(const std::string& name, float priority) {
-    if (first_invalid_priority(&priority, 1) >= 0)
+    if (first_invalid_priority({&priority, 1}) >= 0)
         raise_value_error(name + " is " + text(static_cast<double>(priority)) + "; a priority must be 0 to 2^64");
 }
 
 void check_priorities(const Buffer& priorities) {
-    const std::int64_t at = first_invalid_priority(priorities.data<float>(), priorities.shape(0));
+    const std::int64_t at = first_invalid_priority(priorities.span<float>());
     if (at >= 0) check_priority("priorities[" + std::to_string(at) + "]", priorities.data<float>()[at]);
 }
 
@@ -80,9 +80,7 @@ void assign(PySumTree& self, nb::handle leaves_array, nb::handle priorities_arra
     check_length(priorities, "priorities", leaves.shape(0), "leaves");
     check_leaves(self.tree, leaves);
     check_priorities(priorities);
-    with_lock(self, [&](auto& held) {
-        held.assign(leaves.data<std::int64_t>(), priorities.data<float>(), leaves.shape(0));
-    });
+    with_lock(self, [&](auto& held) { held.assign(leaves.span<std::int64_t>(), priorities.span<float>()); });
 }
 
 void fill(PySumTree& self, std::int64_t first, std::int64_t count, std::optional<float> priority) {
@@ -106,7 +104,7 @@ std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_erro
     check_finite(alpha, 0.0, "alpha");
     check_finite(epsilon, 0.0, "epsilon");
     const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
-    const std::vector<float> priorities = checked_priorities(td_errors.data<float>(), n, rule);
+    const std::vector<float> priorities = checked_priorities(td_errors.span<float>(), rule);
     const auto run = [&](auto&& write) {
         return with_lock(self, [&](auto& held) {
             held.decay_maximum(decay, rule.least());
@@ -115,7 +113,7 @@ std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_erro
     };
     if (generations_array.is_none())
         return run([&](auto& held) {
-            held.assign(leaves.data<std::int64_t>(), priorities.data(), n);
+            held.assign(leaves.span<std::int64_t>(), priorities);
             return std::int64_t{0};
         });
     const Buffer generations = int64_array(generations_array, "generations", false);
@@ -126,7 +124,7 @@ std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_erro
                           " and current_generations has " + std::to_string(current.shape(0)) +
                           " entries; their product must cover the " + std::to_string(self.tree.capacity()) + " leaves");
     return run([&](auto& held) {
-        return held.assign_if_alive(leaves.data<std::int64_t>(), priorities.data(), n, generations.data<std::int64_t>(),
+        return held.assign_if_alive(leaves.span<std::int64_t>(), priorities, generations.span<std::int64_t>(),
                                     current.data<std::int64_t>(), rows_per_generation);
     });
 }
@@ -167,13 +165,12 @@ double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array,
     double least = 0.0;
     {
         auto held = self.tree.hold();
-        if (!held.draw(random, n, stratified, leaves.data<std::int64_t>(), priorities.data<float>())) return 0.0;
+        if (!held.draw(random, stratified, leaves.span<std::int64_t>(), priorities.span<float>())) return 0.0;
         total = static_cast<double>(held.total());
         if (self.tree.has_minimum()) least = static_cast<double>(held.minimum());
     }
     if (weights && n > 0)
-        weigh(priorities.data<float>(), n, normalise, beta, {total, least, num_items.value_or(0)},
-              weights->data<float>());
+        weigh(priorities.span<float>(), normalise, beta, {total, least, num_items.value_or(0)}, weights->span<float>());
     return total;
 }
 
@@ -188,7 +185,7 @@ bool find(PySumTree& self, nb::handle masses_array, nb::handle leaves_array) {
             raise_value_error("masses[" + std::to_string(i) + "] is " + text(residuals[i]) + "; it must be at least 0");
     return with_lock(self, [&](auto& held) {
         if (!(held.total() > 0.0f)) return false;
-        held.find(residuals.data(), leaves.shape(0), leaves.data<std::int64_t>());
+        held.find(residuals, leaves.span<std::int64_t>());
         return true;
     });
 }
@@ -197,7 +194,7 @@ void copy_priorities(PySumTree& self, nb::handle out_array, std::int64_t first) 
     const Buffer out = float32_array(out_array, "out", true);
     check_span(self.tree, first, out.shape(0));
     with_lock(self, [&](auto&) {
-        for (std::int64_t i = 0; i < out.shape(0); ++i) out.data<float>()[i] = self.tree.priority(first + i);
+        for (float& priority : out.span<float>()) priority = self.tree.priority(first++);
     });
 }
 

@@ -110,24 +110,23 @@ void elu_gradient(std::uint16_t* __restrict dst, const std::uint16_t* gradient, 
 
 namespace kernels = activation_kernels;
 
-void activate(float* x, std::int64_t count, Activation kind) noexcept {
-    kind == Activation::relu ? kernels::relu(x, count) : kernels::elu(x, count);
+void activate(std::span<float> x, Activation kind) noexcept {
+    kind == Activation::relu ? kernels::relu(x.data(), std::ssize(x)) : kernels::elu(x.data(), std::ssize(x));
 }
 
-void activate(std::uint16_t* x, std::int64_t count, Activation kind) noexcept {
-    kind == Activation::relu ? kernels::relu(x, count) : kernels::elu(x, count);
+void activate(std::span<std::uint16_t> x, Activation kind) noexcept {
+    kind == Activation::relu ? kernels::relu(x.data(), std::ssize(x)) : kernels::elu(x.data(), std::ssize(x));
 }
 
-void activation_gradient(float* dst, const float* gradient, const float* output, std::int64_t count,
+void activation_gradient(std::span<float> dst, const float* gradient, const float* output, Activation kind) noexcept {
+    kind == Activation::relu ? kernels::relu_gradient(dst.data(), gradient, output, std::ssize(dst))
+                             : kernels::elu_gradient(dst.data(), gradient, output, std::ssize(dst));
+}
+
+void activation_gradient(std::span<std::uint16_t> dst, const std::uint16_t* gradient, const std::uint16_t* output,
                          Activation kind) noexcept {
-    kind == Activation::relu ? kernels::relu_gradient(dst, gradient, output, count)
-                             : kernels::elu_gradient(dst, gradient, output, count);
-}
-
-void activation_gradient(std::uint16_t* dst, const std::uint16_t* gradient, const std::uint16_t* output,
-                         std::int64_t count, Activation kind) noexcept {
-    kind == Activation::relu ? kernels::relu_gradient(dst, gradient, output, count)
-                             : kernels::elu_gradient(dst, gradient, output, count);
+    kind == Activation::relu ? kernels::relu_gradient(dst.data(), gradient, output, std::ssize(dst))
+                             : kernels::elu_gradient(dst.data(), gradient, output, std::ssize(dst));
 }
 
 }  // namespace rollmill

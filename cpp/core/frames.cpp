@@ -140,12 +140,12 @@ class Shrink {
 
 }  // namespace
 
-void push_frames(std::uint8_t* stacks, const std::uint8_t* frames, const std::uint8_t* fresh, std::int64_t rows,
+void push_frames(std::uint8_t* stacks, const std::uint8_t* frames, std::span<const std::uint8_t> fresh,
                  std::int64_t depth, FrameShape from, FrameShape to) {
     Shrink shrink(from, to);
     const std::int64_t frame = to.height * to.width;
     const auto older = static_cast<std::size_t>((depth - 1) * frame);
-    for (std::int64_t row = 0; row < rows; ++row) {
+    for (std::int64_t row = 0; row < std::ssize(fresh); ++row) {
         std::uint8_t* stack = stacks + row * depth * frame;
         if (fresh[row] != 0) std::memset(stack, 0, older);
         else std::memmove(stack, stack + frame, older);

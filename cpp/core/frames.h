@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace rollmill {
 
@@ -12,11 +13,11 @@ struct FrameShape {
 
 // A frame of `from` becomes one of `to`, which is no larger on either axis: every new pixel is the mean of the area that it
 // covers, of old pixels in part, too; computed in integers and rounded to nearest, halves upwards.
-// For each of `rows`, the oldest of its `depth` frames in `stacks` [rows, depth, to] gives way to the shrunk
+// For each row, as many as `fresh` has, the oldest of its `depth` frames in `stacks` [rows, depth, to] gives way to the shrunk
 // `frames[row]` [from], newest last; where `fresh[row]` is not zero, those before it are zeros.
 // One thread; O(rows * (from.height * from.width + depth * to.height * to.width)). Allocates tables; may throw
 // std::bad_alloc, and then nothing has been written.
-void push_frames(std::uint8_t* stacks, const std::uint8_t* frames, const std::uint8_t* fresh, std::int64_t rows,
+void push_frames(std::uint8_t* stacks, const std::uint8_t* frames, std::span<const std::uint8_t> fresh,
                  std::int64_t depth, FrameShape from, FrameShape to);
 
 }  // namespace rollmill

@@ -97,9 +97,9 @@ void convert_image(T* dst, const std::uint8_t* src, ImageShape shape, bool chann
 }
 
 template <class T>
-void gather(T* dst, const std::uint8_t* src, const std::int64_t* index, std::int64_t count, ImageShape shape,
-            bool channels_first, float scale) noexcept {
-    const std::int64_t size = shape.channels * shape.pixels;
+void gather(T* dst, const std::uint8_t* src, std::span<const std::int64_t> index, ImageShape shape, bool channels_first,
+            float scale) noexcept {
+    const std::int64_t size = shape.channels * shape.pixels, count = std::ssize(index);
     for (std::int64_t m = 0; m < count; ++m) {
         if (m + 1 < count) {
             const std::uint8_t* next = src + index[m + 1] * size;
@@ -111,14 +111,14 @@ void gather(T* dst, const std::uint8_t* src, const std::int64_t* index, std::int
 
 }  // namespace
 
-void gather_images(float* dst, const std::uint8_t* src, const std::int64_t* index, std::int64_t count, ImageShape shape,
+void gather_images(float* dst, const std::uint8_t* src, std::span<const std::int64_t> index, ImageShape shape,
                    bool channels_first, float scale) noexcept {
-    gather(dst, src, index, count, shape, channels_first, scale);
+    gather(dst, src, index, shape, channels_first, scale);
 }
 
-void gather_images(std::uint16_t* dst, const std::uint8_t* src, const std::int64_t* index, std::int64_t count,
-                   ImageShape shape, bool channels_first, float scale) noexcept {
-    gather(dst, src, index, count, shape, channels_first, scale);
+void gather_images(std::uint16_t* dst, const std::uint8_t* src, std::span<const std::int64_t> index, ImageShape shape,
+                   bool channels_first, float scale) noexcept {
+    gather(dst, src, index, shape, channels_first, scale);
 }
 
 }  // namespace rollmill

@@ -114,8 +114,8 @@ void LaneRing::release(Lane& l, std::uint64_t head) noexcept {
     futex_wake_all(l.space_bell);
 }
 
-std::int64_t LaneRing::take(std::int64_t* out, std::int64_t count) noexcept {
-    const auto wanted = static_cast<std::uint64_t>(count);
+std::int64_t LaneRing::take(std::span<std::int64_t> out) noexcept {
+    const std::uint64_t wanted = out.size();
     std::uint64_t taken = 0;
     std::int64_t lane = turn();
     for (std::int64_t visited = 0; visited < num_lanes_ && taken < wanted; ++visited) {
@@ -125,8 +125,8 @@ std::int64_t LaneRing::take(std::int64_t* out, std::int64_t count) noexcept {
         if (n > 0) {
             const std::int64_t* data = words(lane);
             const std::uint64_t first = std::min(n, mask_ + 1 - (head & mask_));
-            std::memcpy(out + taken, data + (head & mask_), first * sizeof(std::int64_t));
-            std::memcpy(out + taken + first, data, (n - first) * sizeof(std::int64_t));
+            std::memcpy(out.data() + taken, data + (head & mask_), first * sizeof(std::int64_t));
+            std::memcpy(out.data() + taken + first, data, (n - first) * sizeof(std::int64_t));
             release(l, head + n);
             taken += n;
         }

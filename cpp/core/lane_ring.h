@@ -19,6 +19,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/futex.h"
 
@@ -79,8 +80,9 @@ class LaneRing {
 
     // --- One thread at a time for the whole ring (the consumer).
 
-    // Takes up to `count` values, each lane's in its order, the lanes in turn. O(num_lanes + values taken).
-    std::int64_t take(std::int64_t* out, std::int64_t count) noexcept;
+    // Takes as many values as `out` holds at most, each lane's in its order, the lanes in turn; returns how many.
+    // O(num_lanes + values taken).
+    std::int64_t take(std::span<std::int64_t> out) noexcept;
 
     // Sleeps until `min_words` words are there or wake() has been called since the last wait that it ended.
     Wait wait_for_words(std::int64_t min_words, double seconds) noexcept;

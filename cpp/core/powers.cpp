@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstdint>
 
 #include "core/vector_width.h"
 
@@ -87,9 +88,9 @@ void powers(const float* x, std::int64_t n, Power power, double at_zero, double 
 
 }  // namespace power_kernels
 
-void powers(const float* x, std::int64_t n, Power power, float* y) noexcept {
+void powers(std::span<const float> x, Power power, std::span<float> y) noexcept {
     const Ends ends = ends_of(power.exponent);
-    power_kernels::powers(x, n, power, ends.at_zero, ends.at_infinity, y);
+    power_kernels::powers(x.data(), std::ssize(x), power, ends.at_zero, ends.at_infinity, y.data());
 }
 
 }  // namespace rollmill

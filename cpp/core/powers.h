@@ -1,7 +1,7 @@
 // Powers of many float32 at once: the priorities and the importance weights of prioritised replay.
 #pragma once
 
-#include <cstdint>
+#include <span>
 
 namespace rollmill {
 
@@ -14,8 +14,8 @@ struct Power {
     double exponent = 1.0;
 };
 
-// y[i] for i < n; y may be x. NaN gives NaN; 0^0 = 1; what float32 cannot hold becomes infinity or 0. A fused multiply-add,
+// y[i] for every x[i]; y may be x. NaN gives NaN; 0^0 = 1; what float32 cannot hold becomes infinity or 0. A fused multiply-add,
 // where there is one, may move a result that lies between two float32 to the other. Any thread. O(n).
-void powers(const float* x, std::int64_t n, Power power, float* y) noexcept;
+void powers(std::span<const float> x, Power power, std::span<float> y) noexcept;
 
 }  // namespace rollmill

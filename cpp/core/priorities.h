@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace rollmill {
 
@@ -17,7 +18,7 @@ struct PriorityRule {
 
 // Returns the index of the first error that gives no priority, because it is not finite, or what it gives is above
 // SumTree::largest_priority or too small for float32; -1 if there is none. An error of 0 without epsilon gives 0. O(n).
-std::int64_t priorities_of_errors(const float* errors, std::int64_t n, PriorityRule rule, float* priorities) noexcept;
+std::int64_t priorities_of_errors(std::span<const float> errors, PriorityRule rule, std::span<float> priorities) noexcept;
 
 // What the weights (N p / total)^-beta are divided by: the greatest of the batch, the greatest that there can be, or
 // nothing; or all of them are 1.
@@ -30,8 +31,8 @@ struct Population {
     std::int64_t num_items;
 };
 
-// `weights` may be `priorities`. n >= 1. O(n).
-void weigh(const float* priorities, std::int64_t n, Weights kind, double beta, const Population& of,
-           float* weights) noexcept;
+// `weights` may be `priorities`, which are not empty. O(n).
+void weigh(std::span<const float> priorities, Weights kind, double beta, const Population& of,
+           std::span<float> weights) noexcept;
 
 }  // namespace rollmill

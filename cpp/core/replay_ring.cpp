@@ -157,7 +157,7 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
         rows[kept] = rows[i];
         values[kept++] = priorities[i];
     }
-    held.assign(rows, values, kept);
+    held.assign({rows, static_cast<std::size_t>(kept)}, {values, static_cast<std::size_t>(kept)});
     return n - kept;
 }
 
@@ -215,7 +215,7 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
         const std::int64_t count = std::min(block, shape_.capacity - start);
         std::iota(rows.begin(), rows.begin() + count, start);
-        held.assign(rows.data(), priorities + start, count);
+        held.assign(std::span(rows).first(count), {priorities + start, static_cast<std::size_t>(count)});
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
     held.set_maximum(maximum);  // which may have decayed below what it was raised to by the priorities

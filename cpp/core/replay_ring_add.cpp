@@ -221,9 +221,9 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
         std::memmove(waiting, waiting + whole, static_cast<std::size_t>(count) * sizeof(*waiting));
     }
     if (!ready.empty()) {
-        const std::vector<float> priorities(ready.size(), held.maximum());
-        held.assign(ready.data(), priorities.data(), static_cast<std::int64_t>(ready.size()));
-        header_->live += priorities[0] > 0.0f ? static_cast<std::int64_t>(ready.size()) : 0;
+        const float priority = held.maximum();
+        held.assign(ready, priority);
+        header_->live += priority > 0.0f ? static_cast<std::int64_t>(ready.size()) : 0;
     }
     return num_rows + num_ends;
 }

@@ -57,7 +57,7 @@ void ReplayRing::draw(SumTree::Held& held, Random& random, bool stratified, std:
             residuals[i] = mass * (stratified ? (part + u) / static_cast<double>(of) : u);
         }
         std::int64_t* rows = places.rows.data() + start;
-        held.find(residuals, count, rows);
+        held.find({residuals, static_cast<std::size_t>(count)}, {rows, static_cast<std::size_t>(count)});
         for (std::int64_t i = 0; i < count; ++i) {
             places.priorities[static_cast<std::size_t>(start + i)] = tree_.priority(rows[i]);
             prefetch_record(rows[i]);
@@ -232,7 +232,8 @@ bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch
         }
         places.count = torn;
     }
-    weigh(batch.weights, batch.count, rule.weights, rule.beta, {total, least, num_live}, batch.weights);
+    const std::span weights(batch.weights, static_cast<std::size_t>(batch.count));
+    weigh(weights, rule.weights, rule.beta, {total, least, num_live}, weights);
     return true;
 }
 

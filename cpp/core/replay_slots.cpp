@@ -112,8 +112,7 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
     }
     if (live.empty()) return valid;
     auto held = tree_.hold();
-    const std::vector<float> priorities(live.size(), held.maximum());
-    held.assign(live.data(), priorities.data(), static_cast<std::int64_t>(live.size()));
+    held.assign(live, held.maximum());
     return valid;
 }
 
@@ -138,11 +137,10 @@ void ReplaySlots::evict(std::int64_t slot) {
                 if (shape_.window > 0 ? step % shape_.stride == 0 : !ends_within(predecessor, step, row))
                     dying.push_back(leaf(predecessor, step, row));
     }
-    const std::vector<float> zeros(dying.size(), 0.0f);
     {
         // In this order, so that a file which is found half way through still has no step that misses another.
         auto held = tree_.hold();
-        if (!dying.empty()) held.assign(dying.data(), zeros.data(), static_cast<std::int64_t>(dying.size()));
+        held.assign(dying, 0.0f);
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
@@ -154,7 +152,7 @@ void ReplaySlots::evict(std::int64_t slot) {
 bool ReplaySlots::look_at_tree(Random& random, std::int64_t count, bool stratified, std::int64_t* leaves,
                                float* priorities, std::int64_t* generations, Look* look) {
     auto held = tree_.hold();
-    if (!held.draw(random, count, stratified, leaves, priorities)) return false;
+    if (!held.draw(random, stratified, {leaves, static_cast<std::size_t>(count)}, {priorities, static_cast<std::size_t>(count)})) return false;
     look->total = static_cast<double>(held.total());
     look->minimum = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
     for (std::int64_t i = 0; i < count; ++i)

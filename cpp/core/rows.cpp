@@ -32,8 +32,9 @@ void with_row_copy(std::size_t row_bytes, Copy&& copy) {
 
 }  // namespace
 
-void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
+void gather_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
                  std::size_t row_bytes) noexcept {
+    const std::int64_t count = std::ssize(index);
     with_row_copy(row_bytes, [&](auto&& copy_row) {
         for (std::int64_t m = 0; m < count; ++m) {
             if (m + rows_ahead < count)
@@ -43,8 +44,9 @@ void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index
     });
 }
 
-void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
+void gather_racing_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
                         std::size_t row_bytes) noexcept {
+    const std::int64_t count = std::ssize(index);
     for (std::int64_t m = 0; m < count; ++m) {
         if (m + rows_ahead < count)
             prefetch(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
@@ -53,13 +55,12 @@ void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t
     }
 }
 
-void gather_segments(std::byte* dst, const std::byte* src, const Segment* segments, std::int64_t num_segments,
-                     std::int64_t steps, std::int64_t num_columns, std::int64_t slot_steps, std::int64_t slot_rows,
+void gather_segments(std::byte* dst, const std::byte* src, std::span<const Segment> segments, std::int64_t steps,
+                     std::int64_t num_columns, std::int64_t slot_steps, std::int64_t slot_rows,
                      std::size_t row_bytes) noexcept {
     const std::size_t dst_step = static_cast<std::size_t>(num_columns) * row_bytes;
     const std::size_t src_step = static_cast<std::size_t>(slot_rows) * row_bytes;
-    for (std::int64_t s = 0; s < num_segments; ++s) {
-        const Segment& segment = segments[s];
+    for (const Segment& segment : segments) {
         const std::size_t bytes = static_cast<std::size_t>(segment.num_rows) * row_bytes;
         std::byte* to = dst + static_cast<std::size_t>(segment.column) * row_bytes;
         const std::byte* from = src + static_cast<std::size_t>(segment.slot) * static_cast<std::size_t>(slot_steps) * src_step +

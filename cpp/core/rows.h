@@ -6,15 +6,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace rollmill {
 
-// dst[m] = src[index[m]] for m < count; rows of `row_bytes` bytes.
-void gather_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
+// dst[m] = src[index[m]] for every m; rows of `row_bytes` bytes.
+void gather_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
                  std::size_t row_bytes) noexcept;
 
 // As gather_rows, out of memory that somebody else may be writing to: a row may arrive torn, but it is no data race.
-void gather_racing_rows(std::byte* dst, const std::byte* src, const std::int64_t* index, std::int64_t count,
+void gather_racing_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
                         std::size_t row_bytes) noexcept;
 
 // `num_rows` consecutive rows of one slot, and the column of the batch where they go.
@@ -28,8 +29,8 @@ static_assert(sizeof(Segment) == 4 * sizeof(std::int64_t));
 
 // For arrays dst [>= steps, num_columns, row_bytes] and src [slots, slot_steps >= steps, slot_rows, row_bytes]:
 // dst[t, column + i] = src[slot, t, row + i] for every segment, i < num_rows and t < steps.
-void gather_segments(std::byte* dst, const std::byte* src, const Segment* segments, std::int64_t num_segments,
-                     std::int64_t steps, std::int64_t num_columns, std::int64_t slot_steps, std::int64_t slot_rows,
+void gather_segments(std::byte* dst, const std::byte* src, std::span<const Segment> segments, std::int64_t steps,
+                     std::int64_t num_columns, std::int64_t slot_steps, std::int64_t slot_rows,
                      std::size_t row_bytes) noexcept;
 
 }  // namespace rollmill

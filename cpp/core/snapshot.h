@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace rollmill {
 
@@ -15,10 +16,10 @@ namespace rollmill {
 inline constexpr std::int64_t torn = -1;
 
 // Replaces `shared` (8-byte aligned) by `source` and makes `version` its version. One writer at a time. O(size).
-void snapshot_write(std::int64_t* header, std::byte* shared, const std::byte* source, std::size_t size,
+void snapshot_write(std::int64_t* header, std::byte* shared, std::span<const std::byte> source,
                     std::int64_t version) noexcept;
 
 // Copies `shared` (8-byte aligned) to `out`; its version, or `torn` when a write overlapped (`out` then holds rubbish).
-std::int64_t snapshot_read(std::int64_t* header, std::byte* out, std::byte* shared, std::size_t size) noexcept;
+std::int64_t snapshot_read(std::int64_t* header, std::span<std::byte> out, std::byte* shared) noexcept;
 
 }  // namespace rollmill

@@ -11,7 +11,7 @@
 // others:
 //
 //     auto held = tree.hold();
-//     if (held.draw(random, n, false, leaves, priorities)) total = held.total();   // of one snapshot
+//     if (held.draw(random, false, leaves, priorities)) total = held.total();   // of one snapshot
 //
 // The paper takes two nested locks so that a priority can be read while the inner levels change. Reading one here takes
 // none: a leaf is one atomic float.
@@ -23,6 +23,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "core/random.h"
 #include "core/robust_lock.h"
@@ -124,13 +125,16 @@ class SumTree::Operations {
    public:
     // Sets the priorities of `leaves` (0 <= leaf < capacity; of equal ones the last stays), and raises the maximum to the
     // largest. O(n K log_K capacity).
-    void assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept;
+    void assign(std::span<const std::int64_t> leaves, std::span<const float> priorities) noexcept;
 
-    // As `assign`, but leaves out what must not come back to life: leaves whose entry in `generations` is not
-    // current_generations[leaf / rows_per_generation] (their place was given to something else since), and those whose
-    // priority is 0 (something else is being written there). Returns how many were left out.
-    std::int64_t assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
-                                 const std::int64_t* generations, const std::int64_t* current_generations,
+    // Sets the priorities of all of them to this one.
+    void assign(std::span<const std::int64_t> leaves, float priority) noexcept;
+
+    // As `assign`, but skips what must not become live again: leaves whose entry in `generations` is not
+    // current_generations[leaf / rows_per_generation] (they stand for something else since), and those whose priority is 0
+    // (something else is being written there). Returns how many it skipped.
+    std::int64_t assign_if_alive(std::span<const std::int64_t> leaves, std::span<const float> priorities,
+                                 std::span<const std::int64_t> generations, const std::int64_t* current_generations,
                                  std::int64_t rows_per_generation) noexcept;
 
     // Sets leaves first .. first + n - 1, and raises the maximum. O(n + K log_K capacity).
@@ -139,11 +143,11 @@ class SumTree::Operations {
     // Draws n leaves, each with probability p / total, and gives their priorities. Independently; or `stratified`: leaf i
     // from the i-th of n equal parts of the total (Schaul et al. 2016, appendix B.2.1), which are then sorted. Returns
     // false, and draws nothing, when the total is 0. O(n K log_K capacity).
-    bool draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves, float* priorities) noexcept;
+    bool draw(Random& random, bool stratified, std::span<std::int64_t> leaves, std::span<float> priorities) noexcept;
 
     // Where the prefix masses residuals[i] >= 0 end; overwrites them. Only if total() > 0. What `draw` does with its
     // random numbers.
-    void find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept;
+    void find(std::span<double> residuals, std::span<std::int64_t> leaves) noexcept;
 
     // The sum of all priorities, rounded to float32 at each level: within a few 1e-7 of it. O(1).
     float total() const noexcept;
@@ -173,7 +177,9 @@ class SumTree::Operations {
 
    private:
     void write(std::int64_t leaf, float priority) noexcept;
-    void recompute(const std::int64_t* leaves, std::int64_t n) noexcept;
+    template <class Set>
+    void set_each(std::span<const std::int64_t> leaves, Set&& set) noexcept;
+    void recompute(std::span<const std::int64_t> leaves) noexcept;
     void recompute_range(std::int64_t first, std::int64_t n) noexcept;
 };
 
@@ -192,6 +198,6 @@ class SumTree::Held : public SumTree::Operations {
 inline SumTree::Operations SumTree::without_lock() noexcept { return Operations(*this); }
 
 // The index of the first priority that is no number, negative, or above SumTree::largest_priority; -1 if there is none.
-std::int64_t first_invalid_priority(const float* priorities, std::int64_t n) noexcept;
+std::int64_t first_invalid_priority(std::span<const float> priorities) noexcept;
 
 }  // namespace rollmill

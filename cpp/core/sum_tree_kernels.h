@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 namespace rollmill {
 
@@ -26,19 +27,18 @@ enum class Instructions { scalar, avx2, avx512 };
 Instructions best_instructions() noexcept;
 
 struct SumTreeKernels {
-    // parents[leaves[i] >> shift] = the sum of that node's children, for i < n. O(n K).
-    void (*sum_scattered)(const float* children, float* parents, const std::int64_t* leaves, std::int64_t n, int shift,
+    // parents[leaf >> shift] = the sum of that node's children, for each of n leaves. O(n K).
+    void (*sum_scattered)(const float* children, float* parents, std::span<const std::int64_t> leaves, int shift,
                           int fanout);
     // parents[i] = the sum of its children, for first <= i < last. O((last - first) K).
     void (*sum_range)(const float* children, float* parents, std::int64_t first, std::int64_t last, int fanout);
     // The same with the minimum.
-    void (*minimum_scattered)(const float* children, float* parents, const std::int64_t* leaves, std::int64_t n, int shift,
+    void (*minimum_scattered)(const float* children, float* parents, std::span<const std::int64_t> leaves, int shift,
                               int fanout);
     void (*minimum_range)(const float* children, float* parents, std::int64_t first, std::int64_t last, int fanout);
-    // leaves[i] = where the search for the residual residuals[i] ends, for i < n, from levels[depth - 1] (the root's
+    // leaves[i] = where the search for residuals[i] ends, for each of n residuals, from levels[depth - 1] (the root's
     // children) down to levels[0]. Overwrites the residuals. O(n K depth).
-    void (*find)(const float* const* levels, int depth, double* residuals, std::int64_t n, std::int64_t* leaves,
-                 int fanout);
+    void (*find)(const float* const* levels, int depth, std::span<double> residuals, std::int64_t* leaves, int fanout);
 };
 
 // Kernels for this fanout with at most these instructions; what the machine lacks is never chosen.

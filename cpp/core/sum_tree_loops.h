@@ -9,11 +9,11 @@
 
 template <int K>
 struct Loops {
-    ROLLMILL_TARGET static void sum_scattered(const float* children, float* parents, const std::int64_t* leaves,
-                                              std::int64_t n, int shift, int fanout) {
+    ROLLMILL_TARGET static void sum_scattered(const float* children, float* parents,
+                                              std::span<const std::int64_t> leaves, int shift, int fanout) {
         if constexpr (K > 0) fanout = K;
-        for (std::int64_t i = 0; i < n; ++i) {
-            const std::int64_t parent = leaves[i] >> shift;
+        for (const std::int64_t leaf : leaves) {
+            const std::int64_t parent = leaf >> shift;
             parents[parent] = Group::sum(children + parent * fanout, fanout);
         }
     }
@@ -24,11 +24,11 @@ struct Loops {
         for (std::int64_t i = first; i < last; ++i) parents[i] = Group::sum(children + i * fanout, fanout);
     }
 
-    ROLLMILL_TARGET static void minimum_scattered(const float* children, float* parents, const std::int64_t* leaves,
-                                                  std::int64_t n, int shift, int fanout) {
+    ROLLMILL_TARGET static void minimum_scattered(const float* children, float* parents,
+                                                  std::span<const std::int64_t> leaves, int shift, int fanout) {
         if constexpr (K > 0) fanout = K;
-        for (std::int64_t i = 0; i < n; ++i) {
-            const std::int64_t parent = leaves[i] >> shift;
+        for (const std::int64_t leaf : leaves) {
+            const std::int64_t parent = leaf >> shift;
             parents[parent] = Group::minimum(children + parent * fanout, fanout);
         }
     }
@@ -45,14 +45,15 @@ struct Loops {
     static constexpr std::int64_t together = 16;
     static constexpr int line_floats = 16;
 
-    ROLLMILL_TARGET static void find(const float* const* levels, int depth, double* residuals, std::int64_t n,
+    ROLLMILL_TARGET static void find(const float* const* levels, int depth, std::span<double> residuals,
                                      std::int64_t* leaves, int fanout) {
         if constexpr (K > 0) fanout = K;
+        const std::int64_t n = std::ssize(residuals);
         for (std::int64_t start = 0; start < n; start += together) {
             const std::int64_t count = n - start < together ? n - start : together;
             for (std::int64_t i = 0; i < count; ++i) leaves[start + i] = 0;
             for (int level = depth - 1; level >= 0; --level)
-                find_children(levels[level], level > 0 ? levels[level - 1] : nullptr, residuals + start, count,
+                find_children(levels[level], level > 0 ? levels[level - 1] : nullptr, residuals.data() + start, count,
                               leaves + start, fanout);
         }
     }

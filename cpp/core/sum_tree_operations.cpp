@@ -8,7 +8,7 @@ namespace rollmill {
 namespace {
 
 // Leaves ahead whose lines are asked for.
-constexpr std::int64_t prefetched = 16;
+constexpr std::size_t prefetched = 16;
 
 template <class T>
 T load(const T& word) noexcept {
@@ -30,30 +30,39 @@ void SumTree::Operations::write(std::int64_t leaf, float priority) noexcept {
     std::atomic_ref<float>(tree_.levels_[0][leaf]).store(priority + 0.0f, std::memory_order_relaxed);
 }
 
-void SumTree::Operations::assign(const std::int64_t* leaves, const float* priorities, std::int64_t n) noexcept {
-    for (std::int64_t i = 0; i < n; ++i) {
-        if (i + prefetched < n) __builtin_prefetch(&tree_.levels_[0][leaves[i + prefetched]], 1);
-        write(leaves[i], priorities[i]);
+// Calls `set(i)` for each leaf, whose line is fetched some leaves ahead; then their ancestors are recomputed.
+template <class Set>
+void SumTree::Operations::set_each(std::span<const std::int64_t> leaves, Set&& set) noexcept {
+    const std::size_t n = leaves.size();
+    for (std::size_t i = 0; i < n; ++i) {
+        if (i + prefetched < n) tree_.prefetch(leaves[i + prefetched]);
+        set(i);
     }
-    recompute(leaves, n);
+    recompute(leaves);
 }
 
-std::int64_t SumTree::Operations::assign_if_alive(const std::int64_t* leaves, const float* priorities, std::int64_t n,
-                                            const std::int64_t* generations, const std::int64_t* current_generations,
-                                            std::int64_t rows_per_generation) noexcept {
-    std::int64_t left_out = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-        if (i + prefetched < n) __builtin_prefetch(&tree_.levels_[0][leaves[i + prefetched]], 1);
+void SumTree::Operations::assign(std::span<const std::int64_t> leaves, std::span<const float> priorities) noexcept {
+    set_each(leaves, [&](std::size_t i) { write(leaves[i], priorities[i]); });
+}
+
+void SumTree::Operations::assign(std::span<const std::int64_t> leaves, float priority) noexcept {
+    set_each(leaves, [&](std::size_t i) { write(leaves[i], priority); });
+}
+
+std::int64_t SumTree::Operations::assign_if_alive(std::span<const std::int64_t> leaves,
+                                                  std::span<const float> priorities,
+                                                  std::span<const std::int64_t> generations,
+                                                  const std::int64_t* current_generations,
+                                                  std::int64_t rows_per_generation) noexcept {
+    std::int64_t skipped = 0;
+    set_each(leaves, [&](std::size_t i) {
         const std::int64_t leaf = leaves[i];
-        const bool alive = generations[i] == load(current_generations[leaf / rows_per_generation]) &&
-                           tree_.levels_[0][leaf] > 0.0f;
-        if (alive)
+        if (generations[i] == load(current_generations[leaf / rows_per_generation]) && tree_.levels_[0][leaf] > 0.0f)
             write(leaf, priorities[i]);
         else
-            ++left_out;
-    }
-    recompute(leaves, n);
-    return left_out;
+            ++skipped;
+    });
+    return skipped;
 }
 
 void SumTree::Operations::fill(std::int64_t first, std::int64_t n, float priority) noexcept {
@@ -76,7 +85,8 @@ void SumTree::Operations::recompute_range(std::int64_t first, std::int64_t n) no
     }
 }
 
-void SumTree::Operations::recompute(const std::int64_t* leaves, std::int64_t n) noexcept {
+void SumTree::Operations::recompute(std::span<const std::int64_t> leaves) noexcept {
+    const std::int64_t n = std::ssize(leaves);
     const SumTreeKernels& kernels = *tree_.kernels_;
     for (int level = 1; level < tree_.num_levels_; ++level) {
         const int shift = level * tree_.fanout_bits_;
@@ -86,7 +96,7 @@ void SumTree::Operations::recompute(const std::int64_t* leaves, std::int64_t n) 
             if (nodes <= n)
                 range(children, parents, 0, nodes, tree_.fanout());
             else
-                scattered(children, parents, leaves, n, shift, tree_.fanout());
+                scattered(children, parents, leaves, shift, tree_.fanout());
         };
         run(kernels.sum_scattered, kernels.sum_range, tree_.levels_[level - 1], tree_.levels_[level]);
         if (tree_.has_minimum())
@@ -94,8 +104,9 @@ void SumTree::Operations::recompute(const std::int64_t* leaves, std::int64_t n) 
     }
 }
 
-bool SumTree::Operations::draw(Random& random, std::int64_t n, bool stratified, std::int64_t* leaves,
-                         float* priorities) noexcept {
+bool SumTree::Operations::draw(Random& random, bool stratified, std::span<std::int64_t> leaves,
+                               std::span<float> priorities) noexcept {
+    const std::int64_t n = std::ssize(leaves);
     const double mass = static_cast<double>(total());
     if (!(mass > 0.0)) return false;
     constexpr std::int64_t block = 256;
@@ -106,14 +117,14 @@ bool SumTree::Operations::draw(Random& random, std::int64_t n, bool stratified, 
             const double u = random.uniform();
             residuals[i] = mass * (stratified ? (static_cast<double>(start + i) + u) / static_cast<double>(n) : u);
         }
-        find(residuals, count, leaves + start);
+        find({residuals, static_cast<std::size_t>(count)}, leaves.subspan(start, count));
         for (std::int64_t i = start; i < start + count; ++i) priorities[i] = tree_.levels_[0][leaves[i]];
     }
     return true;
 }
 
-void SumTree::Operations::find(double* residuals, std::int64_t n, std::int64_t* leaves) noexcept {
-    tree_.kernels_->find(tree_.levels_, tree_.num_levels_ - 1, residuals, n, leaves, tree_.fanout());
+void SumTree::Operations::find(std::span<double> residuals, std::span<std::int64_t> leaves) noexcept {
+    tree_.kernels_->find(tree_.levels_, tree_.num_levels_ - 1, residuals, leaves.data(), tree_.fanout());
 }
 
 float SumTree::Operations::total() const noexcept { return tree_.levels_[tree_.num_levels_ - 1][0]; }
@@ -152,8 +163,8 @@ bool SumTree::Operations::verify() const noexcept {
     return true;
 }
 
-std::int64_t first_invalid_priority(const float* priorities, std::int64_t n) noexcept {
-    for (std::int64_t i = 0; i < n; ++i)
+std::int64_t first_invalid_priority(std::span<const float> priorities) noexcept {
+    for (std::int64_t i = 0; i < std::ssize(priorities); ++i)
         if (!(priorities[i] >= 0.0f && priorities[i] <= SumTree::largest_priority)) return i;
     return -1;
 }

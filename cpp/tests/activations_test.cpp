@@ -21,8 +21,8 @@ TEST(activations_of_every_bfloat16) {
     std::vector<std::uint16_t> every(1 << 16);
     for (std::size_t i = 0; i < every.size(); ++i) every[i] = static_cast<std::uint16_t>(i);
     std::vector<std::uint16_t> relu = every, elus = every;
-    rollmill::activate(relu.data(), static_cast<std::int64_t>(relu.size()), Activation::relu);
-    rollmill::activate(elus.data(), static_cast<std::int64_t>(elus.size()), Activation::elu);
+    rollmill::activate(relu, Activation::relu);
+    rollmill::activate(elus, Activation::elu);
     for (std::size_t i = 0; i < every.size(); ++i) {
         const float x = widen(every[i]);
         if (std::isnan(x)) {
@@ -45,16 +45,16 @@ TEST(elu_and_gradients_in_float32) {
         for (float& value : x) value = normal(random);
         for (float& value : gradient) value = normal(random);
         std::vector<float> y = x;
-        rollmill::activate(y.data(), count, Activation::elu);
-        rollmill::activation_gradient(dst.data(), gradient.data(), y.data(), count, Activation::elu);
+        rollmill::activate(y, Activation::elu);
+        rollmill::activation_gradient(dst, gradient.data(), y.data(), Activation::elu);
         for (std::size_t i = 0; i < x.size(); ++i) {
             CHECK(std::abs(y[i] - elu(x[i])) <= 2e-7 * std::abs(elu(x[i])));
             const double slope = x[i] > 0 ? 1.0 : std::exp(static_cast<double>(x[i]));
             CHECK(std::abs(dst[i] - gradient[i] * slope) <= 1e-6 * std::abs(gradient[i]));
         }
         y = x;
-        rollmill::activate(y.data(), count, Activation::relu);
-        rollmill::activation_gradient(dst.data(), gradient.data(), y.data(), count, Activation::relu);
+        rollmill::activate(y, Activation::relu);
+        rollmill::activation_gradient(dst, gradient.data(), y.data(), Activation::relu);
         for (std::size_t i = 0; i < x.size(); ++i) CHECK(dst[i] == (x[i] > 0 ? gradient[i] : 0.0f));
     }
 }
@@ -63,6 +63,6 @@ TEST(gradients_in_bfloat16_keep_what_is_not_a_number) {
     constexpr std::uint16_t one = 0x3f80, half = 0xbf00, nan = 0x7fff;
     const std::uint16_t gradient[] = {one, one, nan, one}, output[] = {one, half, one, nan};
     std::uint16_t dst[4];
-    rollmill::activation_gradient(dst, gradient, output, 4, Activation::elu);
+    rollmill::activation_gradient(dst, gradient, output, Activation::elu);
     CHECK(dst[0] == one && dst[1] == 0x3f00 && std::isnan(widen(dst[2])) && std::isnan(widen(dst[3])));
 }

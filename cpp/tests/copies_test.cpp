@@ -39,8 +39,8 @@ void check_gather_images(rollmill::ImageShape shape, bool first, float scale) {
     const std::vector<std::int64_t> index = {2, 0, 2, 1};
     std::vector<float> floats(static_cast<std::size_t>(4 * size));
     std::vector<std::uint16_t> halves(floats.size());
-    rollmill::gather_images(floats.data(), src, index.data(), 4, shape, first, scale);
-    rollmill::gather_images(halves.data(), src, index.data(), 4, shape, first, scale);
+    rollmill::gather_images(floats.data(), src, index, shape, first, scale);
+    rollmill::gather_images(halves.data(), src, index, shape, first, scale);
     for (std::int64_t m = 0; m < 4; ++m)
         for (std::int64_t p = 0; p < pixels; ++p)
             for (std::int64_t c = 0; c < channels; ++c) {
@@ -61,7 +61,7 @@ TEST(gather_copies_rows) {
         std::vector<std::int64_t> index(33);
         for (auto& i : index) i = static_cast<std::int64_t>(random() % 20);
         std::vector<std::byte> dst(33 * row);
-        rollmill::gather_rows(dst.data(), src.data(), index.data(), 33, row);
+        rollmill::gather_rows(dst.data(), src.data(), index, row);
         for (std::size_t m = 0; m < 33; ++m)
             CHECK(std::memcmp(&dst[m * row], &src[static_cast<std::size_t>(index[m]) * row], row) == 0);
     }
@@ -79,7 +79,7 @@ TEST(gather_segments_copies_trajectories) {
             for (std::int64_t i = 0; i < s.num_rows; ++i)
                 std::memcpy(&expected[static_cast<std::size_t>(t * columns + s.column + i) * row],
                             &src[static_cast<std::size_t>((s.slot * slot_steps + t) * slot_rows + s.row + i) * row], row);
-    rollmill::gather_segments(dst.data(), src.data(), segments.data(), 4, steps, columns, slot_steps, slot_rows, row);
+    rollmill::gather_segments(dst.data(), src.data(), segments, steps, columns, slot_steps, slot_rows, row);
     CHECK(dst == expected);
 }
 
@@ -101,14 +101,14 @@ TEST(snapshots_are_whole_or_torn) {
         std::vector<std::byte> source(size);
         for (int version = 1; version <= versions; ++version) {
             std::fill(source.begin(), source.end(), static_cast<std::byte>(version));
-            rollmill::snapshot_write(header, block, source.data(), size, version);
+            rollmill::snapshot_write(header, block, source, version);
             std::this_thread::yield();  // a reader may start here, and be overtaken
         }
     });
     std::vector<std::byte> out(size);
     std::int64_t last = 0;
     while (last < versions) {
-        const std::int64_t version = rollmill::snapshot_read(header, out.data(), block, size);
+        const std::int64_t version = rollmill::snapshot_read(header, out, block);
         if (version == rollmill::torn) continue;
         CHECK(version >= last);
         last = version;

@@ -39,7 +39,7 @@ void check_push(FrameShape from, FrameShape to, std::int64_t depth) {
     std::fill(frames.begin(), frames.begin() + from.height * from.width, std::uint8_t{255});
     const Bytes before = random_bytes(rows * depth * size, 4);
     Bytes stacks = before;
-    rollmill::push_frames(stacks.data(), frames.data(), fresh.data(), rows, depth, from, to);
+    rollmill::push_frames(stacks.data(), frames.data(), fresh, depth, from, to);
     for (std::int64_t row = 0; row < rows; ++row)
         for (std::int64_t k = 0; k < depth; ++k)
             for (std::int64_t i = 0; i < size; ++i) {
@@ -70,7 +70,7 @@ TEST(means_of_a_whole_screen_are_exact) {
         const Bytes frame = random_bytes(from.height * from.width, seed);
         Bytes stack(4);
         const std::uint8_t fresh = 1;
-        rollmill::push_frames(stack.data(), frame.data(), &fresh, 1, 1, from, to);
+        rollmill::push_frames(stack.data(), frame.data(), {&fresh, 1}, 1, from, to);
         for (std::int64_t i = 0; i < 4; ++i) CHECK(stack[static_cast<std::size_t>(i)] == mean(frame.data(), from, to, i / 2, i % 2));
     }
 }

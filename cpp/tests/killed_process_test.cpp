@@ -62,7 +62,7 @@ TEST(killed_producers_leave_a_ring_that_works) {
     const auto drain_until = [&](double deadline) {
         do {
             ring.wait_for_words(1, 0.0005);
-            const std::int64_t n = ring.take(out, 16);
+            const std::int64_t n = ring.take(out);
             for (std::int64_t i = 0; i < n; ++i) CHECK((out[i] & 0xffffffff) == next[static_cast<std::size_t>(out[i] >> 32)]++);
         } while (rollmill::monotonic_seconds() < deadline);
     };
@@ -108,7 +108,7 @@ TEST(a_producer_killed_before_it_rings_is_heard_by_the_next_look) {
     }
     CHECK(rollmill::monotonic_seconds() - start < 20.0);  // a nap, not the timeout
     std::int64_t out;
-    CHECK(ring.take(&out, 1) == 1 && out == 42);
+    CHECK(ring.take({&out, 1}) == 1 && out == 42);
     CHECK(waitpid(child, nullptr, 0) == child);
 }
 
@@ -166,17 +166,17 @@ TEST(a_writer_killed_in_the_middle_is_noticed_until_the_next_write) {
             std::vector<std::byte> source(size);
             for (int i = 0;; ++i) {
                 std::fill(source.begin(), source.end(), static_cast<std::byte>(i));
-                rollmill::snapshot_write(header, block, source.data(), size, i & 255);
+                rollmill::snapshot_write(header, block, source, i & 255);
             }
         });
         usleep(200 + static_cast<useconds_t>(random() % 800));
         kill_and_reap(writer);
-        const std::int64_t version = rollmill::snapshot_read(header, out.data(), block, size);
+        const std::int64_t version = rollmill::snapshot_read(header, out, block);
         if (version == rollmill::torn) {
             ++torn;
             std::vector<std::byte> source(size, std::byte{7});
-            rollmill::snapshot_write(header, block, source.data(), size, 7);
-            CHECK(rollmill::snapshot_read(header, out.data(), block, size) == 7);
+            rollmill::snapshot_write(header, block, source, 7);
+            CHECK(rollmill::snapshot_read(header, out, block) == 7);
         }
         for (const std::byte value : out) CHECK(value == out[0]);
     }
@@ -221,9 +221,9 @@ TEST(killed_users_of_a_sum_tree_leave_it_whole) {
         std::vector<float> priorities(2000);
         for (;; batches.fetch_add(1)) {
             auto held = tree.hold();
-            CHECK(held.draw(stream, 2000, false, leaves.data(), priorities.data()));
+            CHECK(held.draw(stream, false, leaves, priorities));
             for (float& p : priorities) p = static_cast<float>(stream.uniform());
-            held.assign(leaves.data(), priorities.data(), 2000);
+            held.assign(leaves, priorities);
         }
     };
     for (std::uint64_t round = 0; round < 60 || (tree.repairs() == 0 && round < 600); ++round) {

@@ -33,7 +33,7 @@ TEST(lane_ring_keeps_the_order_of_a_lane_across_its_end) {
         while (r.ring.put(1, next_in)) ++next_in;
         CHECK(r.ring.size() == 5);
         std::int64_t out[3];
-        const std::int64_t n = r.ring.take(out, 1 + round % 3);
+        const std::int64_t n = r.ring.take(std::span(out).first(1 + round % 3));
         CHECK(n == 1 + round % 3);
         for (std::int64_t i = 0; i < n; ++i) CHECK(out[i] == next_out++);
     }
@@ -45,7 +45,7 @@ TEST(lane_ring_serves_the_lanes_in_turn) {
         for (std::int64_t i = 0; i < 4; ++i) CHECK(r.ring.put(lane, lane));
     std::vector<std::int64_t> order;
     std::int64_t out;
-    while (r.ring.take(&out, 1) == 1) order.push_back(out);
+    while (r.ring.take({&out, 1}) == 1) order.push_back(out);
     CHECK((order == std::vector<std::int64_t>{0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2}));
 }
 
@@ -59,7 +59,7 @@ TEST(lane_ring_refuses_memory_that_is_not_its_own) {
     CHECK(created.put(0, 7));
     LaneRing attached(memory.data(), size, 2, 8, false);
     std::int64_t out;
-    CHECK(attached.take(&out, 1) == 1 && out == 7);
+    CHECK(attached.take({&out, 1}) == 1 && out == 7);
     CHECK_THROWS(LaneRing(memory.data(), size, 1, 8, false));
     CHECK_THROWS(LaneRing(memory.data(), size, 2, 7, false));
     static_cast<std::uint32_t*>(memory.data())[2] = 99;  // the version
@@ -92,7 +92,7 @@ TEST(lane_ring_wakes_a_sleeping_consumer) {
     constexpr std::int64_t rounds = 2000;
     const auto receive = [](LaneRing& ring) {
         std::int64_t out;
-        while (ring.take(&out, 1) == 0) CHECK(ring.wait_for_words(1, 30.0) == Wait::ready);
+        while (ring.take({&out, 1}) == 0) CHECK(ring.wait_for_words(1, 30.0) == Wait::ready);
         return out;
     };
     const double start = rollmill::monotonic_seconds();
@@ -125,7 +125,7 @@ TEST(lane_ring_wakes_a_consumer_of_several_once_they_are_there) {
     for (std::int64_t i = 0; i < rounds; ++i) {
         CHECK(there.ring.wait_for_words(producers, 30.0) == Wait::ready);
         std::int64_t out[producers];
-        CHECK(there.ring.take(out, producers) == producers);
+        CHECK(there.ring.take(out) == producers);
         for (const std::int64_t value : out) CHECK(value == i);
         round.store(i + 1);
     }
@@ -164,9 +164,9 @@ TEST(lane_ring_rings_for_a_producer_that_waits_for_space) {
     std::thread producer([&] { CHECK(r.ring.wait_for_space(0, 3, 30.0) == Wait::ready); });
     while (lane.space_wanted.load() == 0) std::this_thread::yield();
     std::int64_t out;
-    CHECK(r.ring.take(&out, 1) == 1 && r.ring.take(&out, 1) == 1);
+    CHECK(r.ring.take({&out, 1}) == 1 && r.ring.take({&out, 1}) == 1);
     CHECK(lane.space_bell.load() == 0);  // not yet what it wants
-    CHECK(r.ring.take(&out, 1) == 1);
+    CHECK(r.ring.take({&out, 1}) == 1);
     producer.join();
     CHECK(lane.space_bell.load() == 1);
 }
@@ -188,7 +188,7 @@ TEST(lane_ring_carries_everything_once_from_many_threads) {
     for (std::int64_t total = 0; total < lanes * each;) {
         const std::int64_t wanted = std::min(1 + total % 3, lanes * each - total);
         CHECK(r.ring.wait_for_words(wanted, 10.0) == Wait::ready);
-        const std::int64_t n = r.ring.take(out, 32);
+        const std::int64_t n = r.ring.take(out);
         for (std::int64_t i = 0; i < n; ++i) {
             const std::int64_t lane = out[i] / each;
             CHECK(out[i] % each == next[static_cast<std::size_t>(lane)]++);

@@ -113,8 +113,8 @@ void sample(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std
                          &look))
             continue;
         const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
-        gather_racing_rows(bytes(x), bytes(world.shown), now.data(), count, sizeof(std::int64_t));
-        gather_racing_rows(bytes(x_then), bytes(world.shown), then.data(), count, sizeof(std::int64_t));
+        gather_racing_rows(bytes(x), bytes(world.shown), now, sizeof(std::int64_t));
+        gather_racing_rows(bytes(x_then), bytes(world.shown), then, sizeof(std::int64_t));
         replay.gather_stacks(bytes(stack), bytes(world.shown), now.data(), count, 2, sizeof(std::int64_t), true);
         found += replay.find_torn(witness.data(), count, torn.data());
         for (std::size_t i = 0; i < count; ++i) {
@@ -148,9 +148,9 @@ void sample_windows(World& world, std::uint64_t seed, const std::atomic<bool>& s
                                  &look))
             continue;
         const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
-        const auto observations = static_cast<std::int64_t>(x.size()), num_steps = static_cast<std::int64_t>(r.size());
-        gather_racing_rows(bytes(x), bytes(world.shown), cells.data(), observations, sizeof(std::int64_t));
-        gather_racing_rows(bytes(r), bytes(world.reward), at_step.data(), num_steps, sizeof(float));
+        const auto observations = static_cast<std::int64_t>(x.size());
+        gather_racing_rows(bytes(x), bytes(world.shown), cells, sizeof(std::int64_t));
+        gather_racing_rows(bytes(r), bytes(world.reward), at_step, sizeof(float));
         replay.gather_stacks(bytes(stack), bytes(world.shown), cells.data(), observations, 2, sizeof(std::int64_t), true);
         found += replay.find_torn(witness.data(), count, torn.data());
         for (std::size_t i = 0; i < count; ++i) {

@@ -64,13 +64,13 @@ TEST(sum_tree_instruction_sets_compute_the_same_bits) {
                 std::vector<float> totals;
                 for (auto& t : trees) {
                     auto held = t->tree.hold();
-                    held.assign(leaves.data(), priorities.data(), n);
+                    held.assign(leaves, priorities);
                     CHECK(held.verify());
                     Random stream{7, 0};
                     drawn.emplace_back(333);
                     std::vector<float> values(333);
                     totals.push_back(held.total());
-                    if (!held.draw(stream, 333, false, drawn.back().data(), values.data())) continue;
+                    if (!held.draw(stream, false, drawn.back(), values)) continue;
                     for (std::size_t i = 0; i < values.size(); ++i) {
                         CHECK(values[i] > 0.0f);
                         CHECK(values[i] == t->tree.priority(drawn.back()[i]));
@@ -147,14 +147,14 @@ TEST(sum_tree_holds_its_invariants_after_threads) {
                 }
                 {
                     auto held = view.hold();
-                    CHECK(held.draw(stream, 64, i % 2 == 0, leaves, priorities));
+                    CHECK(held.draw(stream, i % 2 == 0, leaves, priorities));
                     for (const float p : priorities) CHECK(p > 0.0f);
                     CHECK(held.minimum() > 0.0f && held.minimum() <= *std::min_element(priorities, priorities + 64));
                 }
                 for (int j = 0; j < 64; ++j)
                     seen[j] = std::atomic_ref(generations[static_cast<std::size_t>(leaves[j] / rows)]).load();
                 for (float& p : priorities) p = std::ldexp(static_cast<float>(random() % 1000 + 1), -10);
-                view.hold().assign_if_alive(leaves, priorities, 64, seen, generations.data(), rows);
+                view.hold().assign_if_alive(leaves, priorities, seen, generations.data(), rows);
             }
         });
     for (std::thread& thread : threads) thread.join();
@@ -178,8 +178,8 @@ TEST(sum_tree_refuses_what_is_no_priority) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     for (const float bad : {std::nanf(""), infinity, -infinity, -1.0f, -1e-45f, 0x1.8p64f}) {
         const float priorities[] = {0.0f, 0x1p64f, -0.0f, bad, bad};
-        CHECK(rollmill::first_invalid_priority(priorities, 5) == 3);
-        CHECK(rollmill::first_invalid_priority(priorities, 3) == -1);
+        CHECK(rollmill::first_invalid_priority(priorities) == 3);
+        CHECK(rollmill::first_invalid_priority(std::span(priorities).first(3)) == -1);
     }
 }
 
@@ -190,7 +190,7 @@ TEST(powers_are_within_an_ulp) {
     std::vector<float> y(x.size());
     for (const double exponent : {0.0, 0.4, 0.6, 1.0, 2.0, -0.4, -1.0}) {
         for (float& v : x) v = std::exp2(exponents(random)) * (random() % 2 == 0 ? 1.0f : -1.0f);
-        rollmill::powers(x.data(), 1001, {.offset = 1e-6, .scale = 3.0, .exponent = exponent}, y.data());
+        rollmill::powers(x, {.offset = 1e-6, .scale = 3.0, .exponent = exponent}, y);
         for (std::size_t i = 0; i < x.size(); ++i) {
             const double exact = std::pow((std::abs(static_cast<double>(x[i])) + 1e-6) * 3.0, exponent);
             CHECK(std::abs(static_cast<double>(y[i]) - exact) <= 0.6e-7 * exact);
@@ -200,7 +200,7 @@ TEST(powers_are_within_an_ulp) {
     const float ends[] = {0.0f, infinity, -infinity, std::nanf("")};
     const float expected[3][3] = {{0.0f, infinity, infinity}, {1.0f, 1.0f, 1.0f}, {infinity, 0.0f, 0.0f}};
     for (int k = 0; k < 3; ++k) {
-        rollmill::powers(ends, 4, {.exponent = std::vector<double>{0.1, 0.0, -0.1}[static_cast<std::size_t>(k)]}, y.data());
+        rollmill::powers(ends, {.exponent = std::vector<double>{0.1, 0.0, -0.1}[static_cast<std::size_t>(k)]}, y);
         for (std::size_t i = 0; i < 3; ++i) CHECK(y[i] == expected[k][i]);
         CHECK(std::isnan(y[3]));
     }
