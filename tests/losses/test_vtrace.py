@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rollmill.losses.gae import gae, recursion_cut
+from rollmill.losses.gae import gae_numpy, recursion_cut_numpy
 from rollmill.losses.vtrace import vtrace, vtrace_from_ratios
 
 Data = dict[str, NDArray[np.generic]]
@@ -74,16 +74,19 @@ def literal_vtrace(
     return vs, advantage
 
 
+def cut_of(data: Data) -> torch.Tensor:
+    return torch.from_numpy(recursion_cut_numpy(data["terminated"], data["truncated"], data["valid"]))
+
+
 def run(data: Data, **arguments: float) -> tuple[torch.Tensor, torch.Tensor]:
     t = {n: torch.from_numpy(a if a.dtype == bool else a.astype(np.float32)) for n, a in data.items()}
-    cut = recursion_cut(t["terminated"], t["truncated"], t["valid"])
     return vtrace(
         t["behaviour_log_prob"],
         t["target_log_prob"],
         t["reward"],
         t["value"],
         t["terminated"],
-        cut,
+        cut_of(data),
         t["valid"],
         **arguments,
     )
@@ -148,24 +151,24 @@ def test_on_policy_it_is_gae_with_the_same_lambda() -> None:
     data = slot(7, 10, 6)
     data["behaviour_log_prob"] = data["target_log_prob"]
     vs, _ = run(data, discount=0.97, vtrace_lambda=0.9)
-    t = {n: torch.from_numpy(a if a.dtype == bool else a.astype(np.float32)) for n, a in data.items()}
-    cut = recursion_cut(t["terminated"], t["truncated"], t["valid"])
-    expected = gae(t["reward"], t["value"], t["terminated"], cut, t["valid"], discount=0.97, gae_lambda=0.9)
-    torch.testing.assert_close(vs, expected.return_, rtol=1e-5, atol=1e-5)
+    n = {name: array if array.dtype == bool else array.astype(np.float32) for name, array in data.items()}
+    cut = cut_of(data).numpy()
+    _, expected = gae_numpy(n["reward"], n["value"], n["terminated"], cut, n["valid"], discount=0.97, gae_lambda=0.9)
+    np.testing.assert_allclose(vs.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_gives_no_gradient() -> None:
     data = slot(1, 5, 2)
     value = torch.from_numpy(data["value"]).float().requires_grad_()
     log_prob = torch.from_numpy(data["target_log_prob"]).float().requires_grad_()
-    flags = {n: torch.from_numpy(data[n]) for n in ("terminated", "truncated", "valid")}
+    flags = {n: torch.from_numpy(data[n]) for n in ("terminated", "valid")}
     result = vtrace(
         torch.from_numpy(data["behaviour_log_prob"]).float(),
         log_prob,
         torch.from_numpy(data["reward"]).float(),
         value,
         flags["terminated"],
-        recursion_cut(**flags),
+        cut_of(data),
         flags["valid"],
         discount=0.9,
     )

@@ -42,7 +42,7 @@ def vtrace(
         reward: float32 ``[T, N]``: the consequence of a_t.
         value: float32 ``[T + 1, N]``: V(x_0) .. V(x_T) of the target policy.
         terminated: bool ``[T, N]``.
-        cut: bool ``[T, N]``, see :func:`rollmill.losses.gae.recursion_cut`.
+        cut: bool ``[T, N]``, see :func:`rollmill.losses.gae.recursion_cut_numpy`.
         valid: bool ``[T, N]``.
         discount: gamma, for one agent step.
         vtrace_lambda: lambda of section 4 ("Remark 2").
