@@ -250,7 +250,6 @@ class EnvSpec:
     keeps_group_size: bool = False
     repeats: bool | None = None
     spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
-    metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def has_images(self) -> bool:

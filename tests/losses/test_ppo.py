@@ -12,7 +12,6 @@ from torch import Tensor
 from rollmill.losses.ppo import (
     clipped_surrogate,
     entropy_loss,
-    explained_variance,
     masked_mean,
     masked_sums,
     normalise_advantages,
@@ -184,16 +183,6 @@ def test_normalised_advantages_of_pieces_with_shared_sums() -> None:
 def test_normalised_advantages_of_too_few_samples_are_zero(count: int) -> None:
     valid = torch.arange(5) < count
     assert (normalise_advantages(torch.full((5,), 3.0), valid) == 0).all()
-
-
-def test_explained_variance() -> None:
-    s = samples(50)
-    valid = s["valid"]
-    residual = (s["target"] - s["value"])[valid].numpy()
-    expected = 1.0 - residual.var() / s["target"][valid].numpy().var()
-    assert explained_variance(s["value"], s["target"], valid).item() == pytest.approx(expected, rel=1e-5)
-    assert explained_variance(s["target"], s["target"], valid).item() == 1.0
-    assert math.isnan(explained_variance(s["value"], torch.full((50,), 2.0), valid).item())
 
 
 def test_masked_mean_ignores_nan_and_gives_it_no_gradient() -> None:

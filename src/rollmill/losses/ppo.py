@@ -16,7 +16,6 @@ __all__ = [
     "Surrogate",
     "clipped_surrogate",
     "entropy_loss",
-    "explained_variance",
     "masked_mean",
     "masked_sums",
     "normalise_advantages",
@@ -197,16 +196,3 @@ def normalise_advantages(
         variance = (squares - count * mean.square()).clamp_min(0.0) / (count - 1.0).clamp_min(1.0)
         scaled = (advantage - mean.to(advantage.dtype)) / (variance.sqrt() + epsilon).to(advantage.dtype)
         return torch.where(valid, scaled, 0.0)
-
-
-def explained_variance(value: Tensor, target: Tensor, valid: Tensor) -> Tensor:
-    """``1 - Var(target - value) / Var(target)`` over the valid samples, scalar.
-
-    1 is perfect, 0 is no better than predicting the mean, NaN is given where the targets do not vary.
-    """
-    with torch.no_grad():
-        count, total, squares = masked_sums(target - value, valid).unbind()
-        _, target_total, target_squares = masked_sums(target, valid).unbind()
-        residual = squares - total.square() / count
-        variance = target_squares - target_total.square() / count
-        return torch.where(variance > 0.0, 1.0 - residual / variance, torch.nan).float()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 
-__all__ = ["START", "Ledger", "LedgerBoard", "LedgerSeat", "ProcessAccount", "Role", "between", "busy_shares"]
+__all__ = ["START", "Ledger", "LedgerBoard", "LedgerSeat", "ProcessAccount", "Role", "between"]
 
 START = "start"
 """The phase that every process is in until it enters one of its own."""
@@ -277,17 +277,6 @@ def between(before: Mapping[str, ProcessAccount], after: Mapping[str, ProcessAcc
             cpu_seconds=now.cpu_seconds - then.cpu_seconds,
         )
     return result
-
-
-def busy_shares(accounts: Iterable[ProcessAccount]) -> dict[str, float]:
-    """Role -> mean share of the time in which its processes waited for no other one, 0..1.
-
-    The role whose share is nearest to 1 is the bottleneck: all others wait for it.
-    """
-    by_role: dict[str, list[float]] = {}
-    for account in accounts:
-        by_role.setdefault(account.role, []).append(account.busy_share)
-    return {role: sum(shares) / len(shares) for role, shares in by_role.items()}
 
 
 def _open_row(row: NDArray[np.float64], role: Role, pid: int) -> None:
