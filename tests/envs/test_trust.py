@@ -385,7 +385,7 @@ def test_a_checkpoint_without_states_leads_to_no_others(tmp_path: Path, iteratio
 
 
 def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: Path) -> None:
-    from rollmill.rollout.lockstep import trusted_state
+    from rollmill.rollout.group_checkpoints import trusted_state
     from rollmill.storage.group_states import GroupState, GroupStates
 
     states = GroupStates(tmp_path / ".groups")

@@ -100,7 +100,6 @@ def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
         for group in asking:
             slot, step = 2 * group + at[group] // STEPS, at[group] % STEPS
             store.group_slot[group], store.group_step[group] = slot, step
-            store.group_generation[group] = store.generation[slot]
             store.observation["obs"][slot, step] = random.normal(size=(ROWS, 3))
             store.arrays["reset"][slot, step] = random.random(ROWS) < 0.2 if at[group] else True
         worker._answer(np.array(asking))
@@ -135,7 +134,6 @@ def test_schedules_count_the_steps_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(worker._acting.model, "act_with_state", watch)
     monkeypatch.setattr(store.limiter.__class__, "inserted", property(lambda _: 21))
     store.group_slot[1], store.group_step[1] = 2, 0
-    store.group_generation[1] = store.generation[2]
     worker._answer(np.array([1]))
     assert (seen[0].agent_steps, seen[0].total_steps) == (42, 1000)
 

@@ -9,7 +9,7 @@ import numpy as np
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec, FrameStack
 from rollmill.storage.rate_limiter import RateLimits
-from rollmill.storage.removers import make_remover, take_out
+from rollmill.storage.removers import make_remover, pop_evicted
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
 from rollmill.storage.slots import NO_SLOT, Topology
 
@@ -175,7 +175,7 @@ class Run:
     def take(self):
         if self.free:
             return self.free.pop(0)
-        slot = take_out(self.remover, self.completed)
+        slot = pop_evicted(self.remover, self.completed)
         self.store.evict(slot)
         del self.holds[slot]
         return slot

@@ -7,7 +7,7 @@ from collections import Counter, deque
 import numpy as np
 import pytest
 
-from rollmill.storage.removers import UnknownRemoverError, make_remover, register_remover, take_out
+from rollmill.storage.removers import UnknownRemoverError, make_remover, pop_evicted, register_remover
 
 
 def chosen(name, slots, priorities=None, seed=0, times=400):
@@ -16,7 +16,7 @@ def chosen(name, slots, priorities=None, seed=0, times=400):
     counts = Counter()
     for _ in range(times):
         completed = deque(slots)
-        slot = take_out(remover, completed)
+        slot = pop_evicted(remover, completed)
         assert sorted([*completed, slot]) == sorted(slots)
         counts[slot] += 1
     return counts
@@ -72,7 +72,7 @@ def test_a_name_that_nobody_knows_is_refused():
 def test_a_place_that_there_is_not_is_refused(place):
     completed = deque([5, 3, 9])
     with pytest.raises(ValueError, match=rf"Choosing.choose gave {place}; there are 3 completed slots"):
-        take_out(Choosing(place), completed)
+        pop_evicted(Choosing(place), completed)
     assert list(completed) == [5, 3, 9]
 
 

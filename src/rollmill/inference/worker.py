@@ -174,12 +174,6 @@ class PolicyWorker(ABC, Generic[Model]):
         self._context.inject_delay()
         store, rows = self._store, self._rows
         slots, steps = store.group_slot[groups], store.group_step[groups]
-        alive = store.generation[slots] == store.group_generation[groups]
-        if not alive.all():
-            # The slot was reclaimed from a dead rollout worker after the request was made: nobody waits for an answer.
-            groups, slots, steps = groups[alive], slots[alive], steps[alive]
-            if not len(groups):
-                return
         mask = None if self._mask is None else self._mask[slots, steps].reshape(len(groups) * rows, -1)
         if self._config.skip_policy:
             discrete, continuous = random_actions(self._action, mask, len(groups) * rows, self._random)

@@ -125,7 +125,7 @@ class ReplayLoader:
         was_full = limiter.is_full
         if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
             self._fruitless = 0
-            self._store.wake_held()
+            self._store.wake_parked()
             self._ahead.put(batch)
             return
         # Steps are there, but none is whole yet, or none is left.

@@ -11,12 +11,14 @@ from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
-    build_group,
-    random_steps,
+    group_builder,
     run_learner,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
+from rollmill.rollout.pace import UnlimitedPace
+from rollmill.rollout.slot_policies import PooledSlots
+from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.settings.config import Config, ConfigError
 from rollmill.storage.slots import Topology, slots_needed
@@ -68,20 +70,14 @@ allocate = allocate_slots
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
     setup.user_code.install(networks=False)
-    from rollmill.envs.failures import RestartBudget
-    from rollmill.rollout.worker import RolloutWorker
-    from rollmill.runtime.seeds import stream
-
-    config = setup.config
-    budget = RestartBudget(config.env.restart_budget)
+    context, store = with_delays(context, setup.config), setup.store()
     RolloutWorker(
-        with_delays(context, config),
-        setup.store(),
-        worker,
-        lambda group: build_group(config, group, budget, seed=setup.sampling_seed),
-        action=config.stored_action(setup.probed.spec.action),
-        random_steps=random_steps(config),
-        random=lambda group: stream(setup.sampling_seed, "decorrelation", group.index),
+        context=context,
+        store=store,
+        worker=worker,
+        builder=group_builder(context, setup),
+        slots=PooledSlots(store, worker),
+        pace=UnlimitedPace(),
     ).run()
 
 

@@ -14,16 +14,19 @@ from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
-    build_group,
     device_of_rank,
+    group_builder,
     group_states,
     make_network,
-    random_steps,
     run_learner,
     with_delays,
 )
+from rollmill.rollout.group_checkpoints import GroupCheckpoints
+from rollmill.rollout.pace import UnlimitedPace
+from rollmill.rollout.slot_policies import GroupSlots
+from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
-from rollmill.runtime.seeds import int_seed, stream
+from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
 from rollmill.storage.slots import Topology
 
@@ -67,25 +70,25 @@ def _seed_from(config: Config, iteration: int) -> int:
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
     setup.user_code.install(networks=False)
-    from rollmill.envs.failures import RestartBudget
-    from rollmill.rollout.lockstep import LockstepRolloutWorker
-
-    config, first = setup.config, setup.first_group
-    budget = RestartBudget(config.env.restart_budget)
-    first_steps = random_steps(config)
-    LockstepRolloutWorker(
-        with_delays(context, config),
-        setup.store(),
-        worker,
-        lambda group, iteration: build_group(config, first + group, budget, seed=_seed_from(config, iteration)),
-        action=config.stored_action(setup.probed.spec.action),
-        random_steps=lambda group: first_steps(first + group),
-        random=lambda group: stream(_seed_from(config, group.iteration), "decorrelation", first + group.index),
+    config, store = setup.config, setup.store()
+    context = with_delays(context, config)
+    builder = group_builder(context, setup, partial(_seed_from, config))
+    checkpoints = GroupCheckpoints(
+        store=store,
+        builder=builder,
         states=group_states(setup.run_dir),
-        first_iteration=setup.probed.first_iteration,
         save_every=config.iterations_per_checkpoint,
         saves_environments=config.checkpoint.save_environments,
         trust=setup.trust,
+    )
+    RolloutWorker(
+        context=context,
+        store=store,
+        worker=worker,
+        builder=builder,
+        slots=GroupSlots(store, worker, checkpoints),
+        pace=UnlimitedPace(),
+        first_iteration=setup.probed.first_iteration,
     ).run()
 
 

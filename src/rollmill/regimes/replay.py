@@ -20,13 +20,15 @@ from rollmill.regimes.setup import (
     Memory,
     Probed,
     RunSetup,
-    build_group,
     device_of_rank,
+    group_builder,
     make_off_policy,
-    random_steps,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
+from rollmill.rollout.pace import RateLimitedPace
+from rollmill.rollout.slot_policies import EvictingSlots
+from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
@@ -299,25 +301,19 @@ def _limits_of(setup: RunSetup) -> RateLimits:
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
     """Child: one rollout worker."""
     setup.user_code.install(networks=False)
-    from rollmill.envs.failures import RestartBudget
-    from rollmill.rollout.replay import ReplayRolloutWorker
     from rollmill.runtime.seeds import stream
 
     config, store = setup.config, store_of(setup)
-    budget = RestartBudget(config.env.restart_budget)
-    ReplayRolloutWorker(
-        with_delays(context, config),
-        store,
-        worker,
-        lambda group: build_group(config, setup.first_group + group, budget, seed=setup.sampling_seed),
-        action=config.stored_action(setup.probed.spec.action),
-        random_steps=random_steps(config),
-        random=lambda group: stream(setup.sampling_seed, "decorrelation", setup.first_group + group.index),
-        remover=make_remover(
-            config.replay.remover,
-            stream(setup.sampling_seed, f"remover of rank {setup.ranks.rank}", worker),
-            store.priority_of,
-        ),
+    context = with_delays(context, config)
+    random = stream(setup.sampling_seed, f"remover of rank {setup.ranks.rank}", worker)
+    remover = make_remover(config.replay.remover, random, store.priority_of)
+    RolloutWorker(
+        context=context,
+        store=store,
+        worker=worker,
+        builder=group_builder(context, setup),
+        slots=EvictingSlots(store, worker, remover),
+        pace=RateLimitedPace(store, worker),
     ).run()
 
 

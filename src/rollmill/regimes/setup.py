@@ -14,6 +14,7 @@ from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private
 from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
+from rollmill.rollout.group_builder import GroupBuilder
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
@@ -450,6 +451,33 @@ def random_steps(config: Config) -> Callable[[int], int]:
     most = (0 if config.in_replay else config.rollout_length) if steps == "auto" else steps
     others = max(1, config.num_envs // config.envs_per_group - 1)
     return lambda group: most * group // others
+
+
+def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int], int] | None = None) -> GroupBuilder:
+    """What builds the environments of a rollout worker's groups.
+
+    Args:
+        context: The process's.
+        setup: The run's.
+        seed_of: The seed of environments, given the iteration that they begin with; one seed for all by default.
+    """
+    from rollmill.envs.failures import RestartBudget
+    from rollmill.runtime.seeds import stream
+
+    config, first = setup.config, setup.first_group
+    budget = RestartBudget(config.env.restart_budget)
+    steps = random_steps(config)
+
+    def seed(iteration: int) -> int:
+        return setup.sampling_seed if seed_of is None else seed_of(iteration)
+
+    return GroupBuilder(
+        context=context,
+        make_environments=lambda group, i: build_group(config, first + group, budget, seed=seed(i)),
+        action=config.stored_action(setup.probed.spec.action),
+        random_steps=lambda group: steps(first + group),
+        random=lambda group, i: stream(seed(i), "decorrelation", first + group),
+    )
 
 
 def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Learner]) -> None:

@@ -28,9 +28,9 @@ __all__ = [
     "UnknownRemoverError",
     "install_remover",
     "make_remover",
+    "pop_evicted",
     "register_remover",
     "registered_removers",
-    "take_out",
 ]
 
 _CANDIDATES = 16
@@ -145,7 +145,7 @@ def make_remover(name: str, random: np.random.Generator, priority: Callable[[int
     return _removers[name](random, priority)
 
 
-def take_out(remover: Remover, completed: deque[int]) -> int:
+def pop_evicted(remover: Remover, completed: deque[int]) -> int:
     """Takes the slot that the remover chooses out of the completed ones.
 
     Raises:

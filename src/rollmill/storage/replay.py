@@ -94,7 +94,7 @@ def add_beside_to_layout(layout: ArenaLayout, spec: EnvSpec, fields: list[SlotFi
     for name in stacked_entries(spec, topology.rollout_length):
         item = spec.observation[name]
         layout.add(f"shown/{name}", (topology.num_groups, topology.group_rows, *item.shape), item.dtype)
-    layout.add("replay/worker_is_held", (topology.num_workers,), "int64", poisoned=False)
+    layout.add("replay/worker_is_parked", (topology.num_workers,), "int64", poisoned=False)
 
 
 def _leaves(topology: Topology) -> int:
@@ -189,14 +189,14 @@ class ReplayStore(SlotStore):
         super().__init__(arrays, fields, topology, create=create, is_kept=is_kept)
         self._next, self._previous = arrays["replay/next"], arrays["replay/previous"]
         self._begun = arrays["replay/begun"]
-        self._worker_is_held = arrays["replay/worker_is_held"]
+        self._worker_is_parked = arrays["replay/worker_is_parked"]
         self.stride = config.stride
         self.stacks = stacked_entries(spec, topology.rollout_length)
         self._shown = {name: arrays[f"shown/{name}"] for name in self.stacks}
         self.limiter = RateLimiter(arrays, limits)
         self.tree = _attach_tree(arrays, topology, config, create=create and not is_kept)
         if create:
-            self._worker_is_held[:] = 0
+            self._worker_is_parked[:] = 0
         if create and not is_kept:
             self._next[:] = self._previous[:] = -1
             self._begun[:] = 0
@@ -288,14 +288,14 @@ class ReplayStore(SlotStore):
 
     # --- Waiting for each other.
 
-    def set_held(self, worker: int, is_held: bool) -> None:
-        """Says whether the rate limiter holds any group of this rollout worker."""
-        atomic_store(self._worker_is_held, worker, int(is_held))
+    def set_parked(self, worker: int, is_parked: bool) -> None:
+        """Says whether the rate limiter parks any group of this rollout worker."""
+        atomic_store(self._worker_is_parked, worker, int(is_parked))
 
-    def wake_held(self) -> None:
-        """Wakes the rollout workers that are held, so that they look at the rate limiter again."""
+    def wake_parked(self) -> None:
+        """Wakes the rollout workers with parked groups, so that they look at the rate limiter again."""
         for worker in range(self.topology.num_workers):
-            if atomic_load(self._worker_is_held, worker):
+            if atomic_load(self._worker_is_parked, worker):
                 self.inboxes[worker].wake()
 
     def wake_learners(self) -> None:

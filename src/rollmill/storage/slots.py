@@ -97,35 +97,24 @@ class Topology:
         """Slots, over all workers."""
         return sum(self.slots_of_worker)
 
-    @property
-    def in_lockstep(self) -> bool:
-        """Whether slots belong to groups: each group's i-th slot is then what iteration i is learned from."""
-        return self.slots_per_group > 0
-
     def slots_owned_by(self, worker: int) -> range:
         """The slots that this rollout worker owns."""
         first = sum(self.slots_of_worker[:worker])
         return range(first, first + self.slots_of_worker[worker])
 
-    def pools_of_worker(self, worker: int) -> list[tuple[list[int], range]]:
-        """What a rollout worker's groups take their slots from: (groups, their slots) of each pool.
-
-        One pool for all of them, or one for each where slots belong to groups.
-        """
-        groups, slots = self.groups_of_worker(worker), self.slots_owned_by(worker)
-        if not self.slots_per_group:
-            return [(groups, slots)]
-        per_group = self.slots_per_group
-        return [([group], slots[i * per_group : (i + 1) * per_group]) for i, group in enumerate(groups)]
+    def slots_of_group(self, group: int) -> range:
+        """The slots that belong to this group alone. Only where slots belong to groups."""
+        assert self.slots_per_group, "a worker's groups share its slots"
+        worker = self.worker_of_group[group]
+        first = self.groups_of_worker(worker).index(group) * self.slots_per_group
+        return self.slots_owned_by(worker)[first : first + self.slots_per_group]
 
     def group_of_slot(self) -> list[int]:
         """For each slot, the group that it belongs to. Only where slots belong to groups."""
-        assert self.slots_per_group, "a worker's groups share its slots"
         owners = [0] * self.num_slots
-        for worker in range(self.num_workers):
-            for (group,), slots in self.pools_of_worker(worker):
-                for slot in slots:
-                    owners[slot] = group
+        for group in range(self.num_groups):
+            for slot in self.slots_of_group(group):
+                owners[slot] = group
         return owners
 
     def groups_of_worker(self, worker: int) -> list[int]:
@@ -204,7 +193,7 @@ def add_slots_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: 
 def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
     """Reserves where each group stands, and the rings."""
     rows = topology.group_rows
-    for name in ("group_slot", "group_step", "group_previous_slot", "group_generation", "group_iteration"):
+    for name in ("group_slot", "group_step", "group_previous_slot", "group_iteration"):
         layout.add(name, (topology.num_groups,), "int64")
     for slot_field in fields:
         if slot_field.name == RNN_STATE:
@@ -262,7 +251,6 @@ class SlotStore:
         self.group_slot = arena["group_slot"]
         self.group_step = arena["group_step"]
         self.group_previous_slot = arena["group_previous_slot"]
-        self.group_generation = arena["group_generation"]
         self.group_iteration = arena["group_iteration"]
         self.group_is_parked = arena["group_is_parked"]
         self.group_rnn_state: NDArray[np.floating[Any]] | None = (
@@ -291,19 +279,31 @@ class SlotStore:
                 self.generation[:] = 0
             self.references[:] = 0
 
+    def carry_over(self, full: int, slot: int) -> None:
+        """Copies x_T of a full slot to x_0 of another one, or of the same."""
+        for name in self.carried:
+            array = self.arrays[name]
+            array[slot, 0] = array[full, self.topology.rollout_length]
+
+    def complete(self, slot: int) -> None:
+        """Hands a slot that is whole to the learner, with one reference for it."""
+        self.retain(slot)
+        delivered = self.completed[0].put(int(self._owner[slot]), slot)
+        assert delivered, "the completion ring holds a place for every slot"
+
     def retain(self, slot: int) -> None:
         """Takes one more reference on a completed slot, so that it is not reused while somebody reads it."""
         atomic_add(self.references, slot, 1)
 
-    def release(self, slot: int, *, learner: int = 0) -> None:
+    def release(self, slot: int) -> None:
         """Drops one reference; the last one hands the slot back to the rollout worker that owns it."""
         if atomic_add(self.references, slot, -1) == 1:
             atomic_add(self.generation, slot, 1)
-            lane = self.topology.num_policy_workers + learner
+            lane = self.topology.num_policy_workers  # the learner's
             self.inboxes[int(self._owner[slot])].put(lane, encode(FREE_SLOT, slot))
 
     def park(self, group: int) -> None:
-        """Says that a group waits for a free slot, so that no policy worker waits for it.
+        """Says that a group may not go on, so that no policy worker waits for it.
 
         Its rollout worker may have nothing to step now, which matters to every policy worker that has requests of it.
         """

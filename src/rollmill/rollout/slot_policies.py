@@ -1,0 +1,288 @@
+"""Which slot a group writes into next, and what happens to a full one: one class for each rule.
+
+The worker calls a slot policy at these points of a group's life::
+
+    begin --> x_0 --> advance --> request ... answer --> accept --> step, x_{t+1} --> advance --> request ...
+                         |                                              |
+                         +--> parked ... reclaim --> request            +--> (no step where V(x_T) came alone)
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Protocol
+
+import numpy as np
+
+from rollmill.rollout.group_checkpoints import GroupCheckpoints
+from rollmill.rollout.hosted_group import HostedGroup
+from rollmill.rollout.slot_views import ReplayViews, SlotViews
+from rollmill.storage.episodes import pack_episode
+from rollmill.storage.removers import Remover, pop_evicted
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.slots import NO_SLOT, SlotStore
+
+
+class SlotPolicy(Protocol):
+    """Gives the groups of one rollout worker their slots."""
+
+    @property
+    def views(self) -> SlotViews:
+        """Where the groups read and write."""
+        ...
+
+    @property
+    def num_parked(self) -> int:
+        """How many groups wait for a slot."""
+        ...
+
+    def begin(self, group: HostedGroup) -> bool:
+        """Give a group its first slot; returns whether x_0 stands in it already (restored)."""
+        ...
+
+    def accept(self, group: HostedGroup) -> bool:
+        """Handle the answer to a group's request; returns whether it holds a_t, or V(x_T) alone."""
+        ...
+
+    def advance(self, group: HostedGroup) -> bool:
+        """Handle a newly written observation; returns whether to request its answer, or the group is parked."""
+        ...
+
+    def reclaim(self, slot: int) -> HostedGroup | None:
+        """Take back a slot that the learner has released; returns the parked group that goes on in it."""
+        ...
+
+    def flush(self) -> bool:
+        """Send what a full ring has kept back; returns whether anything is left."""
+        ...
+
+
+class PooledSlots:
+    """All groups of a worker share its slots (the async regime).
+
+    V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
+    full slot stays the group's ``previous_slot``; it is completed when the answer has come.
+
+    Args:
+        store: The slots.
+        worker: Which rollout worker this is.
+    """
+
+    def __init__(self, store: SlotStore, worker: int) -> None:
+        self.views = SlotViews(store)
+        self._store = store
+        self._rollout_length = store.topology.rollout_length
+        self._free = deque(store.topology.slots_owned_by(worker))
+        self._parked: deque[HostedGroup] = deque()
+
+    @property
+    def num_parked(self) -> int:
+        """How many groups wait for a slot."""
+        return len(self._parked)
+
+    def begin(self, group: HostedGroup) -> bool:
+        """Give a group its first slot."""
+        group.slot = self._free.popleft()
+        return False
+
+    def accept(self, group: HostedGroup) -> bool:
+        """Complete the previous slot if its V(x_T) came with this answer."""
+        if group.previous_slot != NO_SLOT:
+            self._store.complete(group.previous_slot)
+            group.previous_slot = NO_SLOT
+        return True
+
+    def advance(self, group: HostedGroup) -> bool:
+        """Move a group whose slot is full to a free slot, or park it until there is one."""
+        if group.step < self._rollout_length:
+            return True
+        if self._free:
+            self._begin_slot(group, self._free.popleft())
+            return True
+        self._parked.append(group)
+        self._store.park(group.index)
+        return False
+
+    def reclaim(self, slot: int) -> HostedGroup | None:
+        """Give a released slot to the group that has been parked longest."""
+        if not self._parked:
+            self._free.append(slot)
+            return None
+        group = self._parked.popleft()
+        self._begin_slot(group, slot)
+        return group
+
+    def flush(self) -> bool:
+        """Nothing is kept back: the ring of completed slots holds them all."""
+        return False
+
+    def _begin_slot(self, group: HostedGroup, slot: int) -> None:
+        self._store.carry_over(group.slot, slot)
+        group.previous_slot, group.slot, group.step = group.slot, slot, 0
+        group.iteration += 1
+        self._store.group_is_parked[group.index] = False
+
+
+class GroupSlots:
+    """Each group has slots of its own, one for each iteration that may be under way (the lockstep regime).
+
+    V(x_T) and the action at x_0 of the next slot, which is the same observation, are computed with two versions of the
+    policy. So V(x_T) is requested by itself, and a slot is completed before the next one begins::
+
+        x_0 .. x_{T-1}: actions         x_T: value, by the same version         completed --> x_0 of the next iteration
+
+    Args:
+        store: The slots.
+        worker: Which rollout worker this is.
+        checkpoints: Saves, restores and rebuilds groups between iterations; None: no group is.
+    """
+
+    def __init__(self, store: SlotStore, worker: int, checkpoints: GroupCheckpoints | None = None) -> None:
+        self.views = SlotViews(store)
+        self._store = store
+        self._checkpoints = checkpoints
+        topology = store.topology
+        self._rollout_length = topology.rollout_length
+        self._free = {group: deque(topology.slots_of_group(group)) for group in topology.groups_of_worker(worker)}
+        self._group_of_slot = {slot: group for group, slots in self._free.items() for slot in slots}
+        self._parked: dict[int, HostedGroup] = {}
+
+    @property
+    def num_parked(self) -> int:
+        """How many groups wait for a slot."""
+        return len(self._parked)
+
+    def begin(self, group: HostedGroup) -> bool:
+        """Give a group its first slot; in a resumed run, with the observation that it was interrupted at."""
+        group.slot = self._free[group.index].popleft()
+        return self._checkpoints is not None and self._checkpoints.restore(group)
+
+    def accept(self, group: HostedGroup) -> bool:
+        """Complete a full slot, whose V(x_T) is the whole answer."""
+        if group.step < self._rollout_length:
+            return True
+        if self._checkpoints is not None:
+            self._checkpoints.save_if_due(group)
+        self._store.complete(group.slot)
+        group.previous_slot, group.slot = group.slot, NO_SLOT
+        return False
+
+    def advance(self, group: HostedGroup) -> bool:
+        """Move a group whose slot is completed to its next slot, or park it until there is one."""
+        if group.slot != NO_SLOT:
+            return True
+        free = self._free[group.index]
+        if free:
+            self._begin_slot(group, free.popleft())
+            return True
+        self._parked[group.index] = group
+        self._store.park(group.index)
+        return False
+
+    def reclaim(self, slot: int) -> HostedGroup | None:
+        """Give a released slot to its group."""
+        index = self._group_of_slot[slot]
+        group = self._parked.pop(index, None)
+        if group is None:
+            self._free[index].append(slot)
+        else:
+            self._begin_slot(group, slot)
+        return group
+
+    def flush(self) -> bool:
+        """Nothing is kept back: the ring of completed slots holds them all."""
+        return False
+
+    def _begin_slot(self, group: HostedGroup, slot: int) -> None:
+        full, group.previous_slot = group.previous_slot, NO_SLOT
+        group.slot, group.step = slot, 0
+        group.iteration += 1
+        if self._checkpoints is None or not self._checkpoints.rebuild_if_due(group, self.views):
+            self._store.carry_over(full, slot)
+        self._store.group_is_parked[group.index] = False
+
+
+class EvictingSlots:
+    """Steps are committed to the replay as they are made, and slots are never released (the replay regime).
+
+    A step is committed when it and x_{t+1} stand in the slot: from then on it can be drawn. A full slot is followed by
+    a free one or, when none is free, by a completed one, which is evicted from the replay first.
+
+    Args:
+        store: The replay; what an earlier run left in it stays until it is evicted.
+        worker: Which rollout worker this is.
+        remover: Chooses which completed slot is evicted.
+    """
+
+    num_parked = 0  # a slot can always be evicted
+
+    def __init__(self, store: ReplayStore, worker: int, remover: Remover) -> None:
+        groups, slots = store.topology.groups_of_worker(worker), store.topology.slots_owned_by(worker)
+        self.views = ReplayViews(store, groups)
+        self._store = store
+        self._worker = worker
+        self._remover = remover
+        self._rollout_length, self._rows = store.topology.rollout_length, store.topology.group_rows
+        completed = store.take_over(slots)
+        self._completed = deque(completed)
+        self._free = deque(sorted(set(slots).difference(completed)))
+        # Group -> [B]: steps of each row that wait for later ones; see ``ReplayStore.commit``.
+        self._pending = {group: np.zeros(self._rows, np.int64) for group in groups}
+        self._unsent: deque[int] = deque()
+
+    def begin(self, group: HostedGroup) -> bool:
+        """Give a group its first slot."""
+        group.slot = self._take_slot()
+        self._store.begin(group.slot, NO_SLOT)
+        return False
+
+    def accept(self, group: HostedGroup) -> bool:
+        """Every answer holds an action."""
+        return True
+
+    def advance(self, group: HostedGroup) -> bool:
+        """Commit the step that led to this observation, and move a group whose slot is full to another one."""
+        self._store.keep_newest_frames(group.index, group.slot, group.step)
+        if group.step:
+            self._commit(group, group.step - 1)
+        if group.step == self._rollout_length:
+            self._begin_slot(group)
+        return True
+
+    def reclaim(self, slot: int) -> HostedGroup | None:
+        """Use this slot before one is evicted."""
+        self._free.append(slot)
+        return None
+
+    def flush(self) -> bool:
+        """Send finished episodes to the learner that keeps the run's counts, as far as its ring has room."""
+        while self._unsent and self._store.completed[0].put(self._worker, self._unsent[0]):
+            self._unsent.popleft()
+        return bool(self._unsent)
+
+    def _commit(self, group: HostedGroup, step: int) -> None:
+        store, limiter = self._store, self._store.limiter
+        valid = store.commit(group.slot, step, self._pending[group.index])
+        limiter.insert(valid, reserved=self._rows)
+        returns, lengths = self.views.episodes[group.index]
+        for row in np.flatnonzero(lengths).tolist():
+            self._unsent.append(pack_episode(float(returns[row]), int(lengths[row])))
+        self.flush()
+        if limiter.learners_waiting and limiter.may_draw:
+            store.wake_learners()
+
+    def _begin_slot(self, group: HostedGroup) -> None:
+        full, slot = group.slot, self._take_slot()
+        self._completed.append(full)
+        self._store.begin(slot, full)
+        self._store.carry_over(full, slot)
+        group.slot, group.step = slot, 0
+        group.iteration += 1
+
+    def _take_slot(self) -> int:
+        """A free slot, or a completed one that has just left the replay."""
+        if self._free:
+            return self._free.popleft()
+        slot = pop_evicted(self._remover, self._completed)
+        self._store.evict(slot)
+        return slot

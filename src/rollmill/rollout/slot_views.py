@@ -1,0 +1,86 @@
+"""Where the environments of a group read and write: views into one step of a slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.envs.views import ObservationView, OutcomeView
+from rollmill.rollout.hosted_group import HostedGroup
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.slots import SlotStore
+
+
+class SlotViews:
+    """Views into the slot that a group fills.
+
+    Args:
+        store: The slots.
+    """
+
+    def __init__(self, store: SlotStore) -> None:
+        arrays = store.arrays
+        self._observation = store.observation
+        self._mask = arrays.get("action_mask")
+        self._reset = arrays["reset"]
+        self._discrete = arrays.get("action_discrete")
+        self._continuous = arrays.get("action_continuous")
+        self._outcome = [arrays[name] for name in OutcomeView._fields if name in arrays]
+
+    def observation(self, group: HostedGroup, step: int) -> ObservationView:
+        """The place of the group's x_t, t = ``step``."""
+        slot, mask = group.slot, self._mask
+        return ObservationView(
+            {name: array[slot, step] for name, array in self._observation.items()},
+            None if mask is None else mask[slot, step],
+            self._reset[slot, step],
+        )
+
+    def outcome(self, group: HostedGroup, step: int) -> OutcomeView:
+        """The place of what a_t caused, t = ``step``."""
+        slot = group.slot
+        return OutcomeView(*[array[slot, step] for array in self._outcome])
+
+    def actions(self, group: HostedGroup, step: int) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
+        """The place of a_t, t = ``step``: discrete ``[B, Kd]``, continuous ``[B, Kc]``."""
+        slot, discrete, continuous = group.slot, self._discrete, self._continuous
+        return (
+            None if discrete is None else discrete[slot, step],
+            None if continuous is None else continuous[slot, step],
+        )
+
+
+class ReplayViews(SlotViews):
+    """As :class:`SlotViews`, but whole stacks of frames and the statistics of episodes are not kept in slots.
+
+    Args:
+        store: The replay.
+        groups: The groups of the rollout worker.
+
+    Attributes:
+        episodes: Group -> returns ``[B]`` and lengths ``[B]`` of the episodes that ended with its latest step; length 0
+            where none did.
+    """
+
+    def __init__(self, store: ReplayStore, groups: Iterable[int]) -> None:
+        super().__init__(store)
+        self._store = store
+        rows = store.topology.group_rows
+        self.episodes = {group: (np.zeros(rows, np.float32), np.zeros(rows, np.int32)) for group in groups}
+
+    def observation(self, group: HostedGroup, step: int) -> ObservationView:
+        """The place of the group's x_t, t = ``step``."""
+        slot, mask = group.slot, self._mask
+        return ObservationView(
+            self._store.shown(group.index, slot, step),
+            None if mask is None else mask[slot, step],
+            self._reset[slot, step],
+        )
+
+    def outcome(self, group: HostedGroup, step: int) -> OutcomeView:
+        """The place of what a_t caused, t = ``step``."""
+        slot = group.slot
+        reward, terminated, truncated, valid = (array[slot, step] for array in self._outcome)
+        return OutcomeView(reward, terminated, truncated, valid, *self.episodes[group.index])
