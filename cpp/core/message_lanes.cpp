@@ -6,9 +6,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <ctime>
+#include <mutex>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -79,14 +80,8 @@ MessageLanes::MessageLanes(void* memory, std::size_t size, std::int64_t num_lane
       ring_(ring_memory(memory, sizeof(Header)), size < sizeof(Header) ? 0 : size - sizeof(Header), num_lanes, capacity,
             create) {
     if (!create) return;
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
     new (header_) Header{};
-    const int error = pthread_mutex_init(&header_->consumers, &attributes);
-    pthread_mutexattr_destroy(&attributes);
-    if (error != 0) throw std::runtime_error(std::string("no robust mutex: ") + std::strerror(error));
+    header_->consumers.initialise();
 }
 
 std::int64_t MessageLanes::claim() {
@@ -152,27 +147,6 @@ bool MessageLanes::is_full(std::int64_t lane) noexcept {
     return ring_.refresh_free_words(l, l.tail.load(std::memory_order_relaxed)) == 0;
 }
 
-bool MessageLanes::try_lock() noexcept {
-    const int error = pthread_mutex_trylock(&header_->consumers);
-    if (error == EOWNERDEAD) pthread_mutex_consistent(&header_->consumers);
-    return error == 0 || error == EOWNERDEAD;
-}
-
-bool MessageLanes::lock_for(double seconds) noexcept {
-    // The only clock that POSIX gives us here can jump, so one wait is short.
-    const double bounded = std::clamp(seconds, 0.0, LaneRing::max_nap_seconds);
-    timespec until{};
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_nsec += static_cast<long>(bounded * 1e9);
-    until.tv_sec += until.tv_nsec / 1'000'000'000;
-    until.tv_nsec %= 1'000'000'000;
-    const int error = pthread_mutex_timedlock(&header_->consumers, &until);
-    if (error == EOWNERDEAD) pthread_mutex_consistent(&header_->consumers);
-    return error == 0 || error == EOWNERDEAD;
-}
-
-void MessageLanes::unlock() noexcept { pthread_mutex_unlock(&header_->consumers); }
-
 void MessageLanes::take_locked(Sink& sink) {
     std::int64_t lane = ring_.turn();
     std::uint64_t words_taken = 0;
@@ -223,32 +197,24 @@ void MessageLanes::take_locked(Sink& sink) {
 }
 
 void MessageLanes::take(Sink& sink) {
-    if (!try_lock()) return;
-    try {
-        take_locked(sink);
-    } catch (...) {
-        unlock();
-        throw;
-    }
-    unlock();
+    const std::unique_lock lock(header_->consumers, std::try_to_lock);
+    if (lock) take_locked(sink);
 }
 
 Wait MessageLanes::take_waiting(Sink& sink, double seconds) {
     const double deadline = monotonic_seconds() + seconds;
-    if (!lock_for(seconds)) return monotonic_seconds() < deadline ? Wait::interrupted : Wait::timed_out;
-    Wait result = ring_.wait_for_words(1, deadline - monotonic_seconds());
-    try {
-        if (result == Wait::ready) take_locked(sink);
-    } catch (...) {
-        unlock();
-        throw;
-    }
-    unlock();
+    // Other consumers' waits are looked at again soon, so that the caller can handle its signals.
+    const std::chrono::duration<double> nap(std::clamp(seconds, 0.0, LaneRing::max_nap_seconds));
+    const std::unique_lock lock(header_->consumers, nap);
+    if (!lock) return monotonic_seconds() < deadline ? Wait::interrupted : Wait::timed_out;
+    const Wait result = ring_.wait_for_words(1, deadline - monotonic_seconds());
+    if (result == Wait::ready) take_locked(sink);
     return result;
 }
 
 std::int64_t MessageLanes::size() noexcept {
-    if (!try_lock()) return ring_.size();
+    const std::unique_lock lock(header_->consumers, std::try_to_lock);
+    if (!lock) return ring_.size();
     std::int64_t messages = 0;
     for (std::int64_t i = 0; i < ring_.num_lanes(); ++i) {
         const std::int64_t* data = ring_.words(i);
@@ -256,7 +222,6 @@ std::int64_t MessageLanes::size() noexcept {
         for (std::uint64_t head = ring_.lane(i).head.load(std::memory_order_relaxed); head != tail; ++messages)
             head += message_words(data[head & ring_.mask()]);
     }
-    unlock();
     return messages;
 }
 

@@ -15,14 +15,13 @@
 // is the lanes' heads, each moved by one store over whole messages, so there is nothing to repair.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
 
 #include "core/lane_ring.h"
+#include "core/robust_lock.h"
 
 namespace rollmill {
 
@@ -92,13 +91,10 @@ class MessageLanes {
 
    private:
     struct alignas(LaneRing::alignment) Header {
-        pthread_mutex_t consumers;
+        RobustLock consumers;
     };
 
     bool put_wide(std::int64_t lane, std::int64_t value) noexcept;
-    bool try_lock() noexcept;
-    bool lock_for(double seconds) noexcept;
-    void unlock() noexcept;
     void take_locked(Sink& sink);
 
     Header* header_;

@@ -21,8 +21,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
 #include "core/priorities.h"
@@ -173,6 +175,8 @@ class ReplayRing {
         RobustLock lock;
     };
     struct alignas(64) Header {
+        std::atomic_ref<std::int64_t> ticket_of(std::size_t writer) noexcept { return std::atomic_ref(writing[writer]); }
+
         std::uint64_t magic;
         std::uint64_t digest;  // of the shape
         std::atomic<std::uint64_t> streams;
@@ -187,18 +191,18 @@ class ReplayRing {
         Writer writers[max_writers];
     };
     struct Places;
+    class WriterPlace;
     class Writing;
     class Halt;
 
     ReplayRing(void* memory, const RingShape& shape, const SumTree& tree);
     static std::size_t tree_at() noexcept;
 
-    // The place of a writer, locked: one that is free, or the first one. Throws std::runtime_error if none is to be had.
-    std::size_t choose_writer();
-    // A writer's place, locked, when nobody has it; whether that was within so many seconds.
-    bool take_writer(std::size_t index, double seconds);
-    // Who writes tickets below this one, but for one; max_writers if nobody does. With the tree's lock held.
-    std::size_t writer_below(std::int64_t ticket, std::size_t but = max_writers) const noexcept;
+    // A free writer's place, or else the first one when it is free. Throws std::runtime_error after a minute.
+    WriterPlace choose_writer();
+    // The first writer other than `except` of tickets below this one; max_writers if there is none. With the tree's lock
+    // held.
+    std::size_t writer_below(std::int64_t ticket, std::size_t except = max_writers) const noexcept;
 
     std::byte* record(std::int64_t row) const noexcept {
         return records_ + static_cast<std::size_t>(row) * stride_;
@@ -233,6 +237,29 @@ class ReplayRing {
     std::size_t flags_at_ = 0;
     std::size_t stride_ = 0;
     std::size_t prefetched_ = 0;  // bytes of a record
+};
+
+// A writer's place, while nobody else has it; released when this goes.
+class ReplayRing::WriterPlace {
+   public:
+    // Waits so many seconds at most. What a dead holder was writing stays at priority 0.
+    WriterPlace(Header& header, std::size_t index, double seconds)
+        : header_(header), index_(index), lock_(header.writers[index].lock, std::chrono::duration<double>(seconds)) {
+        if (lock_) write_from(nobody);
+    }
+    WriterPlace(WriterPlace&&) noexcept = default;
+    ~WriterPlace() {
+        if (lock_) write_from(nobody);
+    }
+
+    explicit operator bool() const noexcept { return lock_.owns_lock(); }
+    std::size_t index() const noexcept { return index_; }
+    void write_from(std::int64_t ticket) noexcept { header_.ticket_of(index_).store(ticket, std::memory_order_release); }
+
+   private:
+    Header& header_;
+    std::size_t index_;
+    std::unique_lock<RobustLock> lock_;
 };
 
 }  // namespace rollmill

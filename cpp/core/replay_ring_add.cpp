@@ -12,88 +12,59 @@ namespace rollmill {
 // Rows given out to one writer, from the reservation to the commit.
 class ReplayRing::Writing {
    public:
-    Writing(ReplayRing& ring, std::int64_t n) : ring_(ring), header_(*ring.header_) {
+    Writing(ReplayRing& ring, std::int64_t n) : ring_(ring), header_(*ring.header_), place_(ring.choose_writer()) {
         if (n > ring.shape_.capacity)
             throw std::invalid_argument(std::to_string(n) + " rows at once do not fit a capacity of " +
                                         std::to_string(ring.shape_.capacity) + "; use more, or smaller parts");
-        index_ = ring.choose_writer();
-        try {
-            reserve(n);
-        } catch (...) {
-            header_.writers[index_].lock.release();
-            throw;
-        }
-    }
-    Writing(const Writing&) = delete;
-    Writing& operator=(const Writing&) = delete;
-    ~Writing() {
-        std::atomic_ref(header_.writing[index_]).store(nobody, std::memory_order_release);
-        header_.writers[index_].lock.release();
-    }
-
-    std::int64_t first() const noexcept { return first_; }
-
-   private:
-    void reserve(std::int64_t n) {
-        for (;;) {
-            std::size_t other;
-            {
-                auto held = ring_.tree_.hold();
-                ring_.begin_change(held);
-                header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
-                first_ = header_.given.load(std::memory_order_relaxed);
-                other = ring_.writer_below(first_ + n - ring_.shape_.capacity, index_);
-                if (other == max_writers) {
-                    give_out(held, n);
-                    return;
-                }
-            }
-            if (!ring_.take_writer(other, SumTree::max_wait_seconds))
+        for (std::size_t other = reserve(n); other != max_writers; other = reserve(n))
+            if (!WriterPlace(header_, other, SumTree::max_wait_seconds))
                 throw std::runtime_error(
                     "rows that another process or thread is writing were not finished within " +
                     std::to_string(SumTree::max_wait_seconds) + " s, and the ring has come round to them; look for a "
                     "stopped one");
-            header_.writers[other].lock.release();
-        }
     }
+    Writing(const Writing&) = delete;
+    Writing& operator=(const Writing&) = delete;
 
-    void give_out(SumTree::Held& held, std::int64_t n) noexcept {
+    std::int64_t first() const noexcept { return first_; }
+
+   private:
+    // Gives out the next n rows; or returns who is still writing one of them.
+    std::size_t reserve(std::int64_t n) {
+        auto held = ring_.tree_.hold();
+        ring_.begin_change(held);
+        header_.writers_used = std::max(header_.writers_used, std::uint64_t{place_.index() + 1});
+        first_ = header_.given.load(std::memory_order_relaxed);
+        const std::size_t other = ring_.writer_below(first_ + n - ring_.shape_.capacity, place_.index());
+        if (other != max_writers) return other;
         ring_.for_rows(first_, n, [&](std::int64_t row, std::int64_t count) {
             for (std::int64_t i = 0; i < count; ++i) header_.live -= ring_.tree_.priority(row + i) > 0.0f;
             held.fill(row, count, 0.0f);
         });
-        std::atomic_ref(header_.writing[index_]).store(first_, std::memory_order_relaxed);
+        place_.write_from(first_);
         header_.given.store(first_ + n, std::memory_order_relaxed);
+        return max_writers;
     }
 
     ReplayRing& ring_;
     Header& header_;
-    std::size_t index_ = 0;
+    WriterPlace place_;
     std::int64_t first_ = 0;
 };
 
-std::size_t ReplayRing::choose_writer() {
+ReplayRing::WriterPlace ReplayRing::choose_writer() {
     for (std::size_t index = 0; index < max_writers; ++index)
-        if (take_writer(index, 0.0)) return index;
-    if (!take_writer(0, SumTree::max_wait_seconds))
+        if (WriterPlace place(*header_, index, 0.0); place) return place;
+    WriterPlace place(*header_, 0, SumTree::max_wait_seconds);
+    if (!place)
         throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
                                  std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
-    return 0;
+    return place;
 }
 
-bool ReplayRing::take_writer(std::size_t index, double seconds) {
-    RobustLock& lock = header_->writers[index].lock;
-    const RobustLock::Acquired acquired = lock.acquire(seconds);
-    if (acquired == RobustLock::Acquired::timed_out) return false;
-    if (acquired == RobustLock::Acquired::abandoned) lock.mark_consistent();
-    // Left by one that died: its rows are at priority 0 and nobody writes them.
-    std::atomic_ref(header_->writing[index]).store(nobody, std::memory_order_release);
-    return true;
-}
-
-std::size_t ReplayRing::writer_below(std::int64_t ticket, std::size_t but) const noexcept {
+std::size_t ReplayRing::writer_below(std::int64_t ticket, std::size_t except) const noexcept {
     for (std::size_t i = 0; i < header_->writers_used; ++i)
-        if (i != but && std::atomic_ref(header_->writing[i]).load(std::memory_order_acquire) < ticket) return i;
+        if (i != except && header_->ticket_of(i).load(std::memory_order_acquire) < ticket) return i;
     return max_writers;
 }
 

@@ -133,36 +133,30 @@ void ReplayRing::copy_out(const Places& places, const Batch& batch) const noexce
 // std::runtime_error when a writer does not finish.
 class ReplayRing::Halt {
    public:
-    explicit Halt(ReplayRing& ring) : header_(*ring.header_), index_(ring.choose_writer()) {
-        try {
-            std::size_t used;
-            {
-                auto held = ring.tree_.hold();
-                used = header_.writers_used = std::max(header_.writers_used, std::uint64_t{index_ + 1});
-                std::atomic_ref(header_.writing[index_]).store(halted, std::memory_order_release);
-            }
-            for (std::size_t i = 0; i < used; ++i) wait_for(ring, i);
-        } catch (...) {
-            end();
-            throw;
+    explicit Halt(ReplayRing& ring) : header_(*ring.header_), place_(ring.choose_writer()) {
+        std::size_t used;
+        {
+            auto held = ring.tree_.hold();
+            used = header_.writers_used = std::max(header_.writers_used, std::uint64_t{place_.index() + 1});
+            place_.write_from(halted);
         }
+        for (std::size_t writer = 0; writer < used; ++writer) wait_for(writer);
     }
     Halt(const Halt&) = delete;
     Halt& operator=(const Halt&) = delete;
-    ~Halt() { end(); }
 
    private:
-    std::int64_t ticket_of(std::size_t index) const noexcept {
-        return std::atomic_ref(header_.writing[index]).load(std::memory_order_acquire);
+    std::int64_t ticket_of(std::size_t writer) const noexcept {
+        return header_.ticket_of(writer).load(std::memory_order_acquire);
     }
 
     // Not for its lock alone: it may be taken again at once, by one who then waits for this.
-    void wait_for(ReplayRing& ring, std::size_t index) {
-        const std::int64_t ticket = ticket_of(index);
+    void wait_for(std::size_t writer) {
+        const std::int64_t ticket = ticket_of(writer);
         if (ticket == nobody || ticket == halted) return;
         const double latest = monotonic_seconds() + SumTree::max_wait_seconds;
-        while (ticket_of(index) == ticket) {
-            if (ring.take_writer(index, look_again_seconds)) return header_.writers[index].lock.release();
+        while (ticket_of(writer) == ticket) {
+            if (WriterPlace(header_, writer, look_again_seconds)) return;
             if (monotonic_seconds() > latest)
                 throw std::runtime_error("all rows are being written over, and were not finished within " +
                                          std::to_string(SumTree::max_wait_seconds) +
@@ -170,13 +164,8 @@ class ReplayRing::Halt {
         }
     }
 
-    void end() noexcept {
-        std::atomic_ref(header_.writing[index_]).store(nobody, std::memory_order_release);
-        header_.writers[index_].lock.release();
-    }
-
     Header& header_;
-    std::size_t index_;
+    WriterPlace place_;
 };
 
 bool ReplayRing::sample(Random& random, const DrawRule& rule, const Batch& batch) {

@@ -55,11 +55,7 @@ RobustLock::Acquired RobustLock::acquire(double seconds) noexcept {
             if (result != ETIMEDOUT) break;
         }
     }
-    switch (result) {
-        case 0: return Acquired::clean;
-        case EOWNERDEAD: return Acquired::abandoned;
-        default: return Acquired::timed_out;
-    }
+    return as_acquired(result);
 }
 
 }  // namespace rollmill

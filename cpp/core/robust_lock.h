@@ -6,13 +6,16 @@
 
 #include <pthread.h>
 
+#include <cerrno>
+#include <chrono>
+
 namespace rollmill {
 
 class RobustLock {
    public:
     enum class Acquired {
         clean,
-        abandoned,  // held now, but the last holder died with it: repair, then mark_consistent() before release()
+        abandoned,  // held now, but the last holder died with it: repair, then mark_consistent() before unlock()
         timed_out,  // not held
     };
 
@@ -25,10 +28,20 @@ class RobustLock {
     // The holder only: what the lock protects is whole again.
     void mark_consistent() noexcept { pthread_mutex_consistent(&mutex_); }
 
-    // The holder only.
-    void release() noexcept { pthread_mutex_unlock(&mutex_); }
+    // A TimedLockable, for std::unique_lock, where a dead holder leaves nothing to repair.
+    bool try_lock() noexcept { return hold_consistent(as_acquired(pthread_mutex_trylock(&mutex_))); }
+    bool try_lock_for(std::chrono::duration<double> time) noexcept { return hold_consistent(acquire(time.count())); }
+    void unlock() noexcept { pthread_mutex_unlock(&mutex_); }
 
    private:
+    static Acquired as_acquired(int error) noexcept {
+        return error == 0 ? Acquired::clean : error == EOWNERDEAD ? Acquired::abandoned : Acquired::timed_out;
+    }
+    bool hold_consistent(Acquired acquired) noexcept {
+        if (acquired == Acquired::abandoned) mark_consistent();
+        return acquired != Acquired::timed_out;
+    }
+
     pthread_mutex_t mutex_;
 };
 

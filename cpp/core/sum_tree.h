@@ -186,7 +186,7 @@ class SumTree::Operations {
 // The tree while its lock is held, by one thread. Ends the hold when it is destroyed.
 class SumTree::Held : public SumTree::Operations {
    public:
-    ~Held() { tree_.header_->lock.release(); }
+    ~Held() { tree_.header_->lock.unlock(); }
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
 
