@@ -176,13 +176,6 @@ class ProcessAccount:
         """Time accounted for."""
         return sum(self.phases.values())
 
-    @property
-    def busy_share(self) -> float:
-        """Share of the time since the start-up that was not spent waiting for another process; 0..1."""
-        total = self.wall_seconds - self.phases[START]
-        waited = sum(self.phases[name] for name in self.waiting)
-        return max(0.0, 1 - waited / total) if total > 0 else 0.0
-
 
 class LedgerBoard:
     """All accounts of a run: gives out rows and reads them."""
