@@ -74,7 +74,7 @@ def test_what_cannot_be_saved_is_refused_before_anything_is_made(tmp_path: Path)
 )
 def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, value: object) -> None:
     write_config(tmp_path, rollmill.make_config(CARTPOLE, {"env.kwargs": {"size": 3}}))
-    with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
+    with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {name}: .*start a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
 
 
@@ -89,7 +89,7 @@ def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, v
 )
 def test_a_resume_with_another_off_policy_network_is_refused(tmp_path: Path, name: str, value: object) -> None:
     write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
-    with pytest.raises(RunDirectoryError, match=rf"cannot go on with another {name}: .*begin a new run"):
+    with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {name}: .*start a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
 
 
@@ -111,7 +111,7 @@ def test_points_of_the_learning_rate_are_the_rate_itself() -> None:
     points = {"learner.schedule": "0:3e-4,1e6:1e-4"}
     assert rollmill.make_config("gym/CartPole-v1", points).learner.schedule == points["learner.schedule"]
     assert rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": "3e-4"}).learner.learning_rate == 3e-4
-    with pytest.raises(ConfigError, match="leave learning_rate out, or give that of the first point"):
+    with pytest.raises(ConfigError, match="omit learning_rate, or give that of the first point"):
         rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": 1e-3})
     with pytest.raises(OptionError, match="choose 'constant', 'linear', 'kl', or points as AGENT_STEPS:LEARNING_RATE"):
         rollmill.make_config("gym/CartPole-v1", {"learner.schedule": "linaer"})

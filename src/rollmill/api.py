@@ -25,7 +25,7 @@ from rollmill.settings.options import apply, from_json, full_keys, to_json
 from rollmill.settings.run_config import (
     CONFIG_FILE,
     changed_settings,
-    check_goes_on,
+    check_can_resume,
     load_config,
     load_trusted,
     write_config,
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
 
 __all__ = ["MainGuardError", "Run", "RunDirectoryError", "check_main_guard", "load", "make_config", "train"]
 
-# How many runs this program has begun: ranks that make several do not mix them up.
+# Numbers the runs of this program, so that ranks that start several of them do not confuse their messages.
 _RUNS = itertools.count()
 
 
 class MainGuardError(RuntimeError):
-    """A script trains at its top level, where its own worker processes come by."""
+    """A script trains at its top level, which its own worker processes execute when they import it."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class Run:
             ``learning_curve.png``.
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes; None when no episode ended.
-        summary: The account of every process's time, as text.
-        ended_by: "total_steps", "max_seconds", "target_return", "signal" (Ctrl-C, SIGTERM), or, of all ranks but the
-            first, "caller": another one has ended the run.
+        summary: Where the time of every process went, as text.
+        ended_by: "total_steps", "max_seconds", "target_return", "signal" (Ctrl-C, SIGTERM), or, on ranks other
+            than the first, "caller": another rank ended the run.
     """
 
     dir: Path
@@ -74,26 +74,32 @@ class Run:
     ended_by: str
 
 
-# What says how an actor-critic learns from trajectories.
+# Settings of an actor-critic that learns from trajectories.
 _OF_TRAJECTORIES = {
     f"learner.{name}"
     for name in (
-        *("advantage", "gae_lambda", "vtrace_rho", "vtrace_c", "vtrace_lambda", "normalise_advantages"),
-        *(
-            "clip_range",
-            "clip_kind",
-            "clip_schedule",
-            "value_clip",
-            "value_coef",
-            "entropy_coef",
-            "entropy_schedule",
-            "entropy_floor",
-        ),
-        *("kl_target", "min_learning_rate", "max_learning_rate", "max_policy_lag"),
+        "advantage",
+        "gae_lambda",
+        "vtrace_rho",
+        "vtrace_c",
+        "vtrace_lambda",
+        "normalise_advantages",
+        "clip_range",
+        "clip_kind",
+        "clip_schedule",
+        "value_clip",
+        "value_coef",
+        "entropy_coef",
+        "entropy_schedule",
+        "entropy_floor",
+        "kl_target",
+        "min_learning_rate",
+        "max_learning_rate",
+        "max_policy_lag",
     )
 }
 
-# What says how a prioritised replay draws, by names that mean other things elsewhere.
+# Settings of a prioritised replay whose names mean something else elsewhere, with a hint.
 _OF_PRIORITIES = {
     "replay.alpha": "SAC's is off_policy.temperature",
     "replay.beta": "",
@@ -109,18 +115,18 @@ def make_config(
     algo: str | None = None,
     protocol: str | None = None,
 ) -> Config:
-    """The configuration of a preset with settings over it.
+    """Make the configuration of a preset, with some settings replaced.
 
     Args:
-        preset: A preset's name, a registered environment, ``module:name`` of a class or function that makes an
-            environment or that itself, or a Gymnasium id.
+        preset: A preset's name, a registered environment, a class or function that makes an environment or its
+            ``module:name``, or a Gymnasium id.
         overrides: Dotted key (or its unambiguous last part) -> value, for example ``{"learner.epochs": 2}``.
-        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, network and normalisers apart; or
-            "dqn", "ddpg", "td3", "sac", or one that was registered: off-policy, in the replay regime.
-        protocol: "machado": how Machado et al. (2018) have Atari games played and counted, instead of the preset's.
+        algo: "ppo" or "impala": Cleanba's hyperparameters instead of the preset's, except for network and normalisers;
+            or "dqn", "ddpg", "td3", "sac" or a registered algorithm: off-policy, in the replay regime.
+        protocol: "machado": the evaluation protocol of Machado et al. (2018) for Atari games, instead of the preset's.
 
     Raises:
-        ValueError: A key or value that is not allowed, with what is.
+        ValueError: An unknown key or an invalid value.
         TypeError: ``preset`` is neither a name nor a class or function that worker processes can import.
     """
     from rollmill.settings.presets import resolve
@@ -140,7 +146,7 @@ def make_config(
     if algo is not None and given.get("off_policy.algorithm", own) != own:
         raise ConfigError(
             f"off_policy.algorithm={given['off_policy.algorithm']!r} with algo={algo!r}, which brings settings of its "
-            "own: give one of the two."
+            "own: give only one of the two."
         )
     if given.get("regime", config.regime) == "replay" and not config.in_replay:
         wanted = given.get("off_policy.algorithm")
@@ -151,7 +157,7 @@ def make_config(
             )
         config = apply(config, off_policy_overrides(str(wanted), chosen.name))
     if given.get("regime", config.regime) == "lockstep":
-        # Not by applying them: with the preset's batch, made for async, they might not fit together.
+        # Read them without applying them: they may be inconsistent with the preset's batch, made for async.
         num_envs, rollout_length = (
             coerce(given.get(key, getattr(config, key)), int, key, text=isinstance(given.get(key), str))
             for key in ("num_envs", "rollout_length")
@@ -165,23 +171,23 @@ def make_config(
     config = apply(config, given)
     if config.in_replay and (meaningless := sorted(_OF_TRAJECTORIES & given.keys())):
         raise ConfigError(
-            f"{', '.join(meaningless)}: of no meaning in the replay regime, where algorithms learn from transitions; "
-            "leave it out."
+            f"{', '.join(meaningless)}: without effect in the replay regime, where algorithms learn from transitions; "
+            "omit it."
         )
     if "learner.learning_rate" in given and config.learner.schedule not in get_args(ScheduleKind):
         first = parse_points(config.learner.schedule)[0][1]
         if config.learner.learning_rate != first:
             raise ConfigError(
                 f"learner.learning_rate={config.learner.learning_rate:g} with learner.schedule="
-                f"{config.learner.schedule!r}, whose points are the learning rate itself: leave learning_rate out, or "
-                f"give that of the first point."
+                f"{config.learner.schedule!r}, whose points are learning rates: omit learning_rate, or give that of "
+                "the first point."
             )
     idle = sorted(_OF_PRIORITIES.keys() & given.keys())
     if config.in_replay and config.replay.priorities == "uniform" and idle:
         others = "".join(f"; {_OF_PRIORITIES[key]}" for key in idle if _OF_PRIORITIES[key])
         raise ConfigError(
-            f"{', '.join(idle)}: of no meaning with replay.priorities='uniform'; use "
-            f"replay.priorities='proportional', or leave it out{others}."
+            f"{', '.join(idle)}: without effect with replay.priorities='uniform'; use "
+            f"replay.priorities='proportional', or omit it{others}."
         )
     return config
 
@@ -199,28 +205,28 @@ def train(
     trust: bool = False,
     **overrides: object,
 ) -> Run:
-    """Trains an agent and returns when the run has ended.
+    """Train an agent and return when the run has ended.
 
     Args:
-        preset: What to train, for example ``"atari/pong"`` or ``"gym/CartPole-v1"``; ``rollmill envs`` lists them. An
-            environment's class, or a function that makes one, may be given itself. May be left out when resuming.
+        preset: What to train, for example ``"atari/pong"`` or ``"gym/CartPole-v1"`` (``rollmill envs`` lists them), or
+            a class or function that makes an environment. Optional when resuming.
         total_steps: Agent steps to train for; the preset's by default.
         run_dir: Where the run is kept; a new directory in ``runs/`` by default.
-        seed: Keys every random stream.
-        resume: Go on with the run in ``run_dir``: its configuration, with what is given here over it.
+        seed: Key of every random stream.
+        resume: Resume the run in ``run_dir`` with its configuration; settings given here replace those in it.
         quiet: Show no progress.
-        algo: "ppo", "impala", "dqn", "ddpg", "td3", "sac" or a registered name, see :func:`make_config`; of a run that
-            is resumed, what it began with stays.
+        algo: "ppo", "impala", "dqn", "ddpg", "td3", "sac" or a registered name, see :func:`make_config`; not
+            allowed when resuming.
         protocol: "machado", likewise.
-        trust: With ``resume``: whether code that the directory names, and pickled environments in its checkpoints, may
-            be executed although this user's own runs did not write them.
-        **overrides: Any other setting; dots are written as in ``**{"learner.epochs": 2}``.
+        trust: With ``resume``: execute the code that the directory names and load pickled environments in its
+            checkpoints, even if this user's own runs did not write them.
+        **overrides: Any other setting, for example ``**{"learner.epochs": 2}``.
 
     Raises:
-        ValueError: The configuration cannot be used, or the run directory does not fit the call.
-        UntrustedError: The run to be resumed would have code executed that this user's own runs did not write.
+        ValueError: The configuration is invalid, or the run directory does not fit the call.
+        UntrustedError: The run to be resumed names code, and this user's own runs did not write it.
         MainGuardError: A script calls this without the guard ``if __name__ == "__main__":``.
-        ProcessFailed: A process of the run failed; the message holds its traceback.
+        ProcessFailed: A process of the run failed; the message contains its traceback.
     """
     check_main_guard("train()")
     if preset is not None and not isinstance(preset, str):
@@ -236,7 +242,7 @@ def train(
         return _run(plan, ranks, quiet=quiet, trust=trust)
     from rollmill.learning.process_group import meeting
 
-    # Rank 0 alone decides, and has the run directory; the others may be on other machines.
+    # Rank 0 decides and owns the run directory; other ranks may be on other machines.
     with meeting(ranks) as meet:
         plan, verdict = _Plan.unpack(
             meet(
@@ -247,7 +253,7 @@ def train(
             )
         )
         code = named_code(plan.settings.env) if ranks.rank else ""
-        # It came over the network: what it names is executed if this rank's own arguments name the same.
+        # The plan came over the network. Execute the code that it names only if this rank's own arguments name it too.
         if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == plan.settings.env):
             require_trust(plan.directory / CONFIG_FILE, verdict, code, trust=trust)
         return _run(plan, ranks, quiet=quiet, trust=trust)
@@ -255,12 +261,12 @@ def train(
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is about to be run.
+    """A run to be started.
 
     Attributes:
         directory: The run's.
-        settings: What is saved; "auto" where nothing else was said, because a resume may be on another machine.
-        resume: Whether it goes on from a checkpoint.
+        settings: What is saved, with "auto" where the user set nothing, because a resume may be on another machine.
+        resume: Whether it continues from a checkpoint.
     """
 
     directory: Path
@@ -268,12 +274,12 @@ class _Plan:
     resume: bool
 
     def pack(self) -> tuple[str, dict[str, Any], bool]:
-        """As plain data, for the other ranks."""
+        """Encode the plan as plain data, for the other ranks."""
         return str(self.directory), signed(to_json(self.settings)), self.resume
 
     @classmethod
     def unpack(cls, packed: tuple[str, dict[str, Any], bool]) -> tuple[_Plan, Verdict]:
-        """What :meth:`pack` packed, and whether a process of this user did."""
+        """Decode the result of :meth:`pack`, with the verdict on its signature."""
         directory, settings, resume = packed
         return cls(Path(directory), from_json(Config, unsigned(settings)), resume), verdict_on(settings)
 
@@ -289,25 +295,25 @@ def _plan(
     ranks: Ranks | None = None,
     trust: bool = False,
 ) -> _Plan:
-    """From the arguments of :func:`train` to what is run; makes the run directory."""
+    """Turn the arguments of :func:`train` into a plan, and create the run directory."""
     ranks = ranks or Ranks()
     if run_dir is None and ranks.restarts and preset is not None:
         run_dir = directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
-        # torchrun has started everything again, by the command that began it.
+        # torchrun restarted all processes with the original command.
         resume, algo, protocol = True, None, None
     if resume:
         if run_dir is None:
-            raise RunDirectoryError("resume=True without run_dir: give the directory of the run that is to go on.")
+            raise RunDirectoryError("resume=True without run_dir: give the directory of the run to resume.")
         directory = Path(run_dir)
         saved = load_trusted(directory, trust=trust)
         if algo is not None or protocol is not None:
             raise RunDirectoryError(
-                f"algo={algo!r}, protocol={protocol!r} with resume: a run goes on with what it began with; leave them "
-                "out, or give single settings."
+                f"algo={algo!r}, protocol={protocol!r} with resume: a resumed run keeps its algorithm and protocol; "
+                "omit them, or give single settings."
             )
         settings = apply(saved, given)
-        check_goes_on(directory, saved, settings)
+        check_can_resume(directory, saved, settings)
         if preset is not None and settings.preset and settings.preset not in (preset, f"gym/{preset}"):
             raise RunDirectoryError(
                 f"{directory} is a run of {settings.preset!r}, not of {preset!r}: resume it by its own "
@@ -320,7 +326,7 @@ def _plan(
             )
         settings = make_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
-    to_json(settings)  # What config.json cannot hold is refused before anything is made or started.
+    to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
     if run_dir is not None:
         directory = Path(run_dir)
         make_directory(directory, is_new=False)
@@ -362,18 +368,18 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
     if ranks.rank:
         make_directory(own, is_new=False)
     is_saved = ranks.rank > 0
-    # What is about to be replaced.
+    # Compare before the configuration is replaced.
     changed = changed_settings(load_config(directory), settings) if resume and not ranks.rank else {}
 
     def settle(probed: Probed) -> None:
         nonlocal settings
         settings = probed.settle(settings)
-        # A resume and an evaluation call the user's vector environment with the same num_envs, on any machine.
+        # A resumed run and an evaluation must call the user's vector environment with the same num_envs.
         if probed.spec.keeps_group_size:
             settings = replace(settings, envs_per_group=config.envs_per_group)
 
     def save_config(report: LearnerReport, time_s: float) -> None:
-        # Not before the learner runs with it: a run that cannot even start must not replace what is there.
+        # Only once the learner has reported: a run that fails to start must not replace the saved configuration.
         nonlocal is_saved, settings
         if not is_saved:
             if settings.learner.precision == "auto" and report.precision:
@@ -387,8 +393,8 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
         if ranks.is_alone and resume and (finished := _finished(directory, config.total_steps)) is not None:
             if not quiet:
                 print(
-                    f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so nothing is "
-                    "left to do; with more (--total-steps, total_steps) it goes on",
+                    f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so it is "
+                    "complete; increase --total-steps (total_steps) to continue it",
                     file=sys.stderr,
                 )
             _play_what_is_left(directory, config)
@@ -406,13 +412,13 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
                 changed=changed,
             )
         except ProcessFailed as error:
-            # What failed is in the message; where it was noticed says nothing.
+            # The message has the traceback of the failure; the one of this process adds nothing.
             raise error.with_traceback(None) from None
     return Run(directory, outcome.agent_steps, outcome.episode_return, outcome.summary, outcome.ended_by)
 
 
 def _play_what_is_left(directory: Path, config: Config) -> None:
-    """Evaluates what an interrupted end has left."""
+    """Run evaluations that were pending when the run was interrupted."""
     from rollmill.storage.evaluations import EvaluationQueue
 
     if EvaluationQueue(directory).pending():
@@ -427,7 +433,7 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
 
 
 def _finished(directory: Path, total_steps: int) -> Run | None:
-    """A run whose newest checkpoint has all the steps; None if there is something left to do."""
+    """The result of a run whose newest checkpoint has all steps; None if the run is not complete."""
     from rollmill.regimes.running import saved_steps
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics

@@ -133,7 +133,7 @@ def test_a_resumed_run_of_a_stranger_reports_to_nobody(tmp_path: Path, monkeypat
 
 def test_a_pipe_in_place_of_the_configuration_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
-    with pytest.raises(RunDirectoryError, match=r"config\.json is no file"):
+    with pytest.raises(RunDirectoryError, match=r"config\.json is not a regular file"):
         load_config(tmp_path)
 
 

@@ -433,16 +433,16 @@ def test_a_replay_file_goes_on_with_other_limits_is_begun_anew_by_other_rules_an
         ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
         ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
         ({"off_policy.algorithm": "sac"}, "off_policy.algorithm='sac' with algo='dqn', which brings settings of its"),
-        ({"learner.advantage": "vtrace", "max_policy_lag": 3}, "learner.advantage, learner.max_policy_lag: of no mean"),
+        ({"learner.advantage": "vtrace", "max_policy_lag": 3}, "learner.advantage, learner.max_policy_lag: without"),
         ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
         ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant', 'linear' or"),
         ({"replay.update_interval": 501}, "is more than the 500 agent steps after replay.min_size"),
         ({"replay.epsilon": 1e-60}, "replay.epsilon=1e-60: give a finite number above 1e-12"),
-        ({"num_slots": 7}, "replay.capacity says how much is kept"),
-        ({"learner.precision": "fp64"}, "fp64' is for runs in lockstep"),
+        ({"num_slots": 7}, "the size of the replay is replay.capacity"),
+        ({"learner.precision": "fp64"}, "fp64': only lockstep supports it"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
-        ({"lag": 3}, "lag=3 with regime='replay': lockstep alone has a lag"),
-        ({"model.squash_actions": True}, "off-policy algorithms act within the bounds by themselves"),
+        ({"lag": 3}, "lag=3 with regime='replay': only lockstep has a lag"),
+        ({"model.squash_actions": True}, "off-policy algorithms always act within the bounds"),
     ],
 )
 def test_settings_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
@@ -461,7 +461,7 @@ def test_replay_settings_in_another_regime_are_refused() -> None:
 
 
 def test_an_error_buffer_that_would_stop_the_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"replay.error_buffer=1.9.*at least 2.0 is needed"):
+    with pytest.raises(ConfigError, match=r"replay.error_buffer=1.9.*use at least 2.0"):
         train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.error_buffer": 1.9})
 
 

@@ -152,11 +152,11 @@ def test_a_resume_with_another_network_is_refused_and_changes_nothing(tmp_path: 
 
     write_config(tmp_path, rollmill.make_config("gym/CartPole-v1"))
     before = (tmp_path / "config.json").read_text()
-    with pytest.raises(RunDirectoryError, match=r"cannot go on with another model\.core, learner\.optimiser"):
+    with pytest.raises(RunDirectoryError, match=r"cannot be resumed with another model\.core, learner\.optimiser"):
         rollmill.train(run_dir=tmp_path, resume=True, **{"model.core": "gru", "learner.optimiser": "rmsprop"})
     assert (tmp_path / "config.json").read_text() == before
     (tmp_path / "config.json").write_text(before[:100])
-    with pytest.raises(RunDirectoryError, match=r"config\.json is not whole"):
+    with pytest.raises(RunDirectoryError, match=r"config\.json is incomplete"):
         rollmill.train(run_dir=tmp_path, resume=True)
 
 

@@ -113,7 +113,7 @@ OURS = {
 def test_every_hint_names_a_setting_and_no_key_of_ours() -> None:
     named = {hint.key for hints in HINTS.values() for hint in hints}
     assert named - KEYS == {"PRESET", "run_dir", "algo"}
-    # But for those that are ambiguous, or a part of the configuration, which takes no value.
+    # Except for ambiguous names, and groups of settings, which have no value.
     lasts = [key.rpartition(".")[2] for key in KEYS]
     assert [name for name in HINTS if name in KEYS or lasts.count(name) == 1] == []
     assert HINTS["learning_starts"][1].key == "off_policy.random_steps"
@@ -124,8 +124,8 @@ def test_every_hint_names_a_setting_and_no_key_of_ours() -> None:
 def test_a_foreign_name_is_translated(name: str, key: str) -> None:
     with pytest.raises(OptionError) as caught:
         apply(Config(env=EnvConfig(name="gym/CartPole-v1")), {name: 1})
-    assert repr(name) in str(caught.value) or str(caught.value).startswith(f"{name} has parts")
-    named = re.search(r"(?:here it is|it would be|did you mean) ([\w.]+)", str(caught.value))
+    assert repr(name) in str(caught.value) or str(caught.value).startswith(f"{name} is a group of settings")
+    named = re.search(r"(?:here it is|in other libraries is|did you mean) ([\w.]+)", str(caught.value))
     assert named is not None
     assert named[1] == key
 
@@ -153,7 +153,7 @@ def test_a_name_that_is_ours_sets_the_only_key_that_ends_so(name: str, key: str,
 )
 def test_a_name_that_would_set_what_has_no_effect_is_refused(algo: str, name: str, meant: str) -> None:
     env = {"sac": "gym/Pendulum-v1", "dqn": "gym/CartPole-v1"}[algo]
-    with pytest.raises(ConfigError, match=f"replay.{name}: of no meaning with replay.priorities='uniform'.*{meant}"):
+    with pytest.raises(ConfigError, match=f"replay.{name}: without effect with replay.priorities='uniform'.*{meant}"):
         rollmill.make_config(env, {name: 0.1}, algo=algo)
     given = {name: 0.1, "replay.priorities": "proportional"}
     assert getattr(rollmill.make_config(env, given, algo=algo).replay, name) == 0.1

@@ -151,7 +151,7 @@ def test_nothing_else_changes() -> None:
         ("--learner.precission fp32", "did you mean learner.precision"),
         ("--wrong.rate 1", "did you mean learner.rate"),
         ("--zzzzz 1", "rollmill train --help"),
-        ("--learner 3", "has parts .* learner.rate"),
+        ("--learner 3", "is a group of settings .* learner.rate"),
         ("--rate=-1", "must not be negative"),
         ("stray", "unexpected argument 'stray'"),
         ("-x 3", "unexpected argument '-x'"),
@@ -310,7 +310,7 @@ def test_nan_survives() -> None:
         ('{"name": "a", "learner": {"zzz": 1}}', r"unknown setting 'learner.zzz'; known: rate"),
         ('{"name": "a", "num_envs": "4"}', r"num_envs: '4' \(str\) was given"),
         ('{"name": "a", "learner": {"rate": -1}}', "must not be negative"),
-        ('{"name": "a", "learner": 4}', "learner has parts"),
+        ('{"name": "a", "learner": 4}', "learner is a group of settings"),
     ],
 )
 def test_damaged_json_is_refused(data: str, message: str) -> None:

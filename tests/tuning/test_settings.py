@@ -443,7 +443,7 @@ def test_settings_that_no_file_can_hold_are_refused_before_anything_starts(tmp_p
 
 def test_wrong_usage_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["train", "--tune"]) == 2
-    assert "--tune needs to know what is trained" in capsys.readouterr().err
+    assert "--tune needs a preset" in capsys.readouterr().err
     assert main(["tune", "gym/CartPole-v1", "--cores", "0"]) == 2
     assert main(["tune", "gym/CartPole-v1", "--curves", "/nowhere.json"]) == 2
     assert "cannot be read" in capsys.readouterr().err

@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     import_modules(arguments, overrides)
     benchmark = importlib.import_module(f"rollmill.benchmarking.{_MODULES[arguments.what]}")
     if arguments.what != "replay" and (arguments.peers is not None or arguments.install_peers):
-        raise OptionError("--peers and --install-peers are of `rollmill bench replay`, which has peers to compare with")
+        raise OptionError("--peers and --install-peers: only `rollmill bench replay` compares with peers")
     if arguments.what in ("ring", "replay"):
         if overrides:
-            raise OptionError(f"the {arguments.what}'s benchmark has no settings; given: {', '.join(overrides)}")
+            raise OptionError(f"the benchmark {arguments.what!r} takes no settings; given: {', '.join(overrides)}")
         if arguments.preset is not None:
-            raise OptionError(f"the {arguments.what}'s benchmark has no preset; given: {arguments.preset}")
+            raise OptionError(f"the benchmark {arguments.what!r} takes no preset; given: {arguments.preset}")
         peers = {"environments": arguments.peers, "install_peers": arguments.install_peers}
         result: Mapping[str, object] = benchmark.run(
             seconds=arguments.seconds, **(peers if arguments.what == "replay" else {})

@@ -1,4 +1,4 @@
-"""What a command is: its own options, which :func:`split_overrides` separates from settings (``--KEY VALUE``)."""
+"""A command and its options, which :func:`split_overrides` separates from settings (``--KEY VALUE``)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PRESET: Final = (
 
 
 class Command:
-    """A subcommand: its parser, and the options that are its own.
+    """A command of the program: its parser, its options, and its action.
 
     Args:
-        name: As it is typed.
-        usage: What follows the name; with ``--KEY VALUE`` in it, the command takes settings.
-        summary: What it does; the first line stands in the list of commands.
-        run: Runs the command with its arguments and the settings by their keys, and returns the exit code.
-        examples: Whole commands, shown below the options.
+        name: Its name on the command line.
+        usage: What follows the name. If it contains ``--KEY VALUE``, the command accepts settings.
+        summary: Its description; the list of commands shows the first line.
+        run: Runs the command with its arguments and the settings by key, and returns the exit code.
+        examples: Complete commands, shown below the options.
     """
 
     def __init__(
@@ -128,9 +128,9 @@ def printer(*, quiet: bool) -> Callable[[str], None]:
 
 
 def split_overrides(words: Sequence[str], options: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """Words of the command itself, and words of settings: options that the command does not know, with their value.
+    """Separate a command's own words from those of settings: unknown options and their values.
 
-    The command's own options may be written with underscores, as settings are.
+    The command's own options may be written with underscores, as settings may.
     """
     known: list[str] = []
     overrides: list[str] = []
@@ -163,7 +163,7 @@ def natural(text: str) -> int:
     """Argument type: an integer of at least 0."""
     value = whole_number(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} was given; 0 or more is needed")
+        raise argparse.ArgumentTypeError(f"{text} was given; give 0 or more")
     return value
 
 
@@ -171,7 +171,7 @@ def count(text: str) -> int:
     """Argument type: an integer of at least 1."""
     value = whole_number(text)
     if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} was given; at least 1 is needed")
+        raise argparse.ArgumentTypeError(f"{text} was given; give at least 1")
     return value
 
 
@@ -182,5 +182,5 @@ def seconds(text: str) -> float:
     except ValueError:
         value = 0.0
     if not 0.0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number of seconds")
     return value

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     for preset in list_presets():
         families.setdefault(preset.partition("/")[0], []).append(preset)
     if arguments.family is not None and arguments.family not in families:
-        raise OptionError(f"there is no family {arguments.family!r}; there are {', '.join(families)}")
+        raise OptionError(f"unknown family {arguments.family!r}; choose one of {', '.join(families)}")
     for family, presets in families.items():
         if arguments.family in (None, family):
             print(f"{family} ({len(presets)})")

@@ -1,4 +1,4 @@
-"""What ``rollmill eval`` and ``rollmill watch`` share: which network plays, and how it chooses actions."""
+"""Options that ``rollmill eval`` and ``rollmill watch`` share: which network plays, and how it chooses actions."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def add_playing(command: Command) -> None:
 
 
 def deterministic(arguments: argparse.Namespace) -> bool | None:
-    """What the two flags say; None leaves it to the policy."""
+    """The value of the two flags; None leaves the choice to the policy."""
     if arguments.deterministic and arguments.explore:
         raise OptionError("--deterministic and --explore contradict each other; give one of them, or neither")
     return True if arguments.deterministic else False if arguments.explore else None
 
 
 def show_warnings() -> None:
-    """Show warnings as messages for the user, without a place in our code."""
+    """Print warnings as messages, without their location in our code."""
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         print(f"rollmill: {message}", file=sys.stderr)

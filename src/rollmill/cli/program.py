@@ -1,11 +1,10 @@
-"""The command ``rollmill``: argv -> configuration -> run.
+"""The program ``rollmill``: finds the command, runs it, and prints errors.
 
-Exit codes: 0 done, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
-Whatever Rollmill itself raises is a message for the user and is printed as one, without the traceback of our own code;
-an environment's traceback is part of its message. Errors of the user's modules are shown from their own code on.
-Anything else is a defect and shows its full traceback.
+Exit codes: 0 success, 1 the run failed, 2 wrong usage, 130 interrupted (Ctrl-C or SIGTERM; what was learned is saved).
+Errors that Rollmill raises are printed as messages without a traceback, except for that of the environment. Errors in
+the user's modules are printed with the traceback of those modules. Any other error is a defect and keeps its traceback.
 
-Nothing heavy is imported before it is needed: ``--help`` imports neither torch nor Gymnasium.
+Commands import their implementation when they run, so that ``--help`` imports neither torch nor Gymnasium.
 """
 
 from __future__ import annotations
@@ -54,33 +53,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     safe_path = os.environ.get(_SAFE_PATH)
     try:
         return _dispatch(argv)
-    except SystemExit as leaving:  # argparse: --help, or a usage error that it has printed
+    except SystemExit as leaving:  # argparse: --help, or a usage error that it printed
         return leaving.code if isinstance(leaving.code, int) else EXIT_USAGE
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The reader has gone (`rollmill envs | head`): nothing is left to say, also not when the stream is flushed.
+        # The reader is closed (`rollmill envs | head`). Redirect stdout, so that flushing it does not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except Exception as error:
         if not is_ours(type(error)):
             if not is_of_user_code(error):
                 raise
-            # A module of the user's that cannot be imported, for example.
+            # For example, a module of the user's that cannot be imported.
             print(format_error(error), end="", file=sys.stderr)
             print("rollmill: the error above was raised by code outside of Rollmill: correct it there", file=sys.stderr)
             return EXIT_FAILED
         _print_environment_traceback(error)
         print(f"rollmill: {error}", file=sys.stderr)
         return EXIT_USAGE if _is_usage(error) else EXIT_FAILED
-    finally:  # For a program that has called this function, and goes on.
+    finally:  # A program that calls this function may continue.
         if safe_path is None:
             os.environ.pop(_SAFE_PATH, None)
 
 
 def _is_usage(error: Exception) -> bool:
-    """Whether the command, a setting or a name was wrong, as against a run that failed."""
+    """Whether the command, a setting or a name was wrong, as opposed to a run that failed."""
     from rollmill.envs import errors
 
     kinds = (ValueError, LookupError, ImportError, FileNotFoundError)
@@ -100,8 +99,8 @@ def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] not in commands:
         if argv and not argv[0].startswith("-"):
             close = difflib.get_close_matches(argv[0], commands, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; there are {', '.join(commands)}"
-            raise OptionError(f"there is no command {argv[0]!r}{hint}")
+            hint = f"; did you mean {close[0]}?" if close else f"; choose one of {', '.join(commands)}"
+            raise OptionError(f"unknown command {argv[0]!r}{hint}")
         parser.parse_args(argv)  # --help, --version or an error: leaves
         parser.print_help()
         return EXIT_USAGE
@@ -117,9 +116,7 @@ def _dispatch(argv: list[str]) -> int:
     arguments = command.parser.parse_args(known)
     settings = parse_overrides(overrides)
     if "preset" in settings:
-        raise OptionError(
-            f"--preset {settings['preset']} was given, which is no setting: name the preset alone, without --preset"
-        )
+        raise OptionError(f"--preset {settings['preset']}: the preset is not a setting; give its name without --preset")
     return command.run(arguments, settings)
 
 

@@ -1,4 +1,4 @@
-"""What ``--help`` says about settings: the few that matter most, or all of them."""
+"""The part of ``--help`` about settings: the most important ones, or all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rollmill.settings.options import describe, flatten, list_options, parse_ove
 
 __all__ = ["OFF_POLICY", "ON_POLICY", "settings_help"]
 
-_UNNAMED: Final = frozenset({"preset"})  # Kept in the configuration, but named without a key.
+_UNNAMED: Final = frozenset({"preset"})  # Part of the configuration, but an argument of its own on the command line.
 _SHORT_KEYS: Final = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 _ALWAYS: Final = {
     "regime": "async (fastest), lockstep (reproducible) or replay (off-policy)",
     "num_envs": "environments that run at the same time",
-    "max_seconds": "stop after so many seconds of training",
+    "max_seconds": "stop after this many seconds of training",
     "learner.learning_rate": "learning rate at the start",
     "learner.schedule": "of the learning rate: constant, linear, kl, or points such as 0:3e-4,1e6:1e-4",
     "learner.discount": "gamma, the discount factor for each agent step",

@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         from rollmill.tuning.settings import read_settings, under
 
         overrides = under(read_settings(arguments.settings, trust=arguments.trust), overrides)
-    import_modules(arguments, overrides)  # Also what the file names.
+    import_modules(arguments, overrides)  # Including those that the file names.
     for name in ("total_steps", "seed"):
         if getattr(arguments, name) is not None:
             overrides[name] = getattr(arguments, name)
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         **overrides,
     )
     if not Ranks.of_this_process().rank:
-        print(done.dir, flush=True)  # Flushed here, where a reader that has gone is not an error.
+        print(done.dir, flush=True)  # Flushed here, where a closed reader is not an error.
     return EXIT_INTERRUPTED if done.ended_by == "signal" else 0
 
 
@@ -89,18 +89,17 @@ def _tuned(arguments: argparse.Namespace, overrides: dict[str, Any], *, ranks: R
     from rollmill.tuning.tune import tune
 
     if arguments.resume:
-        # What was chosen when it began is in its configuration.
-        print("the run goes on with the allocation that it has; --tune is for new ones", file=sys.stderr)
+        print("a resumed run keeps its allocation; --tune applies to new runs only", file=sys.stderr)
         return overrides
     if not ranks.is_alone:
         raise OptionError(
-            "--tune with several ranks would have each choose for itself; tune first, and give --settings"
+            "--tune with several ranks: each rank would choose its own allocation; tune first, and give --settings"
         )
     if arguments.preset is None:
-        raise OptionError("--tune needs to know what is trained: name a preset")
+        raise OptionError("--tune needs a preset: name what to train")
     if arguments.run_dir is not None:
-        api.refuse_a_run_in(arguments.run_dir)  # Now, not after a minute of tuning.
-    # What is no setting would be taken for one of tune's own arguments.
+        api.refuse_a_run_in(arguments.run_dir)  # Before a minute of tuning.
+    # Raises for a key that is not a setting, which could be the name of an argument of tune().
     overrides = under({}, overrides)
     tuning = tune(
         arguments.preset,

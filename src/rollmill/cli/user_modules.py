@@ -21,10 +21,10 @@ def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) 
     _search_here_if_needed(arguments, overrides)
     modules: list[str] = arguments.modules or []
     if "env.imports" in overrides:
-        # The same, said as a setting: what is trained may be known only after the import.
+        # The same modules as a setting. Import them now, because the preset may be registered by them.
         given = overrides.pop("env.imports")
-        said = coerce(given, tuple[str, ...], "env.imports", text=isinstance(given, str))
-        modules = [*cast("tuple[str, ...]", said), *modules]
+        named = coerce(given, tuple[str, ...], "env.imports", text=isinstance(given, str))
+        modules = [*cast("tuple[str, ...]", named), *modules]
     if modules:
         from rollmill.envs.user_code import import_user_code, lasting_name
 
@@ -34,9 +34,9 @@ def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) 
 
 
 def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> None:
-    """Has modules found in the working directory, here and in the processes of a run, if the user names any.
+    """Search the working directory for modules, here and in the processes of a run, if the user names any.
 
-    Behind all installed ones: the directory may have come from somebody else, with a ``torch.py`` in it.
+    It is searched last: a directory from somebody else may contain a ``torch.py``.
     """
     from rollmill.envs.user_code import keep_interpreters_out
 
@@ -47,7 +47,7 @@ def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str
 
 
 def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> bool:
-    """Whether a command names code of the user's, or uses a run of his that does."""
+    """Whether a command names code of the user's, or a run of the user's that does."""
     if arguments.modules or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides):
         return True
     if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):

@@ -1,6 +1,6 @@
-"""The whole configuration of a run: the parts' own frozen configs, and the checks across them.
+"""The complete configuration of a run: the frozen configurations of the parts, and the checks across them.
 
-Nothing below this layer may import it; each part gets its own config only.
+No layer below may import it; each part receives its own configuration only.
 """
 
 from __future__ import annotations
@@ -27,65 +27,65 @@ __all__ = ["Config", "ConfigError"]
 
 
 class ConfigError(ValueError):
-    """Options that cannot be used together; found before any process starts."""
+    """Settings that cannot be used together; raised before any process starts."""
 
 
-# Of 16 environments, so that a policy worker's batch has as many rows; but at least two each for two workers, and not
-# so many that the work for each group weighs more than that for its environments.
+# Groups have 16 environments, so that a batch of a policy worker has as many rows. There are at least two groups for
+# each of two workers, and at most 16, because each group adds overhead.
 _GROUP_ENVS, _FEWEST_GROUPS, _MOST_GROUPS = 16, 4, 16
 
 
 def _divisor(number: int, most: int) -> int:
-    """The largest divisor of ``number`` that is not above ``most``."""
+    """The largest divisor of ``number`` that is at most ``most``."""
     return next(n for n in range(min(number, most), 0, -1) if number % n == 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """Everything that decides what a run does.
+    """All settings of a run.
 
     Attributes:
-        preset: Name of the reference configuration that this one started from.
+        preset: Name of the reference configuration that this one is based on.
         regime: "async": simulation, inference and learning at their own pace (Sample Factory). "lockstep": iteration i
             learns from exactly what policy version max(0, i - lag) collected, so that the result does not depend on the
-            speed or the number of workers (Cleanba). "replay": off-policy algorithms learn from a replay of what was
-            collected, so many SGD steps for each agent step (PAL).
-        lag: In lockstep, iterations between the policy that collects and the one that learns: 0 takes turns, 1 lets
-            them overlap. Async has no such number.
+            speed or the number of workers (Cleanba). "replay": off-policy algorithms learn from a replay of collected
+            steps, with a fixed ratio of SGD steps to agent steps (PAL).
+        lag: In lockstep, iterations between the policy that collects and the one that learns. With 0 they take turns,
+            with 1 they overlap. Other regimes do not use it.
         env: The environment.
         model: The network.
         learner: The learner.
         off_policy: In the replay regime, the algorithm.
-        replay: In the replay regime, what is kept and drawn.
+        replay: In the replay regime, the replay and how it is sampled.
         inference: The policy workers.
         rollout: The rollout workers.
         checkpoint: When checkpoints are written and which are kept.
         placement: Cores and niceness of the processes.
         distributed: Ranks that train together.
         num_envs: Environments, over all rollout workers.
-        envs_per_group: Environments that are stepped and inferred together. "auto": so many that every rollout worker
-            has ``rollout.groups_per_worker`` groups; in lockstep, where it is a hyperparameter, about 16, but at least
-            4 groups and at most 16.
+        envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
+            ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
+            at least 4 and at most 16 groups.
         rollout_length: T, agent steps of a slot.
-        num_slots: Slots in shared memory; "auto" reserves what lets no stage wait for storage.
+        num_slots: Slots in shared memory; "auto" reserves enough that no stage waits for a slot.
         total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
-        max_seconds: Wall-clock seconds of training after which the run ends, if that comes first; starting up does not
-            count, earlier sessions of a resumed run do.
+        max_seconds: Wall-clock seconds of training after which the run ends. The time of the start does not count;
+            earlier sessions of a resumed run do. None sets no limit.
         target_return: The run also ends once 100 episodes have ended and the mean raw return of the last 100 is at
-            least this; none does not look.
-        eval_every: Agent steps after which the network is evaluated, again and again, by a process of its own, with
-            environments of its own: ``evaluations.jsonl``; none does not.
-        eval_episodes: Whole episodes of each evaluation.
-        seed: Keys every random stream of the run.
-        report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep rows do
-            not depend on time, so that two runs have the same ones: there is one for each thousandth of the run, but
-            for each iteration of a short one, and for every 100,000 agent steps of a long one.
+            least this. None sets no target.
+        eval_every: Agent steps between evaluations of the network, which a separate process runs in its own
+            environments and writes to ``evaluations.jsonl``. None runs no evaluations.
+        eval_episodes: Complete episodes of each evaluation.
+        seed: Key of every random stream of the run.
+        report_every_s: Seconds between two rows of metrics and between two updates of the display. In lockstep, rows do
+            not depend on time, so that two runs have the same rows: one for each thousandth of the run, at least one
+            iteration and at most 100,000 agent steps apart.
         wandb_project: Also report to this Weights & Biases project (needs the package wandb).
-        debug_delay_s: Every process sleeps now and then, at random, for so many seconds at most: for finding out what
-            depends on speed. 0 does not.
-        debug_fingerprints: Write ``fingerprints.jsonl``: hashes of what every update learned from, step by step, and of
-            the network after it.
-        debug_poison: Fill fresh shared memory with NaN and impossible values, so that data nobody wrote is noticed.
+        debug_delay_s: Every process sleeps at random times, for at most this many seconds, to show what depends on
+            speed. 0 disables it.
+        debug_fingerprints: Write ``fingerprints.jsonl``: hashes of the data of every update, step by step, and of the
+            network after it.
+        debug_poison: Fill fresh shared memory with NaN and impossible values, to detect reads of unwritten data.
     """
 
     preset: str = ""
@@ -118,7 +118,7 @@ class Config:
     debug_poison: bool = False
 
     def __post_init__(self) -> None:
-        """Refuses values, and combinations of the parts' values, that no run could use."""
+        """Reject invalid values, and combinations of the parts' values that no run can use."""
         for name in ("num_envs", "rollout_length", "total_steps", "eval_episodes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1.")
@@ -153,7 +153,7 @@ class Config:
 
     @property
     def box_actions(self) -> BoxActions:
-        """What the data plane makes of real actions."""
+        """How the data plane maps real actions to the environment's bounds."""
         if self.in_replay:
             return "scale"
         return self.model.box_actions
@@ -164,28 +164,29 @@ class Config:
 
     @property
     def iterations_per_checkpoint(self) -> int:
-        """In lockstep, iterations from one checkpoint to the next; 0 for none but the last."""
+        """In lockstep, iterations between checkpoints; 0 writes only the last one."""
         steps = self.checkpoint.every_steps
         return 0 if steps is None else max(1, round(steps / self.learner.batch_size))
 
     def resolved(self, world_size: int = 1) -> Config:
-        """This configuration with every "auto" about groups and workers replaced by the number that this machine gets.
+        """This configuration with every "auto" of groups and workers replaced by a number for this machine.
 
-        Nothing that the user gave is changed. The environments are those of all ranks, the workers those of each.
+        Values that the user set are kept. The number of environments is that of all ranks together, the number of
+        workers that of each rank.
 
         Args:
             world_size: Ranks that share the environments.
 
         Raises:
-            ConfigError: The numbers do not fit together.
+            ConfigError: The numbers are inconsistent.
         """
         if self.in_lockstep and self.envs_per_group == "auto":
-            # First of all, and without a look at the machine: what a group is may change the numbers.
+            # Independent of the machine, because the size of groups changes results.
             most = min(max(self.num_envs // _GROUP_ENVS, _FEWEST_GROUPS), _MOST_GROUPS)
             fitting = replace(self, envs_per_group=self.num_envs // _divisor(self.num_envs, most))
             return fitting.resolved(world_size)
         if self.in_replay and world_size > 1 and self.num_envs % world_size == 0:
-            # Each rank is a replay of its own, with its share of the environments.
+            # Each rank has its own replay and its share of the environments.
             self._check_ranks(world_size)
             of_rank = replace(self, num_envs=self.num_envs // world_size).resolved()
             return replace(of_rank, num_envs=self.num_envs)
@@ -219,20 +220,20 @@ class Config:
         return replace(self, envs_per_group=envs_per_group, rollout=replace(self.rollout, num_workers=num_workers))
 
     def _num_workers(self, world_size: int) -> int:
-        """One rollout worker for each usable core, as far as there are groups for them."""
+        """One rollout worker for each usable core, but not more than there are groups for."""
         if self.rollout.num_workers != "auto":
             return self.rollout.num_workers
         per_worker = self.rollout.groups_per_worker
         if self.envs_per_group != "auto":
             num_groups = self.num_envs // self.envs_per_group // world_size
             most = max(1, min(usable_cores(), num_groups // per_worker))
-            # An iteration is as slow as the worker with the most groups.
+            # The worker with the most groups determines the time of an iteration.
             return _divisor(num_groups, most) if self.in_lockstep else most
         most = max(1, min(usable_cores(), self.num_envs // per_worker))
         return next(n for n in range(most, 0, -1) if n == 1 or self.num_envs % (n * per_worker) == 0)
 
     def _envs_per_group(self, num_workers: int) -> int:
-        """The size that gives every rollout worker its groups."""
+        """The size with which every rollout worker has ``rollout.groups_per_worker`` groups."""
         if self.envs_per_group != "auto":
             return self.envs_per_group
         groups = min(self.num_envs, num_workers * self.rollout.groups_per_worker)
@@ -241,7 +242,7 @@ class Config:
         if self.num_envs % groups:
             raise ConfigError(
                 f"num_envs={self.num_envs} does not divide into {num_workers} rollout workers x "
-                f"{self.rollout.groups_per_worker} groups: use a multiple of {groups}, or give envs_per_group."
+                f"{self.rollout.groups_per_worker} groups: use a multiple of {groups}, or set envs_per_group."
             )
         return self.num_envs // groups
 
@@ -250,37 +251,37 @@ class Config:
             if self.learner.batch_size % world_size or self.learner.num_learners > 1:
                 raise ConfigError(
                     f"learner.batch_size={self.learner.batch_size}, learner.num_learners={self.learner.num_learners} "
-                    f"with {world_size} ranks: each of them learns from an equal part of each batch, by itself; use a "
+                    f"with {world_size} ranks: each rank has one learner for an equal part of each batch; use a "
                     f"multiple of {world_size}, and one learner."
                 )
             return
         if not self.in_lockstep:
             raise ConfigError(
-                f"regime={self.regime!r} with {world_size} ranks: ranks learn together in lockstep and replay only; "
-                "use one of these, or start one program without torchrun."
+                f"regime={self.regime!r} with {world_size} ranks: only lockstep and replay support several ranks; use "
+                "one of these, or start one program without torchrun."
             )
         if self.learner.advantage == "vtrace" and self.learner.normalise_advantages:
             raise ConfigError(
-                f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace's "
-                "advantages are known in the middle of a pass only; use normalise_advantages=False, or 'gae'."
+                f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace "
+                "computes advantages inside the loss, for one minibatch; use normalise_advantages=False, or 'gae'."
             )
 
     def _check_regime(self) -> None:
         if self.regime not in ("async", "lockstep", "replay"):
             raise ConfigError(f"regime={self.regime!r}: choose 'async', 'lockstep' or 'replay'.")
         if self.lag < 0:
-            raise ConfigError(f"lag={self.lag}: must be 0 (collecting and learning take turns) or more iterations.")
+            raise ConfigError(f"lag={self.lag}: must be at least 0 (collecting and learning take turns).")
         if self.in_replay:
             self._check_replay()
         elif self.off_policy != OffPolicyConfig():
             raise ConfigError(
                 f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy "
-                "algorithms learn from a replay; use regime='replay', or leave off_policy and algo out."
+                "algorithms learn from a replay; use regime='replay', or omit off_policy and algo."
             )
         elif self.replay != ReplayConfig():
             raise ConfigError(
                 f"replay settings with regime={self.regime!r}, which has no replay; use regime='replay' with an "
-                "algorithm (algo), or leave them out."
+                "algorithm (algo), or omit them."
             )
         elif self.learner.num_learners > 1:
             raise ConfigError(
@@ -290,46 +291,44 @@ class Config:
         if not self.in_lockstep:
             if self.lag != Config.lag:
                 raise ConfigError(
-                    f"lag={self.lag} with regime={self.regime!r}: lockstep alone has a lag; leave it out, or use "
+                    f"lag={self.lag} with regime={self.regime!r}: only lockstep has a lag; omit it, or use "
                     "regime='lockstep'."
                 )
             if self.learner.precision == "fp64":
-                raise ConfigError("learner.precision='fp64' is for runs in lockstep; use regime='lockstep'.")
+                raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
             return
         iteration = self.num_envs * self.rollout_length
         if self.learner.batch_size != iteration:
             raise ConfigError(
                 f"learner.batch_size={self.learner.batch_size}: in lockstep a batch is one rollout of every "
                 f"environment, num_envs x rollout_length = {self.num_envs} x {self.rollout_length} = {iteration} "
-                "samples; leave it out, or change one of the three."
+                "samples; omit it, or change one of the three."
             )
         if self.checkpoint.every_s is not None:
             raise ConfigError(
-                f"checkpoint.every_s={self.checkpoint.every_s}: in lockstep checkpoints come after so many steps, not "
-                "seconds, because environments that cannot be saved are built anew there; use checkpoint.every_steps "
-                "and checkpoint.every_s=none."
+                f"checkpoint.every_s={self.checkpoint.every_s}: in lockstep checkpoints are written after a number of "
+                "steps, because environments that cannot be saved are rebuilt there; use checkpoint.every_steps and "
+                "checkpoint.every_s=none."
             )
         if self.learner.precision == "fp64" and self.inference.precision != "auto":
             raise ConfigError(
-                f"inference.precision={self.inference.precision!r} with learner.precision='fp64': all of the network "
-                "is in double precision then; use inference.precision='auto'."
+                f"inference.precision={self.inference.precision!r} with learner.precision='fp64': the whole network "
+                "uses double precision then; use inference.precision='auto'."
             )
         if self.num_slots != "auto":
-            raise ConfigError(
-                f"num_slots={self.num_slots}: in lockstep each group has lag + 1 slots, whatever the speed; use 'auto'."
-            )
+            raise ConfigError(f"num_slots={self.num_slots}: in lockstep each group has lag + 1 slots; use 'auto'.")
         if self.inference.random_actions:
             raise ConfigError(
-                "inference.random_actions=True: it measures throughput, and its numbers are not keyed by environment "
-                "and step; use regime='async'."
+                "inference.random_actions=True: it is for measuring throughput, and its actions are not keyed by "
+                "environment and step; use regime='async'."
             )
 
     def _check_replay(self) -> None:
         replay = self.replay
         if replay.n_step > self.rollout_length:
             raise ConfigError(
-                f"replay.n_step={replay.n_step} is more than rollout_length={self.rollout_length}: steps are added up "
-                "over two slots at most; use a longer rollout_length or a smaller n_step."
+                f"replay.n_step={replay.n_step} is more than rollout_length={self.rollout_length}: returns span at "
+                "most two slots; use a longer rollout_length or a smaller n_step."
             )
         if self.total_steps <= replay.min_size:
             raise ConfigError(
@@ -345,9 +344,7 @@ class Config:
         if self.learner.schedule == "kl":
             raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
         if self.num_slots != "auto":
-            raise ConfigError(
-                f"num_slots={self.num_slots}: in the replay regime replay.capacity says how much is kept; use 'auto'."
-            )
+            raise ConfigError(f"num_slots={self.num_slots}: the size of the replay is replay.capacity; use 'auto'.")
         if self.learner.minibatches != 1 or self.learner.epochs != 1:
             raise ConfigError(
                 f"learner.minibatches={self.learner.minibatches}, learner.epochs={self.learner.epochs}: in the replay "
@@ -355,31 +352,29 @@ class Config:
             )
         for name, value in (("compile", self.learner.compile), ("micro_batch", self.learner.micro_batch)):
             if value not in ("auto", False):
-                raise ConfigError(f"learner.{name}={value!r}: not built for the replay regime; use 'auto'.")
+                raise ConfigError(f"learner.{name}={value!r}: not supported in the replay regime; use 'auto'.")
         self._check_sequences()
         for name in ("squash_actions", "scale_actions"):
             if getattr(self.model, name) is True:
-                raise ConfigError(
-                    f"model.{name}=True: off-policy algorithms act within the bounds by themselves; leave it out."
-                )
+                raise ConfigError(f"model.{name}=True: off-policy algorithms always act within the bounds; omit it.")
         for name in ("normalise_observations", "normalise_returns"):
             if getattr(self.model, name):
                 raise ConfigError(
-                    f"model.{name}=True: the networks of off-policy algorithms have none; use false, or normalise in a "
-                    "wrapper of the environment."
+                    f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
+                    "of the environment."
                 )
         if self.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
 
     def _check_sequences(self) -> None:
-        """Whether a recurrent core has sequences to learn from, and slots can hold them."""
+        """Check that a recurrent core has sequences to learn from, and that slots can hold them."""
         replay, core, algorithm = self.replay, self.model.core, self.off_policy.algorithm
         if core != "none" and algorithm in OFF_POLICY_ALGORITHMS and algorithm != "dqn":
             raise ConfigError(
-                f"model.core={core!r} with off_policy.algorithm={algorithm!r}: of the off-policy algorithms DQN learns "
-                "from sequences; use algorithm 'dqn', or core='none'."
+                f"model.core={core!r} with off_policy.algorithm={algorithm!r}: only DQN learns from sequences; "
+                "use algorithm 'dqn', or core='none'."
             )
-        # A user's own may have a state of its own, whatever the core: that is looked at when it is built.
+        # A user's own algorithm may have its own recurrent state; this is checked when it is built.
         if algorithm in OFF_POLICY_ALGORITHMS and (core != "none") != replay.has_sequences:
             raise ConfigError(
                 f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core learns "
@@ -391,24 +386,24 @@ class Config:
         if replay.window > self.rollout_length:
             raise ConfigError(
                 f"replay.burn_in + sequence_length + n_step - 1 = {replay.window} is more than rollout_length="
-                f"{self.rollout_length}: a sequence lies in two slots at most; use a longer rollout_length or shorter "
+                f"{self.rollout_length}: a sequence spans at most two slots; use a longer rollout_length or shorter "
                 "sequences."
             )
         if self.rollout_length % replay.stride:
             raise ConfigError(
                 f"replay.sequence_stride={replay.sequence_stride!r}, that is {replay.stride} steps, does not divide "
-                f"rollout_length={self.rollout_length}: sequences begin at the same steps of every slot; use a divisor."
+                f"rollout_length={self.rollout_length}: sequences start at the same steps of every slot; use a divisor."
             )
 
     def error_buffer(self, rows_per_env: int, world_size: int = 1) -> float:
-        """In the replay regime, agent steps that collecting may be ahead or behind on each rank.
+        """In the replay regime, the agent steps by which collecting may be ahead or behind on each rank.
 
         Args:
             rows_per_env: Agents of an environment.
-            world_size: Ranks, each of which makes its share of the steps for each SGD step.
+            world_size: Ranks, each of which collects its share of the steps for each SGD step.
 
         Raises:
-            ConfigError: What was given would make both sides wait for ever.
+            ConfigError: With the given value both sides could wait for each other for ever.
         """
         assert self.envs_per_group != "auto"
         given, interval = self.replay.error_buffer, self.replay.update_interval / world_size
@@ -419,7 +414,7 @@ class Config:
             raise ConfigError(
                 f"replay.error_buffer={given}: with update_interval={interval} and groups of "
                 f"{self.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for "
-                f"ever; at least {least} is needed, or use 'auto'."
+                f"ever; use at least {least}, or 'auto'."
             )
         return given
 
@@ -444,7 +439,7 @@ class Config:
     def _check_compile(self) -> None:
         if self.learner.compile is True and self.model.core != "none":
             raise ConfigError(
-                f"learner.compile=True with model.core={self.model.core!r}: only learning sample by sample is "
+                f"learner.compile=True with model.core={self.model.core!r}: updates of recurrent cores are not "
                 "compiled; use core='none', or compile='auto'."
             )
 

@@ -1,4 +1,4 @@
-"""What a dataclass's docstring says about each of its fields."""
+"""Documentation of a dataclass's fields, from its docstring."""
 
 from __future__ import annotations
 

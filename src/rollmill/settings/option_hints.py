@@ -1,4 +1,4 @@
-"""Names that other libraries give to settings, and what they are called here.
+"""Names of settings in other libraries, and the corresponding settings here.
 
 The names are those of Stable-Baselines3, its zoo, CleanRL, RLlib, Sample Factory, TorchRL, Tianshou and Spinning Up.
 They are hints for messages only: a foreign name is never accepted, because its meaning or its unit may differ.
@@ -24,7 +24,7 @@ class Hint(NamedTuple):
     remark: str = ""
 
 
-# Hint -> the foreign names. A name that occurs twice stands for either.
+# Hint -> the foreign names. A name that occurs twice may mean either.
 _NAMES: Final = {
     # Length and place of a run.
     Hint("total_steps", "agent steps"): "total_timesteps timesteps n_timesteps num_timesteps timesteps_total "

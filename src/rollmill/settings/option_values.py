@@ -1,4 +1,4 @@
-"""Single values of a configuration: read by annotation, written for JSON and for people."""
+"""Conversion of single settings: from text and JSON by annotation, and back to JSON and text."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TUPLE = "$tuple"  # marks a tuple inside untyped JSON, which has only lists
 
 
 class OptionError(ValueError):
-    """A setting was given wrongly: what was given, what is allowed and what to do are in the message."""
+    """An invalid setting; the message names the given value, what is allowed, and what to do."""
 
 
 class _MismatchError(Exception):
-    """The value is none of this annotation's; a union goes on to its next member."""
+    """The value does not match this annotation; a union tries its next member."""
 
 
 def coerce(value: object, annotation: object, key: str, *, text: bool = False) -> object:
@@ -60,7 +60,7 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
     kind = origin or annotation
     is_untyped = kind is object or kind is typing.Any
     if not is_untyped and type(value).__module__ == "numpy" and getattr(value, "ndim", None) == 0:
-        value = typing.cast("typing.Any", value).item()  # From a sweep over np.arange, for example.
+        value = typing.cast("typing.Any", value).item()  # For example from a sweep over np.arange.
     if kind is bool:
         return _coerce_bool(value, text)
     if kind is int:
@@ -85,11 +85,11 @@ def _coerce(value: object, annotation: object, text: bool) -> object:
 
 
 def _coerce_union(value: object, members: tuple[object, ...], text: bool) -> object:
-    # The narrow members first: words such as "auto" and "none" before numbers, numbers
-    # before str, which takes anything.
+    # The narrow members first: words such as "auto" and "none" before numbers, numbers before str, which accepts
+    # anything.
     order = sorted(members, key=_breadth)
     if not text:
-        # A float is kept a float in int | float, an int an int in bool | int: the exact type wins over a conversion.
+        # The exact type takes precedence over a conversion: a float stays a float in int | float.
         order.sort(key=lambda member: type(value) is not member)
     for member in order:
         try:
@@ -100,7 +100,7 @@ def _coerce_union(value: object, members: tuple[object, ...], text: bool) -> obj
 
 
 def _breadth(member: object) -> int:
-    """How much a union's member takes, for the order in which members are tried."""
+    """How many values a union's member accepts: the order in which members are tried."""
     if member is type(None) or typing.get_origin(member) is Literal:
         return 0
     return {str: 2, object: 3}.get(typing.cast("type", member), 1)
@@ -206,7 +206,7 @@ def _from_untyped(value: object) -> object:
 
 
 def encode(value: object, annotation: object, key: str) -> object:
-    """Value as JSON data that ``coerce`` gives back equal.
+    """Convert a value to JSON data that ``coerce`` converts back to an equal value.
 
     Args:
         value: A field's value.
@@ -220,7 +220,7 @@ def encode(value: object, annotation: object, key: str) -> object:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        # Where the annotation says nothing of a float, a word would come back as a word.
+        # JSON has no NaN or infinity. Their text is read back as a float only if the annotation allows floats.
         if math.isfinite(value):
             return value
         if _mentions(annotation, float) and not _mentions(annotation, str):
@@ -306,7 +306,7 @@ def type_name(annotation: object) -> str:
 
 
 def format_value(value: object) -> str:
-    """Value as a command line would give it."""
+    """Format a value as it is written on the command line."""
     if value is None or isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -110,7 +110,7 @@ def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] =
     shown = {} if values is None else {key: format_value(value) for key, value in flatten(values).items()}
     lines: list[str] = []
     section: str | None = None
-    # Keys of the configuration itself come first, whatever the order of its fields.
+    # Keys of the configuration itself come before those of its parts.
     shown_options = (option for option in list_options(cls) if option.key not in hidden)
     for option in sorted(shown_options, key=lambda o: "." in o.key):
         part = option.key.rpartition(".")[0]
@@ -127,10 +127,10 @@ def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] =
 
 
 def parse_overrides(argv: Sequence[str]) -> dict[str, object]:
-    """Keys and values of ``--key value``, ``--key=value`` and bare ``--key`` (true).
+    """Parse ``--key value``, ``--key=value`` and bare ``--key`` (true).
 
-    Dashes in a key are underscores. A word that starts with ``--`` is always a key, so a value that starts so is given
-    as ``--key=--value``. A key given twice has its last value.
+    Dashes in a key are underscores. A word that starts with ``--`` is always a key; write such a value as
+    ``--key=--value``. If a key is given twice, the last value counts.
 
     Raises:
         OptionError: A word that belongs to no key.
@@ -155,15 +155,15 @@ def parse_overrides(argv: Sequence[str]) -> dict[str, object]:
 
 
 def apply(config: T, values: Mapping[str, object]) -> T:
-    """Copy of ``config`` with the values replaced.
+    """Copy ``config`` with some values replaced.
 
-    A key is a dotted path (``learner.precision``), or its last part where only one path ends so (``precision``); ``__``
-    stands for a dot, for keyword arguments. Keys below a mapping set one of its entries (``env.kwargs.size``). Text is
-    read by the field's annotation; other values must already have its type.
+    A key is a dotted path (``learner.precision``), or its last part if that is unique (``precision``). In keyword
+    arguments ``__`` stands for a dot. Keys below a mapping set one of its entries (``env.kwargs.size``). Text is
+    converted by the field's annotation; other values must already have its type.
 
     Raises:
-        OptionError: An unknown or ambiguous key, a value of the wrong type or outside its range, or values that do not
-            fit together (whatever a dataclass's own checks refuse).
+        OptionError: An unknown or ambiguous key, a value of the wrong type or outside its range, or values that a
+            dataclass's own checks reject.
     """
     tree: dict[str, Any] = {}
     for given, value in values.items():
@@ -172,16 +172,16 @@ def apply(config: T, values: Mapping[str, object]) -> T:
         for part in path[:-1]:
             child = node.setdefault(part, {})
             if not isinstance(child, dict):
-                raise OptionError(f"{given}: {'.'.join(path[:-1])} is set as a whole too; give one of the two")
+                raise OptionError(f"{given}: {'.'.join(path[:-1])} is also set as a whole; give only one of the two")
             node = child
         if isinstance(node.get(path[-1]), dict):
-            raise OptionError(f"{given} is set as a whole and in parts; give one of the two")
+            raise OptionError(f"{given} is set as a whole and in parts; give only one of the two")
         node[path[-1]] = _Leaf(value)
     return _replace(config, tree, prefix="")
 
 
 def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[str, object]:
-    """The values by the dotted paths that :func:`apply` takes their keys for.
+    """The values by complete dotted path, with keys resolved as in :func:`apply`.
 
     Raises:
         OptionError: An unknown or ambiguous key.
@@ -190,13 +190,13 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
 
 
 class _Leaf(NamedTuple):
-    """A given value, told apart from a subtree of keys."""
+    """A given value, as opposed to a subtree of keys."""
 
     value: object
 
 
 def _replace(config: T, tree: Mapping[str, Any], *, prefix: str) -> T:
-    """Build the changed dataclass once, so that its own checks see the final values only."""
+    """Build the changed dataclass in one call, so that its checks see only final values."""
     hints = _hints(type(config))
     changes: dict[str, object] = {}
     for name, node in tree.items():
@@ -230,14 +230,14 @@ def _coerce_leaf(value: object, annotation: object, key: str) -> object:
     if _allows_none(annotation) and (value is None or str(value).lower() in ("none", "null")):
         return None
     hints = hints_for(key)
-    foreign = f"; as in other libraries it would be {_named(hints)} here" if hints else ""
+    foreign = f"; the setting of this name in other libraries is {_named(hints)} here" if hints else ""
     raise OptionError(
-        f"{key} has parts and takes no value of its own; given {value!r}{foreign}. Set one of {_keys(nested, key)}"
+        f"{key} is a group of settings and has no value; given {value!r}{foreign}. Set one of {_keys(nested, key)}"
     )
 
 
 def _coerce_entry(value: object) -> object:
-    """Entry of an untyped mapping: JSON where the text is JSON, Python's constants, the text itself otherwise."""
+    """Entry of an untyped mapping: JSON if the text is JSON, a constant of Python, or the text itself."""
     if not isinstance(value, str):
         return value
     if value in _PYTHON_CONSTANTS:
@@ -249,7 +249,7 @@ def _coerce_entry(value: object) -> object:
 
 
 def _flat_leaves(tree: Mapping[str, Any]) -> dict[str, _Leaf]:
-    """Entries below a mapping; a dot in a name belongs to the name."""
+    """Entries of a mapping; a dot in a name is part of the name."""
     flat: dict[str, _Leaf] = {}
     for name, node in tree.items():
         if isinstance(node, _Leaf):
@@ -260,7 +260,7 @@ def _flat_leaves(tree: Mapping[str, Any]) -> dict[str, _Leaf]:
 
 
 def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
-    """Path of a key as it was given: exact first, then by the last part."""
+    """Resolve a given key: first as a complete path, then by its last part."""
     key = given.replace("__", ".").replace("-", "_")
     path = tuple(key.split("."))
     if _is_path(type(config), path):
@@ -276,7 +276,7 @@ def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
 
 
 def _advice(key: str, known: Sequence[str]) -> str:
-    """What an unknown key may have meant: another library's name of a setting, or one of ours, misspelt."""
+    """Suggestions for an unknown key: a setting that has this name in another library, or similar keys."""
     by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
     last = key.rpartition(".")[2]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
@@ -309,21 +309,21 @@ def _is_path(cls: type[DataclassInstance], path: tuple[str, ...]) -> bool:
 
 
 def to_json(config: DataclassInstance) -> dict[str, object]:
-    """Complete configuration as JSON data, nested as the dataclasses are; ``from_json`` gives an equal one back.
+    """Convert a configuration to JSON data, nested as the dataclasses are; ``from_json`` is the inverse.
 
     Raises:
-        OptionError: A value that JSON cannot hold, such as a function in a mapping.
+        OptionError: A value that JSON cannot represent, such as a function in a mapping.
     """
     return _to_data(config, prefix="")
 
 
 def from_json(cls: type[T], data: str | Mapping[str, object]) -> T:
-    """Configuration from JSON text, or from the data that it stands for.
+    """Build a configuration from JSON text or data.
 
-    A field that the data lack keeps its default, so a file of an older version still loads.
+    A missing field keeps its default, so that files of older versions load.
 
     Raises:
-        OptionError: No JSON object, unknown keys, missing fields without a default, or values that do not fit.
+        OptionError: No JSON object, unknown keys, missing fields without a default, or invalid values.
     """
     loaded: object = data
     if isinstance(data, str):
@@ -414,7 +414,7 @@ def _members(annotation: object) -> tuple[object, ...]:
 
 
 def _nested_class(annotation: object) -> type[DataclassInstance] | None:
-    """The dataclass of a field that is one, or is one or None."""
+    """The dataclass of a field whose annotation is a dataclass, or a dataclass or None; None for other fields."""
     classes = [m for m in _members(annotation) if isinstance(m, type) and dataclasses.is_dataclass(m)]
     return classes[0] if len(classes) == 1 else None
 

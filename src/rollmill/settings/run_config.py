@@ -1,4 +1,4 @@
-"""The configuration of a run as its directory keeps it: written, read, and what of it a resume may change."""
+"""Reads and writes the configuration in a run's directory, and decides which settings a resumed run may change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollmill.storage.removers import is_registered_remover
 __all__ = [
     "CONFIG_FILE",
     "changed_settings",
-    "check_goes_on",
+    "check_can_resume",
     "load_config",
     "load_trusted",
     "names_own_code",
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 CONFIG_FILE = "config.json"
-# Of the environment's families, what decides the shape and the meaning of observations and actions.
+# Settings of environment families that decide the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
     "vizdoom": ("width", "height", "measurements"),
@@ -37,7 +37,7 @@ _SEEN_OF_FAMILY = {
 
 
 def write_config(directory: Path, config: Config) -> None:
-    """Replaces ``config.json`` as a whole, signed with this user's key.
+    """Replace ``config.json`` atomically, signed with this user's key.
 
     Where the user's own script may have registered what is trained, the file names the script, so that ``rollmill
     eval`` and others, which the script does not start, find it.
@@ -52,7 +52,7 @@ def write_config(directory: Path, config: Config) -> None:
 
 
 def load_config(run_dir: Path | str) -> Config:
-    """The configuration that a run was started with, as data: nothing of it may be built, see :func:`load_trusted`.
+    """Load a run's configuration as data. Build nothing that it names; use :func:`load_trusted` for that.
 
     Raises:
         RunDirectoryError: There is no run in this directory.
@@ -61,11 +61,11 @@ def load_config(run_dir: Path | str) -> Config:
 
 
 def names_own_code(run_dir: Path | str, *, trust: bool) -> bool:
-    """Whether ``config.json`` is there, names code that is not built in, and may have it executed.
+    """Whether ``config.json`` exists, names code that is not built in, and is trusted to have it executed.
 
     Args:
         run_dir: The run's directory.
-        trust: Whether the user said to trust it, so that it need not be as a run of this user wrote it.
+        trust: Whether the user trusts it, even if it has no valid signature of this user.
     """
     try:
         config, verdict = _read(run_dir)
@@ -75,17 +75,17 @@ def names_own_code(run_dir: Path | str, *, trust: bool) -> bool:
 
 
 def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
-    """The configuration of a run that is to be resumed, once what it names may be executed.
+    """Load the configuration of a run to be resumed, if the code that it names may be executed.
 
     Pickled environments and replays have signatures of their own. Each process that reads them verifies these.
 
     Args:
         run_dir: The run's directory.
-        trust: Whether the user said to trust it.
+        trust: Whether the user trusts it.
 
     Raises:
         RunDirectoryError: There is no run in this directory.
-        UntrustedError: It is not this user's own, and the user did not say to trust it.
+        UntrustedError: It has no valid signature of this user, and ``trust`` is false.
     """
     directory = Path(run_dir)
     config, verdict = _read(directory)
@@ -101,7 +101,7 @@ def load_trusted(run_dir: Path | str, *, trust: bool) -> Config:
 
 
 def _leads_elsewhere(directory: Path) -> Path | None:
-    """Something in a run's directory that is neither a folder nor a file; Rollmill makes no such thing."""
+    """The first entry of a run's directory that is neither a folder nor a regular file; Rollmill creates no others."""
     for folder, folders, files in os.walk(directory):
         for path in (Path(folder, name) for name in (*folders, *files)):
             mode = path.lstat().st_mode
@@ -111,40 +111,42 @@ def _leads_elsewhere(directory: Path) -> Path | None:
 
 
 def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
-    """The configuration, and what its signature says of it."""
+    """The configuration and the verdict on its signature."""
     path = Path(run_dir) / CONFIG_FILE
-    if os.path.exists(path) and not os.path.isfile(path):  # Reading a pipe would wait for ever.
-        raise RunDirectoryError(f"{path} is no file: restore it, or begin a new run.")
+    if os.path.exists(path) and not os.path.isfile(path):  # Reading a pipe could block.
+        raise RunDirectoryError(f"{path} is not a regular file: restore it, or start a new run.")
     try:
         content, verdict = read_signed(path)
     except (FileNotFoundError, NotADirectoryError):
         raise RunDirectoryError(f"{run_dir} holds no run: there is no {CONFIG_FILE} in it.") from None
     except OSError as error:
-        raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): mend its permissions.") from error
+        raise RunDirectoryError(f"{path} cannot be read ({error.strerror}): change its permissions.") from error
     except ValueError as error:
-        raise RunDirectoryError(f"{path} is not whole ({error}): restore it, or begin a new run.") from error
+        raise RunDirectoryError(
+            f"{path} is incomplete or invalid ({error}): restore it, or start a new run."
+        ) from error
     config = from_json(Config, content)
     assert isinstance(config, Config)
     return config, verdict
 
 
 def changed_settings(saved: Config, config: Config) -> dict[str, tuple[object, object]]:
-    """Key -> value before and now, of the settings in which two configurations differ."""
+    """Key -> (old value, new value) of all settings in which two configurations differ."""
     before, now = flatten(saved), flatten(config)
     keys = dict.fromkeys((*before, *now))
     return {key: (before.get(key), now.get(key)) for key in keys if before.get(key) != now.get(key)}
 
 
-def check_goes_on(directory: Path, saved: Config, config: Config) -> None:
-    """Refuses settings that a checkpoint cannot be continued with, before anything is started.
+def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
+    """Reject settings with which a checkpoint cannot be resumed, before anything is started.
 
     Args:
         directory: The run's.
-        saved: What it began with.
-        config: What it is to go on with.
+        saved: The configuration that it was started with.
+        config: The configuration to resume it with.
 
     Raises:
-        RunDirectoryError: Weights or optimiser's state would not fit; the message names the settings.
+        RunDirectoryError: Weights or optimiser state would not fit; the message names the settings.
     """
     changed = [
         f"model.{field.name}"
@@ -153,7 +155,7 @@ def check_goes_on(directory: Path, saved: Config, config: Config) -> None:
     ]
     if saved.learner.optimiser != config.learner.optimiser:
         changed.append("learner.optimiser")
-    # Its arguments may change: a curriculum's difficulty, a path. What no longer fits the weights is refused by them.
+    # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")
     if saved.regime != config.regime:
@@ -168,7 +170,7 @@ def check_goes_on(directory: Path, saved: Config, config: Config) -> None:
         if (of[0].temperature == "auto") != (of[1].temperature == "auto"):
             changed.append("off_policy.temperature")
     if saved.in_lockstep:
-        # What its groups' states, its noise and the versions in flight are made for.
+        # The saved states of groups, the noise and the versions in flight depend on these.
         changed += [
             name
             for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
@@ -182,15 +184,15 @@ def check_goes_on(directory: Path, saved: Config, config: Config) -> None:
     ]
     if changed:
         raise RunDirectoryError(
-            f"the run in {directory} cannot go on with another {', '.join(changed)}: its weights and its optimiser's "
-            "state belong to what it began with; leave it as it was, or begin a new run."
+            f"the run in {directory} cannot be resumed with another {', '.join(changed)}: its weights and the state of "
+            "its optimiser were made with the old values; keep those, or start a new run."
         )
 
 
 def _own_script() -> str | None:
-    """The user's script that is running, as ``env.imports`` names it: its file, or a package's module (``python -m``).
+    """The user's running script, as ``env.imports`` names it: its file, or a package's module (``python -m``).
 
-    None in the command line of ours, in a notebook and at a prompt.
+    None in the command ``rollmill``, in a notebook and at a prompt.
     """
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
@@ -198,17 +200,17 @@ def _own_script() -> str | None:
     if file is None or not file.endswith(".py") or Path(file).name == "__main__.py":
         return None
     script = Path(file).resolve()
-    if script.is_relative_to(Path(__file__).resolve().parent):
+    if script.is_relative_to(Path(__file__).resolve().parents[1]):
         return None
     spec = getattr(main, "__spec__", None)
     return spec.name if spec is not None and spec.parent else str(script)
 
 
 def _is_registered_by_user(config: Config) -> bool:
-    """Whether environment, network, algorithm or remover is known here because the user registered it."""
+    """Whether the user registered the environment, network, algorithm or remover in this process."""
     if find_registration(config.env.name) is not None:
         return True
-    # Only who has registered a network has loaded torch in this process.
+    # These modules import torch. If they are not loaded, nothing was registered in them.
     models = sys.modules.get("rollmill.models.registry")
     if models is not None and models.is_users(config.model):
         return True

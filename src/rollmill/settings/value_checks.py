@@ -1,4 +1,4 @@
-"""What a setting may be, checked: errors name the setting, the value that was given, and what is allowed."""
+"""Checks of single settings. Errors name the setting, the given value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ __all__ = [
 
 
 def check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:
-    """Refuses all but integers from ``least`` on.
+    """Require an integer of at least ``least``.
 
     Args:
-        name: Of the setting, with its section: ``"learner.epochs"``.
-        value: As given.
-        least: The smallest that is allowed.
+        name: The setting with its section: ``"learner.epochs"``.
+        value: The given value.
+        least: The smallest allowed value.
         otherwise: What else the caller allows, for the message: ``', or "auto"'``.
 
     Raises:
-        ValueError: It is none, or too small; True and False are none.
+        ValueError: It is not an integer (booleans are not), or it is too small.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ValueError(f"{name}={value!r}: give an integer of at least {least}{otherwise}")
 
 
 def check_number(name: str, value: Any, rule: Callable[[float], bool], allowed: str) -> None:
-    """Refuses all but finite numbers that follow ``rule``, which ``allowed`` puts into words.
+    """Require a finite number for which ``rule`` is true; ``allowed`` describes the rule.
 
     Raises:
-        ValueError: It is none, or does not.
+        ValueError: It is not such a number.
     """
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(value) or not rule(value):
@@ -47,10 +47,10 @@ def check_number(name: str, value: Any, rule: Callable[[float], bool], allowed: 
 
 
 def check_choice(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Refuses all that is not one of ``allowed``; 1 is not True, and 0 not False.
+    """Require one of ``allowed``, where 1 differs from True and 0 from False.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: It is not one of them.
     """
     allowed = tuple(allowed)
     if not any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in allowed):
@@ -83,5 +83,5 @@ def share(value: float) -> bool:
 
 
 def any_number(_: float) -> bool:
-    """All."""
+    """Any number."""
     return True

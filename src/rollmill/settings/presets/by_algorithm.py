@@ -1,7 +1,7 @@
-"""Algorithms by name: what the one on-policy learner has to be told to be PPO or IMPALA, and what lockstep needs.
+"""Settings of an algorithm, of lockstep and of an evaluation protocol, applied over those of a family.
 
-The values are Cleanba's (Huang et al. 2023, arXiv:2310.00036, its tables of hyperparameters). They go over a family's
-preset, whose network and normalisers stay.
+The values of PPO and IMPALA are Cleanba's (Huang et al. 2023, arXiv:2310.00036, its tables of hyperparameters). The
+network and the normalisers stay those of the family's preset.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ _IMPALA: Overrides = {
 _PPO_ELSEWHERE: Overrides = {"learner.advantage": "gae", "learner.clip_kind": "symmetric"}
 _IMPALA_ELSEWHERE: Overrides = {**_IMPALA, "num_envs": 32, "learner.batch_size": 640}
 
-# Environments that cannot be saved are built anew at each, which cuts their episodes short: so not too many.
+# Environments that cannot be saved are rebuilt at each checkpoint, which cuts their episodes short.
 _BETWEEN_CHECKPOINTS = 1_000_000
 
 
 class UnknownChoiceError(ValueError):
-    """There is no algorithm or protocol of this name, or not for this preset."""
+    """No algorithm or protocol has this name, or none for this preset."""
 
 
 ALGORITHMS: Mapping[str, Overrides] = {"ppo": _PPO, "impala": _IMPALA}
@@ -95,11 +95,11 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
     """The settings of an algorithm.
 
     Args:
-        name: Its name; of off-policy ones also a name that the user registered.
-        preset: What it is to learn.
+        name: Its name, or the name of a registered off-policy algorithm.
+        preset: The preset to train.
 
     Raises:
-        UnknownChoiceError: There is none of that name.
+        UnknownChoiceError: No algorithm has this name.
     """
     known = (*ALGORITHMS, *OFF_POLICY_ALGORITHMS)
     if not isinstance(name, str):
@@ -118,7 +118,7 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
 
 def _is_registered(name: str) -> bool:
     """Whether a user's module has registered an off-policy algorithm of this name."""
-    registry = sys.modules.get("rollmill.algorithms.registry")  # which imports torch, unless somebody has needed it
+    registry = sys.modules.get("rollmill.algorithms.registry")  # not imported here, because it imports torch
     return registry is not None and bool(registry.is_registered_algorithm(name))
 
 
@@ -139,7 +139,7 @@ def protocol_overrides(name: str, preset: str) -> Overrides:
     """The settings of an evaluation protocol.
 
     Raises:
-        UnknownChoiceError: There is none of that name, or it is not for this preset.
+        UnknownChoiceError: No protocol has this name, or it does not apply to this preset.
     """
     if name not in PROTOCOLS:
         raise UnknownChoiceError(f"protocol={name!r}: choose {' or '.join(PROTOCOLS)}, or none for the preset's own")
@@ -149,17 +149,17 @@ def protocol_overrides(name: str, preset: str) -> Overrides:
 
 
 def lockstep_overrides(*, num_envs: int, rollout_length: int, minibatch_size: int) -> Overrides:
-    """What a preset made for async needs in lockstep, where a batch is one rollout of every environment.
+    """Settings with which a preset made for async runs in lockstep, where a batch is one rollout of every environment.
 
     Args:
         num_envs: Environments.
         rollout_length: T.
-        minibatch_size: Samples of an SGD step, which stay about as many.
+        minibatch_size: Samples of an SGD step, approximately kept.
     """
-    num_envs, rollout_length = max(1, num_envs), max(1, rollout_length)  # Others than these are refused later.
+    num_envs, rollout_length = max(1, num_envs), max(1, rollout_length)  # Invalid values are rejected later.
     batch_size = num_envs * rollout_length
     minibatches = max(1, min(round(batch_size / minibatch_size), num_envs))
-    # Whole trajectories go into a minibatch of a recurrent network's.
+    # A minibatch of a recurrent network consists of whole trajectories.
     while num_envs % minibatches:
         minibatches -= 1
     return {

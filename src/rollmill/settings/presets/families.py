@@ -63,7 +63,7 @@ ATARI: Overrides = {
 # as in its experiments with the standard scenarios; GAE instead of V-trace, as in its version 2.1.1. Ours, for runs
 # of some million samples instead of hundreds of millions (docs/journal/): 16 SGD steps of 4e-4 for a batch of 2,048
 # instead of one of 1e-4, clipping at 0.2, five times the entropy bonus, and the value as in the Atari preset; the
-# game variables beside the picture, as the package's own Gymnasium environments give them; and 64 environments, so
+# game variables with the picture, as the package's own Gymnasium environments give them; and 64 environments, so
 # that a group has 16 rows: with fewer, inference spends its time on streaming the weights; and pictures are centred.
 VIZDOOM: Overrides = {
     "num_envs": 64,
@@ -254,7 +254,7 @@ MINIGRID: Overrides = {
 
 # Tasks that ask for memory: a GRU over rollouts that hold what must be remembered and its use (the corridor of MemoryS7
 # is walked in about 10 steps), at the reference's learning rate. Three times its entropy bonus: with 0.01 agents stop
-# looking around and guess before they have learned what is to be remembered (docs/journal/).
+# looking around and guess before they have learned what to remember (docs/journal/).
 MINIGRID_MEMORY: Overrides = {
     **MINIGRID,
     "learner.batch_size": 2048,

@@ -1,9 +1,9 @@
-"""Off-policy algorithms by name: what a family's preset, which is made for PPO, needs to be learned by one of them.
+"""Settings of off-policy algorithms, applied over those of a family's preset, which is made for PPO.
 
 Values are those of Stable-Baselines3's rl-zoo (hyperparams/dqn.yml, ddpg.yml, td3.yml, sac.yml of version 2.6) where it
 has the task, else the library's defaults, which go back to the algorithms' papers. ``replay.update_interval`` is its
-``train_freq / gradient_steps``; where it takes many steps and then as many SGD steps, ours are spread evenly. What is
-neither has its reason beside it.
+``train_freq / gradient_steps``; where it alternates many steps and as many SGD steps, ours are spread evenly. Other
+values have a comment with their reason.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from rollmill.settings.presets.families import Overrides
 
 __all__ = ["off_policy_overrides"]
 
-# What on-policy presets set, and transitions have no use for; and what all of these algorithms share.
+# Resets what only on-policy algorithms use, and sets what all off-policy algorithms share.
 _ALL: Overrides = {
     "regime": "replay",
     "num_envs": 8,
@@ -196,7 +196,7 @@ _BASES = {"dqn": _DQN, "ddpg": _DDPG, "td3": _TD3, "sac": _SAC}
 
 
 def off_policy_overrides(algorithm: str, preset: str) -> Overrides:
-    """The settings of an off-policy algorithm for a preset, to go over the preset's own.
+    """The settings of an off-policy algorithm, to be applied over those of a preset.
 
     Args:
         algorithm: One of ``OFF_POLICY_ALGORITHMS``, or a registered one, which gets DQN's settings.
@@ -212,7 +212,7 @@ def _of_family(preset: str) -> Overrides:
 
 
 def _shows_pictures(preset: str) -> bool:
-    """Whether a family's environments show pictures; of others nothing is known by name."""
+    """Whether the preset's family is known to have images as observations."""
     family, _, name = preset.partition("/")
     if family != "envpool":
         return family == "vizdoom"

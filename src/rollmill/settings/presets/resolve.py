@@ -1,4 +1,4 @@
-"""From a preset's name to an environment and the settings to train it with."""
+"""Presets by name: an environment and the settings to train it with."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def resolve(name: str) -> Preset:
             must have been imported.
 
     Raises:
-        UnknownEnvironment: No such preset; suggests the nearest ones.
-        MissingExtra: The package that makes the environment is not installed.
+        UnknownEnvironment: No such preset; the message suggests similar names.
+        MissingExtra: The package of the environment is not installed.
     """
     if find_registration(name) is not None:
         return Preset(
@@ -60,7 +60,7 @@ def resolve(name: str) -> Preset:
 
 
 def list_presets() -> list[str]:
-    """Names of all presets whose packages are installed, family by family; registrations of the user's own first."""
+    """Names of all presets whose packages are installed, by family, after the user's own registrations."""
     names = [entry.name for entry in registrations()]
     for family, ids in _ids().items():
         names += [f"{family}/{id}" for id in ids]
@@ -68,7 +68,7 @@ def list_presets() -> list[str]:
 
 
 def missing_families() -> dict[str, str]:
-    """Family -> what to install, of those whose packages are not installed."""
+    """Family -> what to install, for families whose packages are missing."""
     missing: dict[str, str] = {}
     _ids(missing)
     return missing
@@ -104,14 +104,14 @@ def _check_bare(name: str) -> None:
         of_module = explain(name)
         if of_module is not None:
             raise UnknownEnvironment(of_module)
-        # The last part of a preset's name is what people remember.
+        # Users often give only the last part of a preset's name.
         presets = list_presets()
         lasts = {preset.partition("/")[2].lower(): preset for preset in reversed(presets)}
         exact = lasts.get(name.lower())
         near = f"; did you mean '{exact}'?" if exact else suggest(name, presets, lasts)
         raise UnknownEnvironment(
-            f"there is no preset, registered environment or Gymnasium id {name!r}{near} (`rollmill envs` lists all; an "
-            "environment of your own is registered with rollmill.register_env in a module given with --import)"
+            f"there is no preset, registered environment or Gymnasium id {name!r}{near} (`rollmill envs` lists all; "
+            "register your own environment with rollmill.register_env in a module given with --import)"
         )
 
 
@@ -161,7 +161,7 @@ def _gym(name: str, id: str) -> Preset:
 def _mujoco(name: str, id: str) -> Preset:
     from rollmill.envs import gym
 
-    if (kind := gym.kind(id)) not in ("mujoco", ""):  # others' may be simulated by MuJoCo too
+    if (kind := gym.kind(id)) not in ("mujoco", ""):  # environments of other packages may use MuJoCo too
         raise UnknownEnvironment(f"{id} is not simulated by MuJoCo but of Gymnasium's {kind}: use 'gym/{id}'")
     gym.check_installed("mujoco")
     return Preset(
