@@ -53,7 +53,7 @@ def test_a_peer_that_does_not_import_says_so(tmp_path: Path, monkeypatch: pytest
     python.chmod(0o755)
     monkeypatch.setenv(replay_speed.PEERS_VARIABLE, str(tmp_path))
     result = replay_speed.run(0.2, **FEWEST)
-    assert "does not import cpprb; --install-peers mends it" in result["peers"]["cpprb"]["absent"]
+    assert "cannot import cpprb; --install-peers repairs it" in result["peers"]["cpprb"]["absent"]
 
 
 def test_it_takes_time() -> None:

@@ -167,7 +167,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("bench replay gym/CartPole-v1", "the benchmark 'replay' takes no preset; given: gym/CartPole-v1"),
         (
             "bench sampler gym/CartPole-v1 --regime replay --off-policy.algorithm dqn",
-            "regime='replay': the sampler's benchmark has none",
+            "regime='replay': the benchmark of the sampler does not",
         ),
         ("bench ring --install-peers", "--peers and --install-peers: only `rollmill bench replay`"),
         ("bench sim --peers a", "--peers and --install-peers: only `rollmill bench replay`"),

@@ -59,7 +59,7 @@ def test_runs_without_a_common_part_of_the_axis_are_drawn_one_by_one(make_run: M
     assert count_of(picture, short.colour) > count_of(alone, short.colour) + 20
     notes = " ".join(curve_notes(found, CARTPOLE))
     assert "short: runs of seed 1, 2 have curves of at most 10 points" in notes
-    assert "each is drawn by itself" in notes
+    assert "each is drawn separately" in notes
     assert "long" not in notes
 
 

@@ -1,4 +1,4 @@
-"""Holding a run still while something else is measured on its cores.
+"""Pauses a run while something else is measured on its cores.
 
 A stopped process uses no core. It can still be killed, so the watchdog works as always. Simulators that have left its
 process group are not stopped, but have nothing to do.
@@ -17,7 +17,7 @@ __all__ = ["end", "pause", "paused_children", "resume"]
 
 @contextlib.contextmanager
 def paused_children() -> Iterator[None]:
-    """Stops the processes that multiprocessing has started here, with their groups, and lets them go on again."""
+    """Stop the processes that multiprocessing started here, with their groups, and continue them on exit."""
     groups = [child.pid for child in multiprocessing.active_children() if child.pid is not None]
     try:
         pause(groups)
@@ -27,17 +27,17 @@ def paused_children() -> Iterator[None]:
 
 
 def pause(groups: Iterable[int]) -> None:
-    """Stops these processes, by number, with their groups: each process of a run leads one."""
+    """Stop these processes and their process groups; each process of a run leads one."""
     _signal(groups, signal.SIGSTOP)
 
 
 def resume(groups: Iterable[int]) -> None:
-    """Lets them go on."""
+    """Continue them."""
     _signal(groups, signal.SIGCONT)
 
 
 def end(groups: Iterable[int]) -> None:
-    """Ends them at once, for runs that nobody wants to keep: asked, a learner would save what it has learned first."""
+    """End them immediately, for runs to be discarded: on a request to stop, a learner would first save its state."""
     _signal(groups, signal.SIGKILL)
 
 

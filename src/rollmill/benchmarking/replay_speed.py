@@ -175,7 +175,7 @@ def _why_not_installed(peer: Any, environments: Path) -> str:
     if not python.exists():
         return f"there is no {python}; --install-peers makes it, --peers or {PEERS_VARIABLE} names another folder"
     done = subprocess.run([python, "-c", f"import {peer.imports}"], capture_output=True, text=True, check=False)
-    return "" if done.returncode == 0 else f"{python} does not import {peer.imports}; --install-peers mends it"
+    return "" if done.returncode == 0 else f"{python} cannot import {peer.imports}; --install-peers repairs it"
 
 
 def _median_us(seconds: float, *operations: Callable[[], object]) -> list[float]:

@@ -38,7 +38,7 @@ class _Contender:
 
     Attributes:
         make: Makes the queue.
-        drain: Takes what is there, waiting a little for the first message; returns how many there were.
+        drain: Receives all available messages, waiting briefly for the first one; returns their number.
     """
 
     make: Callable[[], Any]

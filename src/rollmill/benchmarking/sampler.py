@@ -1,8 +1,8 @@
-"""``rollmill bench sampler``: what the data plane costs beside the environments, without policy and learner.
+"""``rollmill bench sampler``: the cost of the data plane compared with environments alone, without policy and learner.
 
-Both are there all the time and take turns: one is held still while the other one is measured for half a second. The
-figure is the median over such pairs of their ratio, because a shared machine changes its speed from second to second,
-both halves of a pair alike. That takes twice the environments' memory.
+Both run throughout and take turns: one is paused while the other one is measured for half a second. The result is the
+median ratio of these pairs, because the speed of a shared machine changes from second to second. This needs twice the
+memory of the environments.
 """
 
 from __future__ import annotations

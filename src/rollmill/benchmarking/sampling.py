@@ -35,8 +35,8 @@ class Sampler(SteppingProcesses):
         """Starts nothing."""
         if config.in_replay:
             raise ConfigError(
-                "regime='replay': the sampler's benchmark has none, because nothing is collected there that nobody "
-                "learns from; `rollmill bench train` measures all of it."
+                "regime='replay': the benchmark of the sampler does not support it, because its collecting waits for "
+                "the learner; use `rollmill bench train`."
             )
         super().__init__(ROLLOUT_WORKER)
         inference = replace(config.inference, random_actions=True, skip_policy=True)

@@ -1,7 +1,7 @@
-"""Processes that step environments, measured in slices and held still between them.
+"""Processes that step environments, measured in slices and paused between them.
 
-So two of these can take turns on the same cores within a second, with the same environments all the time. A shared
-machine changes its speed from second to second, and starting them anew for each turn would take longer than that.
+Two of these can take turns on the same cores within a second and keep their environments. The speed of a shared machine
+changes from second to second, and restarting processes for each turn would take longer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["SteppingProcesses", "TooShortError"]
 
 _START_TIMEOUT_S = 300.0
 _WARM_UP_S = 3.0
-# Behind a pause: caches are cold, and what was under way comes back at once.
+# After a pause caches are cold, and pending results arrive at once.
 _SETTLE_S = 0.25
 _POLL_S = 0.1
 
@@ -31,7 +31,7 @@ class TooShortError(RuntimeError):
 
 
 class SteppingProcesses(ABC):
-    """A context manager: inside, the environments are built, warm and held still, but for the calls of :meth:`measure`.
+    """A context manager: inside it, the environments are built, warmed up, and paused except during :meth:`measure`.
 
     Args:
         role: Of the processes that step; their first counter counts valid agent steps.
@@ -80,7 +80,7 @@ class SteppingProcesses(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the processes; one that is held still could not hear of it."""
+        """Continue the processes, so that they receive the request, and end them."""
         try:
             resume(self._groups())
         finally:

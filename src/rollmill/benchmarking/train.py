@@ -62,7 +62,7 @@ class _Slices:
         return len(self.slices) == self._count
 
     def next_slice(self) -> None:
-        """Goes on after a pause."""
+        """Start the next slice after a pause."""
         self.slices.append([])
         self._left_out = 1  # It may have been written before the pause.
 
@@ -84,10 +84,10 @@ class _Slices:
 
 
 class Training(NamedTuple):
-    """What a measured piece of training has shown.
+    """The result of measured training.
 
     Attributes:
-        seconds: That count.
+        seconds: That were measured.
         steps_per_second: Distinct valid samples consumed.
         frames_per_second: The same times the frameskip.
         policy_lag_mean: In policy versions, over all samples.
@@ -108,13 +108,13 @@ class Training(NamedTuple):
 def measure_training(
     config: Config, seconds: float, *, slices: int = 1, between: Callable[[], None] | None = None
 ) -> Training:
-    """Trains for a warm-up and so many seconds that count, and throws the agent away.
+    """Train for a warm-up and for ``seconds`` that are measured, and discard the agent.
 
     Args:
-        config: Resolved; it goes on until it is stopped, whatever it says about steps, seconds and returns.
+        config: Resolved; its limits on steps, seconds and returns are ignored.
         seconds: In all slices together; starting, warming up and pauses take as long as they take.
         slices: How many.
-        between: Called between two slices, with all processes of the run held still.
+        between: Called between two slices, with all processes of the run paused.
 
     Raises:
         TooShortError: The learner reported less than twice.

@@ -21,7 +21,7 @@ class MethodCurves:
 
     Attributes:
         singles: The curve of each run that has a point.
-        mean: Mean and range of several runs where they share most of the axis; None where each is drawn by itself.
+        mean: Mean and range of several runs where they share most of the axis; None where each is drawn separately.
     """
 
     singles: tuple[Curve, ...]
@@ -75,6 +75,6 @@ def curve_notes(comparison: Comparison, env: str) -> list[str]:
         if apart:
             notes.append(
                 f"{label}: the runs share less than half of the range that they cover in {' and in '.join(apart)}, so "
-                "each is drawn by itself, without a mean."
+                "each is drawn separately, without a mean."
             )
     return notes

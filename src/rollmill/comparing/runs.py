@@ -71,7 +71,7 @@ class ComparedRun:
 
     @property
     def agent_steps(self) -> int:
-        """How far it has come."""
+        """Agent steps of its last record."""
         return int(self.records[-1]["agent_steps"]) if self.records else 0
 
     @property

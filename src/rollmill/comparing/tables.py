@@ -12,7 +12,7 @@ from rollmill.comparing.statistics import ScoreInterval
 
 __all__ = ["scores_section", "table"]
 
-_MOST_SETTINGS = 6  # that have columns beside the scores; more have a table of their own
+_MOST_SETTINGS = 6  # with columns in the table of scores; more get a table of their own
 _NONE = "-"
 
 

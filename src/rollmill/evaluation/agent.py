@@ -1,4 +1,4 @@
-"""A trained policy, to be asked for actions."""
+"""A trained policy that computes actions for observations."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ __all__ = ["Agent", "AgentError", "load"]
 
 
 class AgentError(ValueError):
-    """An agent was given something that does not fit its environment or its state."""
+    """An agent's input does not fit its environment or its state."""
 
 
 class Agent:
-    """A policy with the weights of one checkpoint. It is not changed by a run that goes on.
+    """A policy with the weights of one checkpoint, independent of the run that wrote it.
 
-    Observations are given, and actions returned, as the environment has them: a single observation gives a single
-    action, a batch (every array with one more axis in front, as vector environments give it) gives a batch. A recurrent
-    policy remembers what it saw: call ``reset`` when an episode begins.
+    Observations and actions have the form of the environment's spaces. A single observation gives a single action; a
+    batch (every array with one more axis in front, as in vector environments) gives a batch. A recurrent policy keeps a
+    state: call ``reset`` when an episode begins.
 
     Args:
         snapshot: Weights and configuration.
@@ -95,7 +95,7 @@ class Agent:
         self._is_first: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
     def is_deterministic(self, given: bool | None) -> bool:
-        """Whether it takes the best actions where it was told ``given``; None leaves that to the policy."""
+        """Whether to take the best actions; None leaves the choice to the policy."""
         return not self._policy.is_stochastic if given is None else given
 
     def act(self, observation: Any, *, deterministic: bool | None = None, action_mask: Any = None) -> Any:
@@ -143,10 +143,10 @@ class Agent:
         return decode(None if discrete is None else discrete[0], None if continuous is None else continuous[0])
 
     def reset(self, rows: Array | Sequence[int] | None = None) -> None:
-        """Forget what rows saw, because a new episode begins there.
+        """Reset the recurrent state of rows in which a new episode begins.
 
         Args:
-            rows: bool ``[B]`` or row indices; None forgets all, after which the number of rows may differ.
+            rows: bool ``[B]`` or row indices. None resets all rows; afterwards their number may differ.
         """
         if rows is None:
             self._state = None
@@ -165,7 +165,7 @@ class Agent:
     def choose(
         self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool | None
     ) -> tuple[Array | None, Array | None]:
-        """Actions in the form in which slots store them; ``act`` for those who have a slot's arrays.
+        """Compute actions in the form in which slots store them, for observations in that form.
 
         Args:
             observation: Name -> ``[B, ...]``, as ``EnvSpec.observation`` says.
@@ -189,7 +189,7 @@ class Agent:
         self._num_rows = num_rows
         if self._is_first is None or len(self._is_first) != num_rows:
             self._is_first = np.ones(num_rows, np.bool_)
-        # A copy on the CPU too: the caller's arrays may be read-only, and are overwritten by the next step.
+        # Copy on the CPU too: the caller's arrays may be read-only, and the next step overwrites them.
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
@@ -274,10 +274,10 @@ def load(
     seed: int = 0,
     trust: bool = False,
 ) -> Agent:
-    """The agent of a run; needs the environment's code only where an older version of Rollmill wrote the run.
+    """Load the agent of a run. The environment's code is needed only for runs of older versions of Rollmill.
 
-    Such runs do not keep the environment's spaces, and one is built for a moment to know them. A network or algorithm
-    of the user's own needs its code, too.
+    Those runs did not store the environment's spaces, so an environment is built to read them. A registered network or
+    algorithm also needs its code.
 
     Args:
         run_dir: Directory of a run, finished or not.
@@ -328,7 +328,7 @@ def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
 
     path: tuple[str | int, ...] = ()
     while isinstance(space, spaces.Dict | spaces.Tuple):
-        # The mask, of the top level, may be given beside the observation.
+        # The mask, an entry of the top level, may be an argument instead.
         names = (name for name in space.spaces if path or name != ACTION_MASK) if isinstance(space, spaces.Dict) else ()
         key = next(iter(names), 0)
         path = (*path, key)

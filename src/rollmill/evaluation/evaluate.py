@@ -1,4 +1,4 @@
-"""Evaluation: an exact number of whole episodes of one version of a policy, with environments and seeds of its own."""
+"""Evaluation: an exact number of complete episodes of one version of a policy, in separate environments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "quotas",
 ]
 
-# Seven times as many as the longest of Atari.
+# Seven times the longest episode of Atari.
 _TAKEN_FOR_ENDLESS = 200_000
 
 
@@ -46,12 +46,12 @@ class EndlessEpisodeError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationResult:
-    """What an evaluation found.
+    """The result of an evaluation.
 
     Attributes:
         env: The environment's name.
         checkpoint: The file whose weights were evaluated.
-        agent_steps: Agent steps that they had learned from.
+        agent_steps: Agent steps that these weights had been trained on.
         returns: Raw return of each episode, environment after environment.
         lengths: Agent steps of each episode.
         mean: Mean return.
@@ -60,7 +60,7 @@ class EvaluationResult:
         seconds: Wall-clock time of the episodes.
         deterministic: Whether the best actions were taken: the most probable, or those that are valued most.
         seed: Seed of the evaluation.
-        video: The film of one episode; None where none was asked for.
+        video: The video of one episode; None if none was requested.
     """
 
     env: str
@@ -135,12 +135,12 @@ def evaluate(
         episodes: How many whole episodes.
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
-        video: Also film one more episode into this mp4 file.
+        video: Also record one more episode in this mp4 file.
         num_envs: Environments side by side; of a vector environment of the user's as many as the run's groups have.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
         device: Where the network runs.
         max_episode_steps: Time limit in agent steps, instead of the run's.
-        is_stop_wanted: Asked at every step.
+        is_stop_wanted: Called at every step; True interrupts the evaluation.
         trust: Whether code that the directory names may be executed although this user's own runs did not write it.
 
     Raises:
@@ -228,7 +228,7 @@ def evaluate_snapshot(
         try:
             film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
         except Exception as error:
-            # What has been played is not thrown away for a picture, whatever a renderer raises.
+            # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
             warnings.warn(f"no video was written: {name}{error}", stacklevel=2)
     flat = tuple(value for row in returns for value in row)
@@ -253,8 +253,7 @@ def evaluate_snapshot(
 def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:
     """How many episodes each environment contributes, fixed beforehand.
 
-    Taking the first ``episodes`` that end anywhere would prefer short ones: an environment in a long episode
-    contributes nothing meanwhile.
+    Taking the first ``episodes`` that end in any environment would be biased towards short ones.
 
     Raises:
         ValueError: Either number is below 1.

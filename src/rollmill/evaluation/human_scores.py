@@ -88,7 +88,7 @@ def human_normalised(env: str, score: float) -> float | None:
         score: Raw return.
 
     Returns:
-        None for environments that are none of the 57 games.
+        None for environments other than the 57 games.
     """
     family, _, game = env.partition("/")
     if family != "atari" or game not in ATARI_SCORES:

@@ -1,7 +1,7 @@
-"""Evaluations while a run trains: whole episodes, of environments of their own, of the network at certain agent steps.
+"""Evaluations during training: complete episodes with the network at given agent steps.
 
-The learner leaves the network at each of these steps, and a process of its own plays it, whatever training does
-meanwhile. What is left when training ends is played then.
+The learner saves the network at each of these steps, and a separate process evaluates it in its own environments. The
+evaluations still pending at the end of training run then.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def play_pending(
     seed: int = 0,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Plays the networks that were left, writes down what was found, and keeps the best one.
+    """Evaluate the pending networks, record the results, and keep the best network.
 
     Args:
         run_dir: Directory of a run.
-        env: What it is trained on. The one that its files name is not built: the user may have given another one when
-            the run was resumed, or the files may have changed since they were verified.
-        episodes: Whole episodes of each network.
-        checkpoints: The run's, of which ``best.pt`` goes by what is found.
+        env: The environment that it is trained on. The one in its files is not used: the user may have changed it when
+            resuming, or the files may have changed since they were verified.
+        episodes: Complete episodes of each network.
+        checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
         seed: Of the evaluation: the same environments and noise for every network.
-        is_stop_wanted: Asked at every step; a network that is not done with then is left.
+        is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
     queue = EvaluationQueue(run_dir)
     for path in queue.pending():
@@ -68,15 +68,15 @@ def evaluate_until(
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
-    """Plays whatever is left, as it comes, until told to stop.
+    """Evaluate pending networks as they appear, until told to stop.
 
     Args:
         run_dir: Directory of a run.
-        env: What it is trained on.
-        episodes: Whole episodes of each network.
-        checkpoints: The run's.
-        is_stop_wanted: Asked at every step, and between two networks.
-        while_waiting: Called several times a second while there is nothing to play.
+        env: The environment that it is trained on.
+        episodes: Complete episodes of each network.
+        checkpoints: The run's checkpoints.
+        is_stop_wanted: Called at every step, and between two networks.
+        while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
         if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.

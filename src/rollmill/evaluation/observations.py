@@ -1,4 +1,4 @@
-"""Whether observations that a user gives an agent are those of its environment; what does not fit is named."""
+"""Checks of observations that a user gives an agent; errors name the entry that does not fit."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _check_array(space: spaces.Space[Any], value: Any, name: str, rows: int | No
         raise ObservationError(f"{_entry(name)} cannot be read as an array ({error}); give a NumPy array") from error
     batch = () if rows is None else (rows,)
     shape = (*batch, *(space.shape or ()))
-    # A number and an array of it are taken for each other, as in training.
+    # A number and an array with one element are equivalent, as in training.
     alike = {(*batch, *one) for one in ((), (1,))} if shape[len(batch) :] in ((), (1,)) else set()
     if array.shape != shape and array.shape not in alike:
         raise ObservationError(f"{_entry(name)} has shape {array.shape}; {shape} is needed ({space})")

@@ -1,4 +1,4 @@
-"""The networks behind an agent: observations in, actions in the form in which slots store them out."""
+"""The networks of an agent, which map observations to actions in the form in which slots store them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["Policy", "make_policy"]
 
-_LATE = 2**62  # agent steps after which every schedule has come to its end
+_LATE = 2**62  # agent steps after which every schedule has ended
 
 
 class Policy(Protocol):
@@ -55,7 +55,7 @@ class Policy(Protocol):
             deterministic: Whether to take the best ones.
 
         Returns:
-            (choices ``[N, Kd]``, real numbers ``[N, Kc]``, next state ``[N, S]``), None where there are none.
+            (choices ``[N, Kd]``, real numbers ``[N, Kc]``, next state ``[N, S]``); absent ones are None.
         """
         ...
 
@@ -97,7 +97,7 @@ class _ActorCriticPolicy:
 
 
 class _OffPolicyPolicy:
-    """Explores, where it is asked to, as at the end of its training."""
+    """An off-policy policy; it explores, if requested, as at the end of training."""
 
     def __init__(
         self,

@@ -23,7 +23,7 @@ class NoRunError(LookupError):
 
 
 class Snapshot(NamedTuple):
-    """One checkpoint, in memory: a run that goes on does not change it.
+    """One checkpoint in memory, independent of the run that wrote it.
 
     Attributes:
         env: The environment that the run was trained on.
@@ -54,7 +54,7 @@ class Snapshot(NamedTuple):
 
 
 def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:
-    """Read a checkpoint and the configuration beside it.
+    """Read a checkpoint and the configuration of its run.
 
     Args:
         run_dir: Directory of a run.

@@ -192,7 +192,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
     def picture(view: ObservationView) -> Any:
         try:
             rendered = built[-1].render()
-        except NotImplementedError:  # what gymnasium.Env does by itself
+        except NotImplementedError:  # the default of gymnasium.Env
             rendered = None
         except DependencyNotInstalled as error:
             raise NotRenderableError(f"{config.name} cannot be drawn: {error}") from error
@@ -204,7 +204,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
 def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float) -> Stage:
     """A native vector with a row for each seed, of which the first is looked at.
 
-    It is drawn by itself if it can (EnvPool), else its observation is the picture.
+    It renders itself if it can (EnvPool); otherwise its observation is the image.
     """
     maker = resolve_maker(replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"}))
     assert maker.vector is not None
@@ -225,7 +225,7 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, f
     def picture(view: ObservationView) -> Any:
         try:
             rendered = vector.render()
-        except NotImplementedError:  # what gymnasium.vector.VectorEnv does by itself
+        except NotImplementedError:  # the default of gymnasium.vector.VectorEnv
             rendered = None
         return _observed_picture(view) if rendered is None else rendered[0]
 

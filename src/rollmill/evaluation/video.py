@@ -134,7 +134,7 @@ def check_video_path(path: Path | str) -> Path:
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
-        raise VideoError(f"the video is to be {str(path)!r}; give a name that ends in .mp4, the one format there is")
+        raise VideoError(f"video {str(path)!r}: give a name that ends in .mp4, the only supported format")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

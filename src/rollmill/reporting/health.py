@@ -38,7 +38,7 @@ class Health:
 
     Args:
         total_steps: Agent steps of the whole run.
-        num_rows: Agents that step beside each other.
+        num_rows: Agents of all environments.
         least_entropy: Of a policy's first entropy, the one below which it has collapsed, both in nats; None for a
             policy whose entropy has a target of its own.
         earlier: Rows that a resumed run has written before; nothing is said of them again.

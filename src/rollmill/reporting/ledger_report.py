@@ -95,7 +95,7 @@ def phase_shares(
 ) -> dict[str, Stage]:
     """Role -> how its processes spent their time; roles without any time since their start-up are left out.
 
-    So are those that nobody waits for, such as the evaluator's.
+    So are roles that no other process waits for, such as the evaluator.
 
     Args:
         accounts: Process name -> account, a snapshot of the ledger.

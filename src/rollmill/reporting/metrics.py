@@ -49,7 +49,7 @@ class NoMetricsError(FileNotFoundError):
 
 
 class MetricsNotWrittenError(OSError):
-    """A record could not be written; the disk may be full."""
+    """A record could not be written, for example because the disk is full."""
 
 
 class _Number(Protocol):
@@ -66,8 +66,8 @@ class MetricsWriter:
 
     Args:
         run_dir: The run's directory; made if it is not there.
-        resume_at_steps: Where the run goes on from a checkpoint: later records, which the run is about to write again,
-            are dropped. None keeps all.
+        resume_at_steps: Agent steps of the checkpoint that the run resumes from: later records, which the run will
+            write again, are dropped. None keeps all.
         tensorboard: Whether to write TensorBoard events into ``run_dir/tensorboard``.
         wandb_project: Project to report to with Weights & Biases; None for no report.
         config: Flat configuration, shown by Weights & Biases.
@@ -94,7 +94,7 @@ class MetricsWriter:
         self._events = _EventWriter(self.run_dir / _TENSORBOARD_DIR, resume_at_steps) if tensorboard else None
         self._has_failed = False
         self._evaluations = EvaluationQueue(self.run_dir)
-        # What earlier sessions have written; TensorBoard hides what they say of steps that are to be done again.
+        # Events of earlier sessions; TensorBoard hides those of steps that are repeated.
         self._evaluated = {
             steps
             for record in self._evaluations.records()
@@ -107,7 +107,7 @@ class MetricsWriter:
 
         Args:
             record: Name -> value; has ``agent_steps``. Histograms (lists of counts) go to the file only. NaN and
-                infinity become ``null``: JSON has no word for them.
+                infinity become ``null``, because JSON cannot represent them.
 
         Raises:
             ValueError: ``agent_steps`` is missing.
@@ -129,7 +129,7 @@ class MetricsWriter:
             self._wandb.log(numbers, step=int(steps))
 
     def write_evaluations(self) -> list[dict[str, Any]]:
-        """Tell TensorBoard and Weights & Biases what evaluations have found since the last call.
+        """Report evaluations since the last call to TensorBoard and Weights & Biases.
 
         Each is at the agent steps of the network that was evaluated, which may be before the last record's.
 
@@ -161,14 +161,14 @@ class MetricsWriter:
         self._has_failed = True
         return MetricsNotWrittenError(
             f"metrics cannot be written to {self.run_dir} ({error.strerror}): make room on its disk; with --resume "
-            "the run goes on from its newest checkpoint"
+            "the run continues from its newest checkpoint"
         )
 
     def close(self) -> None:
         """Close all files; calling it twice does nothing.
 
         Raises:
-            OSError: The disk did not take what was left to write, which no ``write`` has said before.
+            OSError: The remaining data could not be written, and no ``write`` reported it.
         """
         with contextlib.ExitStack() as stack:  # Closes the others too where one cannot be.
             if self._wandb is not None:
@@ -304,7 +304,7 @@ def _start_wandb(project: str, run_dir: Path, config: Mapping[str, object]) -> A
         raise TrackerNotInstalledError(
             f"reporting to the Weights & Biases project {project!r} needs the package wandb: pip install wandb"
         ) from error
-    # A resumed run goes on in the record that it began.
+    # A resumed run continues the record of the original one.
     kept = run_dir / _WANDB_ID_FILE
     id = kept.read_text().strip() if kept.exists() else None
     run = wandb.init(

@@ -25,7 +25,7 @@ _AGE = "replay/age"
 
 
 class PlotError(ValueError):
-    """A plot cannot be written where, or as what, it was asked for."""
+    """A plot cannot be written to the requested place or in the requested format."""
 
 
 class NothingToPlotError(ValueError):
@@ -174,7 +174,7 @@ def _draw_returns(axes: Any, runs: Sequence[list[dict[str, Any]]], key: str, sca
 def _draw(
     axes: Any, runs: Sequence[list[dict[str, Any]]], x: str, y: str, scale: float, colour: str, label: str | None
 ) -> None:
-    """Draw one quantity; where no run has it the panel says so instead of failing."""
+    """Draw one quantity; if no run has it, the panel contains a note."""
     try:
         band = overlay([curve_of(records, x, y) for records in runs])
     except NothingToPlotError:

@@ -12,7 +12,7 @@ __all__ = ["Status"]
 
 @dataclass(frozen=True, kw_only=True)
 class Status:
-    """A run at one moment. ``None`` stands for what is not known yet.
+    """A run at one moment. Values that are not known yet are ``None``.
 
     Attributes:
         name: The run's or preset's name.
