@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from tests.rollout.driven_worker import context_of
 
 import rollmill
 from rollmill.regimes.asynchronous import plan_topology
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.running import prepare
+from rollmill.regimes.setup import Probed, group_builder
+from rollmill.roles import ROLLOUT_WORKER
+from rollmill.runtime.ledger import Ledger
+from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import ConfigError
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.slots import Topology
@@ -55,3 +62,15 @@ def test_the_groups_of_a_rollout_worker_wait_for_different_policy_workers() -> N
 def test_more_policy_workers_than_groups_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"inference.num_workers=5 is more than the 4 groups"):
         plan(2, 2, 5)
+
+
+@pytest.mark.parametrize(("regime", "algo"), [("lockstep", "ppo"), ("replay", "dqn")])
+def test_decorrelation_is_spread_evenly_over_the_groups_of_all_ranks(tmp_path: Path, regime: str, algo: str) -> None:
+    settings = {"num_envs": 8, "envs_per_group": 1, "rollout.num_workers": 2, "rollout.decorrelate_steps": 70}
+    config = rollmill.make_config("gym/CartPole-v1", {"regime": regime, **settings}, algo=algo).resolved(2)
+    steps = []
+    for rank in (0, 1):
+        setup = prepare(config, PROBED, tmp_path, resume=False, ranks=Ranks(rank=rank, world_size=2))
+        builder = group_builder(context_of(Ledger.private(ROLLOUT_WORKER)), setup)
+        steps += [builder.random_steps(group) for group in range(setup.topology.num_groups)]
+    assert steps == [0, 10, 20, 30, 40, 50, 60, 70]
