@@ -16,13 +16,6 @@ from rollmill.runtime.supervisor import Supervisor
 HEAD = r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} "
 
 
-def _run(path: Path, *, redirect_output: bool) -> str:
-    with Supervisor(log_path=path, redirect_output=redirect_output) as supervisor:
-        supervisor.start("worker 7", runtime_targets.log_things)
-        supervisor.poll(30)
-    return path.read_text()
-
-
 def test_main_and_children_write_one_file(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "run" / "run.log"
     root_handlers, level = list(logging.getLogger().handlers), logging.getLogger("rollmill").level
@@ -30,7 +23,10 @@ def test_main_and_children_write_one_file(tmp_path: Path, capfd: pytest.CaptureF
         log.info("run begins, 100 %")
         logging.getLogger("rollmill.part").debug("too fine")
         logging.getLogger("noisy.library").info("chatter")
-        text = _run(path, redirect_output=False)
+        with Supervisor(log_path=path) as supervisor:
+            supervisor.start("worker 7", runtime_targets.log_things)
+            supervisor.poll(30)
+        text = path.read_text()
     assert logging.getLogger().handlers == root_handlers
     assert logging.getLogger("rollmill").level == level
     lines = text.splitlines()
@@ -46,13 +42,6 @@ def test_main_and_children_write_one_file(tmp_path: Path, capfd: pytest.CaptureF
     out, err = capfd.readouterr()
     assert out == "printed by a simulator\nprinted by its engine\n"
     assert err == ""
-
-
-def test_output_can_be_sent_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    text = _run(tmp_path / "run.log", redirect_output=True)
-    assert "printed by a simulator\n" in text
-    assert "printed by its engine\n" in text
-    assert capfd.readouterr() == ("", "")
 
 
 def test_a_traceback_carries_the_head_on_each_line(tmp_path: Path) -> None:

@@ -104,7 +104,6 @@ class Launch:
     cpus: tuple[int, ...] | None
     nice: int
     log_path: Path | None
-    redirect_output: bool
 
 
 class Work:
@@ -177,7 +176,7 @@ def run_child(launch: Launch, channel: SentDescriptor, notes: SentDescriptor, wo
         if launch.cpus is not None:
             os.sched_setaffinity(0, launch.cpus)
         if launch.log_path is not None:
-            logs.open_in_child(launch.log_path, launch.name, redirect_output=launch.redirect_output)
+            logs.open_in_child(launch.log_path, launch.name)
         stop, seat, target, args = work.open()
         ledger = seat.open()
         log = logging.getLogger(f"rollmill.{launch.name}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -82,24 +81,14 @@ def run_log(path: Path, process: str = "main") -> Iterator[logging.Logger]:
         handler.close()
 
 
-def open_in_child(path: Path, process: str, *, redirect_output: bool) -> None:
+def open_in_child(path: Path, process: str) -> None:
     """Sends a child process's log records, and Python's warnings, to ``path`` for the rest of its life.
 
     Args:
         path: The run's log.
         process: The process's name.
-        redirect_output: Send what it and its simulators print there as well, raw, instead of to the console.
     """
     root = logging.getLogger()
     root.addHandler(_handler(path, process))
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    if redirect_output:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-        try:
-            os.dup2(descriptor, 1)
-            os.dup2(descriptor, 2)
-        finally:
-            os.close(descriptor)

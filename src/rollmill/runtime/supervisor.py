@@ -109,19 +109,15 @@ class Supervisor:
         run_id: Names the run in its processes' environments (``ROLLMILL_RUN_ID``).
     """
 
-    def __init__(
-        self, *, log_path: Path | None = None, redirect_output: bool = False, max_processes: int = 1024
-    ) -> None:
+    def __init__(self, *, log_path: Path | None = None, max_processes: int = 1024) -> None:
         """Nothing is started before the context is entered.
 
         Args:
             log_path: The run's ``run.log``, for the children's log records; None for none.
-            redirect_output: Send what children print there too, instead of to the console.
             max_processes: Most ledger accounts (processes, restarts counted) that the run may take.
         """
         self.run_id = uuid.uuid4().hex
         self._log_path = log_path
-        self._redirect_output = redirect_output and log_path is not None
         self._control = Arena.create(ArenaLayout().add(StopFlag.FIELD, 1, "int64", poisoned=False))
         self.stop_flag = StopFlag(self._control)
         self.board = LedgerBoard(max_processes)
@@ -200,7 +196,6 @@ class Supervisor:
             cpus=None if cpus is None else tuple(cpus),
             nice=nice,
             log_path=self._log_path,
-            redirect_output=self._redirect_output,
         )
         reading, writing = os.pipe()
         notes = os.memfd_create("rollmill-notes", os.MFD_CLOEXEC)
