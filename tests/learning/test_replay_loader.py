@@ -57,7 +57,7 @@ def test_batches_that_cannot_be_drawn_any_more_are_not_waited_for() -> None:
     loader.close()
     assert store.limiter.is_done
     assert store.limiter.drawn == 45
-    assert store.limiter.forgone == 25
+    assert store.limiter.skipped == 25
 
 
 def test_a_replay_that_stops_both_sides_is_an_error() -> None:

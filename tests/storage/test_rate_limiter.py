@@ -14,8 +14,8 @@ from rollmill.storage.rate_limiter import (
     RateLimits,
     add_to_layout,
     damage_of,
-    going_on,
     least_error_buffer,
+    resumed_limits,
 )
 
 
@@ -157,7 +157,7 @@ class Session:
     def go_on(self, *, lost=0, **changes):
         """As another process would, from a checkpoint that is so many SGD steps old."""
         saved = self.sgd_steps - lost
-        limiter = RateLimiter(self.arena, going_on(self.arena, self.wanted(**changes)))
+        limiter = RateLimiter(self.arena, resumed_limits(self.arena, self.wanted(**changes)))
         limiter.set(inserted=limiter.inserted, drawn=0)
         self.limiter, self.before = limiter, limiter.learn_from(saved)
         assert self.sgd_steps == saved

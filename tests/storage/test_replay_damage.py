@@ -11,7 +11,7 @@ import pytest
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
-from rollmill.storage.rate_limiter import RateLimits, going_on
+from rollmill.storage.rate_limiter import RateLimits, resumed_limits
 from rollmill.storage.replay import (
     ReplayStore,
     add_beside_to_layout,
@@ -51,7 +51,7 @@ def open_it(run_dir: Path, *, resume: bool) -> OpenedReplay:
 def store_in(opened: OpenedReplay) -> ReplayStore:
     beside = ArenaLayout()
     add_beside_to_layout(beside, SPEC, FIELDS, TOPOLOGY)
-    limits = going_on(opened.arena, LIMITS) if opened.is_kept else LIMITS
+    limits = resumed_limits(opened.arena, LIMITS) if opened.is_kept else LIMITS
     arrays = {**Arena.create(beside), **opened.arena}
     return ReplayStore(arrays, SPEC, TOPOLOGY, CONFIG, limits, create=True, is_kept=opened.is_kept)
 

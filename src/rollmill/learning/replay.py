@@ -159,7 +159,7 @@ class ReplayLearnerBase(LearnerBase):
     @property
     def _is_done(self) -> bool:
         limiter = self._store.limiter
-        return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn - limiter.forgone
+        return limiter.is_done and self.sgd_steps - self._sgd_steps_before == limiter.drawn - limiter.skipped
 
     @property
     def _inserted(self) -> int:
@@ -203,7 +203,7 @@ class ReplayLearnerBase(LearnerBase):
                 "replay/total_priority": self._store.tree.total(),
                 "replay/max_priority": self._store.tree.max_priority,
                 "replay/late_priorities": float(self._left_as_they_were),
-                "replay/batches_forgone": float(self._store.limiter.forgone),
+                "replay/batches_skipped": float(self._store.limiter.skipped),
                 "replay/samples_per_insert": self.sgd_steps * self._samples / max(1, self.agent_steps),
             },
         )

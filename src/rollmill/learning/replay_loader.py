@@ -133,8 +133,8 @@ class ReplayLoader:
         self.give_back(batch)
         self._hear(POLL_S / 10)
         if was_full:
-            limiter.forgo()
-        elif limiter.holds_everybody(self._store.topology.group_rows):
+            limiter.skip_batches()
+        elif limiter.is_deadlocked(self._store.topology.group_rows):
             self._fruitless += 1
             if self._fruitless > _MOST_FRUITLESS:
                 raise NothingToDrawError(limiter.inserted, limiter.limits)

@@ -34,7 +34,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config, ConfigError
 from rollmill.storage import gradients, weights
-from rollmill.storage.rate_limiter import RateLimits, going_on, inserted_of
+from rollmill.storage.rate_limiter import RateLimits, inserted_of, resumed_limits
 from rollmill.storage.removers import make_remover
 from rollmill.storage.replay import (
     ReplayStore,
@@ -194,7 +194,7 @@ def allocate(
     limits_from = partial(_limits, config, probed, topology, world_size=ranks.world_size)
     wanted = limits = limits_from(base=0)
     if is_kept:
-        limits = going_on(replay, wanted)
+        limits = resumed_limits(replay, wanted)
     elif saved_steps:
         limits = limits_from(base=saved_steps // ranks.world_size)
     store = ReplayStore(

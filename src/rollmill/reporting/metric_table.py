@@ -222,7 +222,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             _REPLAY,
         ),
         Metric(
-            "replay/batches_forgone",
+            "replay/batches_skipped",
             "batches",
             "Batches at the end for which there was nothing to draw; of several ranks, rank 0's.",
             _REPLAY,
