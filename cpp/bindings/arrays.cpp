@@ -37,7 +37,7 @@ void check_rows(const Buffer& dst, const Buffer& src) {
                           std::to_string(src.row_bytes()) + "; they must be the same");
 }
 
-void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array, bool racing) {
+void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array) {
     const Buffer dst(dst_array, "dst", true);
     const Buffer src(src_array, "src", false);
     const Buffer index = int64_array(index_array, "index", false);
@@ -47,9 +47,8 @@ void gather(nb::handle dst_array, nb::handle src_array, nb::handle index_array, 
                           " entries; they must be the same");
     check_index(index, src.shape(0), "src");
     run_copy(dst.nbytes(), [&] {
-        (racing ? gather_racing_rows : gather_rows)(dst.data<std::byte>(), src.data<std::byte>(),
-                                                    index.span<std::int64_t>(),
-                                                    static_cast<std::size_t>(dst.row_bytes()));
+        gather_rows(dst.data<std::byte>(), src.data<std::byte>(), index.span<std::int64_t>(),
+                    static_cast<std::size_t>(dst.row_bytes()));
     });
 }
 
@@ -199,7 +198,7 @@ void activation_gradient_checked(nb::handle dst_array, nb::handle gradient_array
 }  // namespace
 
 void bind_arrays(nb::module_& m) {
-    m.def("gather", &gather, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(), nb::arg("racing") = false);
+    m.def("gather", &gather, nb::arg("dst"), nb::arg("src"), nb::arg("index"));
     m.def("gather_trajectories", &gather_trajectories, nb::arg("dst"), nb::arg("src"), nb::arg("segments"),
           nb::arg("steps"));
     m.def("gather_images", &gather_images_checked, nb::arg("dst"), nb::arg("src"), nb::arg("index"), nb::kw_only(),

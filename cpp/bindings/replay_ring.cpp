@@ -12,6 +12,7 @@
 #include <cstring>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <tuple>
 #include <utility>
@@ -59,6 +60,10 @@ class Column {
     }
     std::int64_t rows() const noexcept { return view_.shape[0]; }
     const std::byte* data() const noexcept { return static_cast<const std::byte*>(view_.buf); }
+    template <class T>
+    std::span<const T> span() const noexcept {
+        return {static_cast<const T*>(view_.buf), static_cast<std::size_t>(view_.len) / sizeof(T)};
+    }
 
    private:
     Py_buffer view_{};
@@ -69,8 +74,7 @@ struct Pooled {
     nb::object batch;
     std::vector<std::pair<PyObject*, Py_ssize_t>> watched;  // and the references when nobody does
     std::vector<Buffer> memory;
-    std::vector<std::byte*> columns, next_columns;
-    ReplayRing::Batch arrays;
+    std::optional<ReplayRing::Batch> drawn;
 
     bool is_free() const noexcept {
         return std::all_of(watched.begin(), watched.end(), [](auto& w) { return Py_REFCNT(w.first) <= w.second; });
@@ -114,7 +118,7 @@ struct PyReplayRing {
     std::uint64_t fork;
     std::vector<std::shared_ptr<Pooled>> pool;  // the one made last at the end
 
-    ReplayRing::DrawRule rule;
+    DrawRule rule;
     PriorityRule priorities;
     double decay = 1.0;
     float least_priority = 0.0f;
@@ -189,7 +193,7 @@ std::int64_t add(PyReplayRing& self, nb::tuple arrays) {
     if (!take_columns(self, arrays, false, -1, held, columns)) return -1;
     const std::int64_t n = held[0].rows();
     const nb::gil_scoped_release released;
-    self.ring.add(columns.data(), n);
+    self.ring.add(columns, n);
     return n;
 }
 
@@ -217,7 +221,7 @@ std::int64_t add_step(PyReplayRing& self, nb::tuple arrays, nb::tuple next_array
     const nb::gil_scoped_release released;
     const std::lock_guard guard(self.mutex);
     try {
-        return self.ring.add(self.stream, {columns.data(), next_columns.data(), flags[0], flags[1], flags[2]});
+        return self.ring.add(self.stream, {columns, next_columns, flags[0], flags[1], flags[2]});
     } catch (...) {
         self.stream.forget();  // what is added next does not follow what was added last
         throw;
@@ -225,28 +229,29 @@ std::int64_t add_step(PyReplayRing& self, nb::tuple arrays, nb::tuple next_array
 }
 
 template <class T>
-T* pooled_array(Pooled& pooled, nb::handle array, const char* name) {
-    if (array.is_none()) return nullptr;
+std::span<T> pooled_array(Pooled& pooled, nb::handle array, const char* name) {
+    if (array.is_none()) return {};
     pooled.watched.emplace_back(array.ptr(), 0);
-    return pooled.memory.emplace_back(array, name, true).data<T>();
+    return pooled.memory.emplace_back(array, name, true).span<T>();
 }
 
+// `returns` are reward, discount and terminated, or empty.
 void adopt(PyReplayRing& self, nb::object batch, nb::list watched, nb::handle tickets, nb::handle weights,
-           nb::handle reward, nb::handle discount, nb::handle terminated, nb::tuple columns, nb::tuple next_columns) {
+           nb::tuple returns, nb::tuple columns, nb::tuple next_columns) {
     auto pooled = std::make_shared<Pooled>();
     pooled->memory.reserve(5 + columns.size() + next_columns.size());
-    auto& arrays = pooled->arrays;
-    arrays.tickets = pooled_array<std::int64_t>(*pooled, tickets, "tickets");
-    arrays.weights = pooled_array<float>(*pooled, weights, "weights");
-    arrays.reward = pooled_array<float>(*pooled, reward, "reward");
-    arrays.discount = pooled_array<float>(*pooled, discount, "discount");
-    arrays.terminated = pooled_array<std::uint8_t>(*pooled, terminated, "terminated");
-    for (const nb::handle array : columns) pooled->columns.push_back(pooled_array<std::byte>(*pooled, array, "column"));
+    ReplayRing::BatchArrays arrays{.tickets = pooled_array<std::int64_t>(*pooled, tickets, "tickets"),
+                                   .weights = pooled_array<float>(*pooled, weights, "weights")};
+    if (returns.size() == 3) {
+        arrays.reward = pooled_array<float>(*pooled, returns[0], "reward");
+        arrays.discount = pooled_array<float>(*pooled, returns[1], "discount");
+        arrays.terminated = pooled_array<std::uint8_t>(*pooled, returns[2], "terminated");
+    }
+    std::vector<std::byte*> to, next_to;
+    for (const nb::handle array : columns) to.push_back(pooled_array<std::byte>(*pooled, array, "column").data());
     for (const nb::handle array : next_columns)
-        pooled->next_columns.push_back(pooled_array<std::byte>(*pooled, array, "next column"));
-    arrays.count = pooled->memory[0].shape(0);
-    arrays.columns = pooled->columns.data();
-    arrays.next_columns = pooled->next_columns.data();
+        next_to.push_back(pooled_array<std::byte>(*pooled, array, "next column").data());
+    pooled->drawn.emplace(self.ring, arrays, to, next_to);
     // Each array is held by the batch and by its buffer here, the batch by this entry, what it holds besides by it.
     for (auto& [object, references] : pooled->watched) references = 2;
     for (const nb::handle object : watched) pooled->watched.emplace_back(object.ptr(), 1);
@@ -266,18 +271,18 @@ nb::object sample(PyReplayRing& self, std::int64_t count, double beta) {
     self.notice_fork();
     check_beta(beta);
     const auto free = std::find_if(self.pool.begin(), self.pool.end(), [&](const auto& pooled) {
-        return pooled->arrays.count == count && pooled->is_free();
+        return pooled->drawn->size() == count && pooled->is_free();
     });
     if (free == self.pool.end()) return nb::none();
     const std::shared_ptr<Pooled> chosen = *free;
     nb::object batch = chosen->batch;  // in use from now on
     Random random{Random{self.own_seed, self.calls++}.bits(), 0};
-    ReplayRing::DrawRule rule = self.rule;
+    DrawRule rule = self.rule;
     rule.beta = beta;
     bool drawn;
     {
         const nb::gil_scoped_release released;
-        drawn = self.ring.sample(random, rule, chosen->arrays);
+        drawn = self.ring.sample(random, rule, *chosen->drawn);
     }
     return drawn ? batch : nb::bool_(false);
 }
@@ -286,22 +291,20 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
     self.notice_fork();
     Column tickets, values;
     if (!tickets.take(tickets_array, "l", {}, -1)) return -1;
-    const std::int64_t n = tickets.rows();
-    if (!values.take(values_array, "f", {}, n)) return -1;
-    const auto* value = reinterpret_cast<const float*>(values.data());
+    if (!values.take(values_array, "f", {}, tickets.rows())) return -1;
+    auto value = values.span<float>();
     std::vector<float> priorities;
     if (are_priorities) {
-        for (std::int64_t i = 0; i < n; ++i)
+        for (std::size_t i = 0; i < value.size(); ++i)
             if (!(value[i] > 0.0f && value[i] <= SumTree::largest_priority))
                 raise_value_error("priorities[" + std::to_string(i) + "] is " + text(static_cast<double>(value[i])) +
                                   "; a priority must be above 0 and at most 2^64. Nothing was updated");
     } else {
-        priorities = checked_priorities({value, static_cast<std::size_t>(n)}, self.priorities);
-        value = priorities.data();
+        priorities = checked_priorities(value, self.priorities);
+        value = priorities;
     }
     const nb::gil_scoped_release released;
-    return self.ring.update(reinterpret_cast<const std::int64_t*>(tickets.data()), value, n, self.decay,
-                            self.least_priority);
+    return self.ring.update(tickets.span<std::int64_t>(), value, self.decay, self.least_priority);
 }
 
 // Whatever waits for a lock, or looks at every row.
@@ -319,7 +322,7 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
         first_invalid_priority(priorities.span<float>()) >= 0)
         raise_value_error("these are no priorities of a replay");
     self.notice_fork();
-    without_gil([&] { self.ring.restore(given, priorities.data<float>(), maximum); });
+    without_gil([&] { self.ring.restore(given, priorities.span<float>(), maximum); });
 }
 
 }  // namespace
@@ -353,8 +356,7 @@ void bind_replay_ring(nb::module_& m) {
                  });
              })
         .def("adopt", &adopt, nb::arg("batch"), nb::arg("watched"), nb::arg("tickets"), nb::arg("weights"),
-             nb::arg("reward").none(), nb::arg("discount").none(), nb::arg("terminated").none(), nb::arg("columns"),
-             nb::arg("next_columns"))
+             nb::arg("returns"), nb::arg("columns"), nb::arg("next_columns"))
         .def("sample", &sample, nb::arg("batch_size"), nb::arg("beta"))
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
@@ -373,7 +375,7 @@ void bind_replay_ring(nb::module_& m) {
                  if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
                      raise_value_error("out must be a float32 array with an entry for each row");
                  self.notice_fork();
-                 const auto copied = without_gil([&] { return self.ring.copy_priorities(out.data<float>()); });
+                 const auto copied = without_gil([&] { return self.ring.copy_priorities(out.span<float>()); });
                  return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
              }, nb::arg("out"))
         .def("verify",

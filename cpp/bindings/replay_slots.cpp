@@ -1,12 +1,13 @@
 // ReplaySlots for Python: arguments are checked, then the GIL is released, then the tree's lock is taken.
 #include "core/replay_slots.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -117,136 +118,118 @@ void evict(PyReplaySlots& self, std::int64_t slot) {
     self.slots.evict(slot);
 }
 
-Buffer column(nb::handle object, const char* name, char format, std::int64_t count) {
-    Buffer buffer(object, name, true);
-    const bool is_of_type = format == 'f' ? buffer.format() == 'f' : buffer.is_int64();
-    if (!is_of_type || buffer.ndim() != 1 || buffer.shape(0) != count)
-        raise_value_error(std::string(name) + " must be a one-dimensional " + (format == 'f' ? "float32" : "int64") +
-                          " array of " + std::to_string(count));
-    return buffer;
+// How to draw: bound once, so that a call for each batch passes little.
+struct PyDrawRule {
+    DrawRule rule;
+    ReturnRule returns;
+};
+
+// A batch and the memory of its arrays.
+struct PySlotBatch {
+    PySlotBatch(std::vector<Buffer> held, const ReplayShape& shape)
+        : memory(std::move(held)),
+          batch(shape, memory[0].span<std::int64_t>(), memory[1].span<float>(), memory[2].span<float>(),
+                memory[3].span<float>(), memory.size() > 4 ? memory[4].span<std::int64_t>() : std::span<std::int64_t>()) {}
+
+    std::vector<Buffer> memory;
+    ReplaySlots::Batch batch;
+};
+
+using Copies = std::vector<std::tuple<nb::handle, nb::handle, std::string, std::optional<std::string>>>;
+
+// Which entries of shared arrays a batch takes, and how many there are of each.
+struct Entries {
+    const std::int64_t* index;  // [times, size]
+    std::int64_t times;
+    std::int64_t count;  // in the shared array
+};
+
+Entries entries_named(const std::string& name, const ReplayShape& shape, const ReplaySlots::Batch& batch) {
+    const std::int64_t leaves = leaves_of(shape), cells = leaves + shape.num_slots * shape.rows, size = batch.size();
+    const bool has_windows = shape.window != 0;
+    if (name == "cells") return {batch.cells.data(), shape.window + 1, cells};
+    if (name == "next_cells" && !has_windows) return {batch.cells.data() + size, 1, cells};
+    if (name == "steps" && !has_windows) return {batch.leaves.data(), 1, leaves};
+    if (name == "steps") return {batch.steps.data(), shape.window, leaves};
+    const std::int64_t burn_in = shape.window - shape.n_step + 1 - batch.learned();
+    if (name == "learned_steps" && has_windows) return {batch.steps.data() + burn_in * size, batch.learned(), leaves};
+    if (name == "states" && has_windows) return {batch.states.data(), 1, leaves / shape.stride};
+    raise_value_error("the entries are '" + name + "'; allowed: 'cells', 'steps', and 'next_cells' for transitions or " +
+                      "'learned_steps' and 'states' for windows");
 }
 
-// [time, count], C-contiguous.
-Buffer table(nb::handle object, const char* name, char format, std::int64_t time, std::int64_t count) {
-    Buffer buffer(object, name, true);
-    const bool is_of_type = format == 'f' ? buffer.format() == 'f' : buffer.is_int64();
-    if (!is_of_type || buffer.ndim() != 2 || buffer.shape(0) != time || buffer.shape(1) != count)
-        raise_value_error(std::string(name) + " must be " + (format == 'f' ? "a float32" : "an int64") + " array [" +
-                          std::to_string(time) + ", " + std::to_string(count) + "]");
-    return buffer;
+// Has the batch copy these entries of `from` to `to`; with a padding, the stacks of frames that end there.
+void add_copy(PySlotBatch& self, const ReplayShape& shape, nb::handle to_array, nb::handle from_array,
+              const std::string& name, const std::optional<std::string>& padding) {
+    ReplaySlots::Batch& batch = self.batch;
+    const Entries entries = entries_named(name, shape, batch);
+    const Buffer& to = self.memory.emplace_back(to_array, "to", true);
+    const Buffer& from = self.memory.emplace_back(from_array, "from", false);
+    if (from.ndim() < 1 || from.shape(0) != entries.count || reinterpret_cast<std::uintptr_t>(from.data<void>()) % 8 != 0)
+        raise_value_error("an array of " + name + " must have " + std::to_string(entries.count) +
+                          " rows, slot after slot, and start at a multiple of 8 bytes");
+    const std::int64_t bytes = from.row_bytes(), unit = entries.times * batch.size() * bytes;
+    const std::int64_t depth = unit == 0 ? 1 : to.nbytes() / unit, most = padding ? shape.history + 1 : 1;
+    if (to.nbytes() != depth * unit || depth < 1 || depth > most)
+        raise_value_error("an array of " + name + " for the batch has " + std::to_string(to.nbytes()) + " bytes; it must have " +
+                          std::to_string(unit) + ", or for stacks of frames up to history + 1 = " +
+                          std::to_string(shape.history + 1) + " times as many");
+    const auto size = static_cast<std::size_t>(bytes);
+    if (!padding)
+        batch.columns.push_back(
+            {to.data<std::byte>(), from.data<std::byte>(), entries.index, entries.times, size, size, false});
+    else
+        batch.stacks.push_back({to.data<std::byte>(), from.data<std::byte>(), entries.index, entries.times, depth, size,
+                                *padding == "repeat"});
 }
 
-Buffer witness_array(nb::handle object, bool writable, std::int64_t count) {
-    Buffer buffer(object, "witness", writable);
-    if (!buffer.is_int64() || buffer.ndim() != 2 || buffer.shape(0) != count || buffer.shape(1) != 3)
-        raise_value_error("witness must be an int64 array [" + std::to_string(count) + ", 3]");
-    return buffer;
+void construct_batch(PySlotBatch* self, const PyReplaySlots& slots, nb::handle leaf, nb::handle weight, nb::handle reward,
+                     nb::handle discount, nb::handle then, const Copies& copies) {
+    const ReplayShape& shape = slots.slots.shape();
+    std::vector<Buffer> memory;
+    memory.reserve(5 + 2 * copies.size());
+    const std::int64_t n = memory.emplace_back(int64_array(leaf, "leaf", true)).shape(0);
+    if (n < 1) raise_value_error("leaf is empty; a batch has at least 1 sample");
+    hold(memory, weight, "weight", true, {n}, sizeof(float));
+    std::int64_t learned = 1;
+    if (shape.window != 0) {
+        const std::int64_t most = shape.window - shape.n_step + 1;
+        const Buffer given(reward, "reward", true);
+        learned = given.ndim() == 2 ? given.shape(0) : 0;
+        if (learned < 1 || learned > most)
+            raise_value_error("reward must be [learned steps, " + std::to_string(n) + "] with 1 to window - n_step + 1 = " +
+                              std::to_string(most) + " of them");
+    }
+    const std::vector<std::int64_t> each = shape.window == 0 ? std::vector{n} : std::vector{learned, n};
+    hold(memory, reward, "reward", true, each, sizeof(float));
+    hold(memory, discount, "discount", true, each, sizeof(float));
+    if (shape.window != 0) hold(memory, then, "then", true, each, sizeof(std::int64_t));
+    new (self) PySlotBatch(std::move(memory), shape);
+    for (const auto& [to, from, name, padding] : copies) add_copy(*self, shape, to, from, name, padding);
 }
 
-Buffer random_state(nb::handle object) {
-    Buffer random(object, "random", true);
+bool sample(PyReplaySlots& self, nb::handle random_array, PySlotBatch& batch, const PyDrawRule& how, double beta,
+            std::int64_t num_items) {
+    const Buffer random(random_array, "random", true);
     if (random.nbytes() != sizeof(Random) || random.itemsize() != 8)
         raise_type_error("random must be a uint64 array of 2: seed and counter");
-    return random;
-}
-
-Weights weights_of(const PyReplaySlots& self, const std::string& name) {
-    const Weights kind = weights_named(name);
-    if (kind == Weights::everything && !self.tree.has_minimum())
+    DrawRule rule = how.rule;
+    rule.beta = beta;
+    if (rule.weights == Weights::everything && !self.tree.has_minimum())
         raise_value_error("weights is 'global'; that needs a tree created with minimum=True");
-    return kind;
-}
-
-bool draw(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, nb::handle generation_array,
-          nb::handle weight_array, nb::handle reward_array, nb::handle discount_array, nb::handle now_array,
-          nb::handle then_array, nb::handle witness, double gamma, double reward_scale, double reward_clip, double beta,
-          const std::string& weights, std::int64_t num_items, bool stratified) {
-    const Buffer random = random_state(random_array);
-    const Buffer leaf = int64_array(leaf_array, "leaf", true);
-    const std::int64_t n = leaf.shape(0);
-    const Buffer generation = column(generation_array, "generation", 'q', n), weight = column(weight_array, "weight", 'f', n);
-    const Buffer reward = column(reward_array, "reward", 'f', n), discount = column(discount_array, "discount", 'f', n);
-    const Buffer now = column(now_array, "now", 'q', n), then = column(then_array, "then", 'q', n);
-    const Buffer seen = witness_array(witness, true, n);
-    const Weights kind = weights_of(self, weights);
-    if (self.slots.shape().window != 0) raise_value_error("the replay is one of windows; use draw_windows");
-    if (n == 0) return true;
     const nb::gil_scoped_release released;
-    ReplaySlots::Look look{};
-    if (!self.slots.draw(*random.data<Random>(), n, stratified, {gamma, reward_scale, reward_clip},
-                         {leaf.data<std::int64_t>(), generation.data<std::int64_t>(), weight.data<float>(),
-                          now.data<std::int64_t>(), then.data<std::int64_t>(), reward.data<float>(),
-                          discount.data<float>(), seen.data<std::int64_t>()},
-                         &look))
-        return false;
-    weigh(weight.span<float>(), kind, beta, {look.total, look.minimum, num_items}, weight.span<float>());
-    return true;
+    return self.slots.sample(*random.data<Random>(), rule, how.returns, num_items, batch.batch);
 }
 
-bool draw_windows(PyReplaySlots& self, nb::handle random_array, nb::handle leaf_array, nb::handle generation_array,
-                  nb::handle weight_array, nb::handle reward_array, nb::handle discount_array, nb::handle cells_array,
-                  nb::handle steps_array, nb::handle then_array, nb::handle witness, double gamma, double reward_scale,
-                  double reward_clip, double beta, const std::string& weights, std::int64_t num_items,
-                  bool stratified) {
-    const ReplayShape& shape = self.slots.shape();
-    if (shape.window == 0) raise_value_error("the replay is one of single transitions; use draw");
-    const Buffer random = random_state(random_array);
-    const Buffer leaf = int64_array(leaf_array, "leaf", true);
-    const std::int64_t n = leaf.shape(0);
-    const Buffer generation = column(generation_array, "generation", 'q', n), weight = column(weight_array, "weight", 'f', n);
-    const Buffer given(reward_array, "reward", true);
-    const std::int64_t most = shape.window - shape.n_step + 1;
-    const std::int64_t learned = given.ndim() == 2 ? given.shape(0) : 0;
-    if (learned < 1 || learned > most)
-        raise_value_error("reward must be [learned steps, " + std::to_string(n) + "] with 1 to window - n_step + 1 = " +
-                          std::to_string(most) + " of them");
-    const Buffer reward = table(reward_array, "reward", 'f', learned, n);
-    const Buffer discount = table(discount_array, "discount", 'f', learned, n);
-    const Buffer then = table(then_array, "then", 'q', learned, n);
-    const Buffer cells = table(cells_array, "cells", 'q', shape.window + 1, n);
-    const Buffer steps = table(steps_array, "steps", 'q', shape.window, n);
-    const Buffer seen = witness_array(witness, true, n);
-    const Weights kind = weights_of(self, weights);
-    if (n == 0) return true;
+std::int64_t update(PyReplaySlots& self, const PySlotBatch& batch, nb::handle td_errors_array, double alpha,
+                    double epsilon, double decay) {
+    const Buffer td_errors(td_errors_array, "td_errors", false);
+    if (td_errors.format() != 'f' || td_errors.ndim() != 1 || td_errors.shape(0) != batch.batch.size())
+        raise_value_error("td_errors must be a float32 array of " + std::to_string(batch.batch.size()));
+    const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
+    const std::vector<float> priorities = checked_priorities(td_errors.span<float>(), rule);
     const nb::gil_scoped_release released;
-    ReplaySlots::Look look{};
-    if (!self.slots.draw_windows(*random.data<Random>(), n, stratified, {gamma, reward_scale, reward_clip},
-                                 {learned, leaf.data<std::int64_t>(), generation.data<std::int64_t>(),
-                                  weight.data<float>(), cells.data<std::int64_t>(), steps.data<std::int64_t>(),
-                                  then.data<std::int64_t>(), reward.data<float>(), discount.data<float>(),
-                                  seen.data<std::int64_t>()},
-                                 &look))
-        return false;
-    weigh(weight.span<float>(), kind, beta, {look.total, look.minimum, num_items}, weight.span<float>());
-    return true;
-}
-
-std::int64_t find_torn(const PyReplaySlots& self, nb::handle witness, nb::handle torn_array) {
-    const Buffer torn(torn_array, "torn", true);
-    const Buffer seen = witness_array(witness, false, torn.nbytes());
-    return self.slots.find_torn(seen.data<std::int64_t>(), torn.nbytes(), torn.data<std::uint8_t>());
-}
-
-void gather_stacks(const PyReplaySlots& self, nb::handle dst_array, nb::handle frames_array, nb::handle cells_array,
-                   bool repeat) {
-    const Buffer dst(dst_array, "dst", true), frames(frames_array, "frames", false);
-    const Buffer cells = int64_array(cells_array, "cells", false);
-    const ReplayShape& shape = self.slots.shape();
-    const std::int64_t num_cells = shape.num_slots * (shape.steps + 1) * shape.rows;
-    if (frames.ndim() < 1 || frames.shape(0) != num_cells)
-        raise_value_error("frames must have " + std::to_string(num_cells) + " rows, slot after slot");
-    if (dst.ndim() < 2 || dst.shape(0) != cells.shape(0) || dst.shape(1) > shape.history + 1 ||
-        dst.row_bytes() != dst.shape(1) * frames.row_bytes())
-        raise_value_error("dst must be [" + std::to_string(cells.shape(0)) + ", depth, ...] with depth at most history + 1 = " +
-                          std::to_string(shape.history + 1) + " and frames like those of frames");
-    const auto* cell = cells.data<std::int64_t>();
-    for (std::int64_t i = 0; i < cells.shape(0); ++i)
-        if (cell[i] < 0 || cell[i] >= num_cells)
-            raise_index_error("cells[" + std::to_string(i) + "] is " + std::to_string(cell[i]) + "; there are 0 to " +
-                              std::to_string(num_cells - 1));
-    const nb::gil_scoped_release released;
-    self.slots.gather_stacks(dst.data<std::byte>(), frames.data<std::byte>(), cell, cells.shape(0), dst.shape(1),
-                             static_cast<std::size_t>(frames.row_bytes()), repeat);
+    return self.slots.update(batch.batch, priorities, decay, rule.least());
 }
 
 }  // namespace
@@ -260,19 +243,23 @@ void bind_replay_slots(nb::module_& m) {
         .def("begin", &begin, nb::arg("slot"), nb::arg("previous"))
         .def("commit", &commit, nb::arg("slot"), nb::arg("step"), nb::arg("pending"))
         .def("evict", &evict, nb::arg("slot"))
-        .def("draw", &draw, nb::arg("random"), nb::arg("leaf"), nb::arg("generation"), nb::arg("weight"),
-             nb::arg("reward"), nb::arg("discount"), nb::arg("now"), nb::arg("then"), nb::arg("witness"), nb::kw_only(),
-             nb::arg("gamma"), nb::arg("reward_scale") = 1.0,
-             nb::arg("reward_clip") = std::numeric_limits<double>::infinity(), nb::arg("beta") = 0.0,
-             nb::arg("weights") = "ones", nb::arg("num_items") = 1, nb::arg("stratified") = false)
-        .def("draw_windows", &draw_windows, nb::arg("random"), nb::arg("leaf"), nb::arg("generation"),
-             nb::arg("weight"), nb::arg("reward"), nb::arg("discount"), nb::arg("cells"), nb::arg("steps"),
-             nb::arg("then"), nb::arg("witness"), nb::kw_only(), nb::arg("gamma"), nb::arg("reward_scale") = 1.0,
-             nb::arg("reward_clip") = std::numeric_limits<double>::infinity(), nb::arg("beta") = 0.0,
-             nb::arg("weights") = "ones", nb::arg("num_items") = 1, nb::arg("stratified") = false)
-        .def("find_torn", &find_torn, nb::arg("witness"), nb::arg("torn"))
-        .def("gather_stacks", &gather_stacks, nb::arg("dst"), nb::arg("frames"), nb::arg("cells"), nb::kw_only(),
-             nb::arg("repeat"));
+        .def("sample", &sample, nb::arg("random"), nb::arg("batch"), nb::arg("rule"), nb::arg("beta"),
+             nb::arg("num_items"))
+        .def("update", &update, nb::arg("batch"), nb::arg("td_errors"), nb::kw_only(), nb::arg("alpha"),
+             nb::arg("epsilon"), nb::arg("decay"));
+    nb::class_<PySlotBatch>(m, "SlotBatch")
+        .def("__init__", &construct_batch, nb::arg("slots"), nb::kw_only(), nb::arg("leaf"), nb::arg("weight"),
+             nb::arg("reward"), nb::arg("discount"), nb::arg("then") = nb::none(), nb::arg("copies"));
+    nb::class_<PyDrawRule>(m, "DrawRule")
+        .def(
+            "__init__",
+            [](PyDrawRule* self, double gamma, double reward_scale, double reward_clip, const std::string& weights,
+               bool stratified) {
+                new (self) PyDrawRule{{.weights = weights_named(weights), .stratified = stratified},
+                                      {gamma, reward_scale, reward_clip}};
+            },
+            nb::kw_only(), nb::arg("gamma"), nb::arg("reward_scale"), nb::arg("reward_clip"), nb::arg("weights"),
+            nb::arg("stratified"));
 }
 
 }  // namespace rollmill

@@ -89,43 +89,21 @@ void fill(PySumTree& self, std::int64_t first, std::int64_t count, std::optional
     with_lock(self, [&](auto& held) { held.fill(first, count, priority ? *priority : held.maximum()); });
 }
 
-std::int64_t update(PySumTree& self, nb::handle leaves_array, nb::handle td_errors_array, double alpha, double epsilon,
-                    double decay, nb::handle generations_array, nb::handle current_array,
-                    std::int64_t rows_per_generation) {
+void update(PySumTree& self, nb::handle leaves_array, nb::handle td_errors_array, double alpha, double epsilon,
+            double decay) {
     const Buffer leaves = int64_array(leaves_array, "leaves", false);
     const Buffer td_errors = float32_array(td_errors_array, "td_errors", false);
-    const std::int64_t n = leaves.shape(0);
-    check_length(td_errors, "td_errors", n, "leaves");
+    check_length(td_errors, "td_errors", leaves.shape(0), "leaves");
     check_leaves(self.tree, leaves);
     if (!(decay > 0.0 && decay <= 1.0))
         raise_value_error("decay is " + text(decay) + "; it must be above 0 and at most 1 (no decay)");
-    if (generations_array.is_none() != current_array.is_none())
-        raise_value_error("generations and current_generations go together; give both or neither");
     check_finite(alpha, 0.0, "alpha");
     check_finite(epsilon, 0.0, "epsilon");
     const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
     const std::vector<float> priorities = checked_priorities(td_errors.span<float>(), rule);
-    const auto run = [&](auto&& write) {
-        return with_lock(self, [&](auto& held) {
-            held.decay_maximum(decay, rule.least());
-            return write(held);
-        });
-    };
-    if (generations_array.is_none())
-        return run([&](auto& held) {
-            held.assign(leaves.span<std::int64_t>(), priorities);
-            return std::int64_t{0};
-        });
-    const Buffer generations = int64_array(generations_array, "generations", false);
-    const Buffer current = int64_array(current_array, "current_generations", false);
-    check_length(generations, "generations", n, "leaves");
-    if (rows_per_generation < 1 || (self.tree.capacity() - 1) / rows_per_generation >= current.shape(0))
-        raise_value_error("rows_per_generation is " + std::to_string(rows_per_generation) +
-                          " and current_generations has " + std::to_string(current.shape(0)) +
-                          " entries; their product must cover the " + std::to_string(self.tree.capacity()) + " leaves");
-    return run([&](auto& held) {
-        return held.assign_if_alive(leaves.span<std::int64_t>(), priorities, generations.span<std::int64_t>(),
-                                    current.data<std::int64_t>(), rows_per_generation);
+    with_lock(self, [&](auto& held) {
+        held.decay_maximum(decay, rule.least());
+        held.assign(leaves.span<std::int64_t>(), priorities);
     });
 }
 
@@ -253,8 +231,7 @@ void bind_sum_tree(nb::module_& m) {
         .def("assign", &assign, nb::arg("leaves"), nb::arg("priorities"))
         .def("fill", &fill, nb::arg("first"), nb::arg("count"), nb::arg("priority") = nb::none())
         .def("update", &update, nb::arg("leaves"), nb::arg("td_errors"), nb::kw_only(), nb::arg("alpha"),
-             nb::arg("epsilon"), nb::arg("decay") = 1.0, nb::arg("generations") = nb::none(),
-             nb::arg("current_generations") = nb::none(), nb::arg("rows_per_generation") = 1)
+             nb::arg("epsilon"), nb::arg("decay") = 1.0)
         .def("sample", &sample, nb::arg("random"), nb::arg("leaves"), nb::arg("priorities"),
              nb::arg("weights") = nb::none(), nb::kw_only(), nb::arg("beta") = 0.0, nb::arg("normalise") = "batch",
              nb::arg("num_items") = nb::none(), nb::arg("stratified") = false)

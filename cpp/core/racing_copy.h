@@ -9,6 +9,8 @@
 
 namespace rollmill {
 
+constexpr std::size_t line_bytes = 64;
+
 // An acquire: what is read afterwards is no older. On x86 that is a plain load.
 template <class T>
 T racing_load(const T* at) noexcept {
@@ -43,6 +45,28 @@ inline void racing_copy(std::byte* to, const std::byte* from, std::size_t size) 
         std::memcpy(to + at, &word, sizeof(Word));
     }
     for (; at < size; ++at) to[at] = racing_load(from + at);
+}
+
+// Calls `use(copy)` with a function that copies entries of `size` bytes; for the sizes of scalars and small vectors it is a
+// few moves. Sources of whole words are aligned to them.
+template <class Use>
+void with_racing_copy(std::size_t size, Use&& use) {
+    const auto words = []<class Word, std::size_t count>() {
+        return [](std::byte* to, const std::byte* from) {
+            for (std::size_t i = 0; i < count; ++i) {
+                const Word word = racing_load(reinterpret_cast<const Word*>(from) + i);
+                std::memcpy(to + i * sizeof(word), &word, sizeof(word));
+            }
+        };
+    };
+    switch (size) {
+        case 1: return use(words.template operator()<std::uint8_t, 1>());
+        case 4: return use(words.template operator()<std::uint32_t, 1>());
+        case 8: return use(words.template operator()<std::uint64_t, 1>());
+        case 16: return use(words.template operator()<std::uint64_t, 2>());
+        case 32: return use(words.template operator()<std::uint64_t, 4>());
+        default: return use([size](std::byte* to, const std::byte* from) { racing_copy(to, from, size); });
+    }
 }
 
 }  // namespace rollmill

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
 #include "core/racing_copy.h"
@@ -15,7 +14,6 @@ namespace rollmill {
 
 struct RingShape;
 
-constexpr std::size_t line_bytes = 64;
 constexpr std::int64_t no_row = -1;
 
 // With `linked` a record begins with the row of the next step, or no_row, and has a byte of flags.
@@ -35,9 +33,7 @@ struct RecordLayout {
 // Stores release and loads acquire, which costs nothing on x86: who reads a word that was written after rows were given
 // out also sees, if it looks after that, that they were.
 template <class Word>
-void store_word(std::byte* to, const std::byte* from) noexcept {
-    Word word;
-    std::memcpy(&word, from, sizeof(word));
+void store_at(std::byte* to, Word word) noexcept {
     std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
 }
 
@@ -46,38 +42,17 @@ Word load_from(const std::byte* from) noexcept {
     return racing_load(reinterpret_cast<const Word*>(from));
 }
 
-template <class Word>
-void load_word(std::byte* to, const std::byte* from) noexcept {
-    const Word word = load_from<Word>(from);
-    std::memcpy(to, &word, sizeof(word));
-}
-
 // Fields of 8 bytes and more begin at a multiple of 8.
 inline void store_field(std::byte* to, const std::byte* from, std::size_t size) noexcept {
-    std::size_t at = 0;
-    if (size == 4) return store_word<std::uint32_t>(to, from);
-    if (size >= 8)
-        for (; at + 8 <= size; at += 8) store_word<std::uint64_t>(to + at, from + at);
-    for (; at < size; ++at) store_word<std::uint8_t>(to + at, from + at);
-}
-
-// Calls `copy(load)` with a function that loads one field out of a record; of the sizes of scalars and small vectors it
-// is a few moves.
-template <class Copy>
-void with_load(std::size_t bytes, Copy&& copy) {
-    const auto words = [](auto count) {
-        return [](std::byte* to, const std::byte* from) {
-            for (std::size_t i = 0; i < decltype(count)::value; ++i) load_word<std::uint64_t>(to + 8 * i, from + 8 * i);
-        };
+    const auto store_word = [&]<class Word>(Word word, std::size_t at) {
+        std::memcpy(&word, from + at, sizeof(word));
+        store_at(to + at, word);
     };
-    switch (bytes) {
-        case 1: return copy([](std::byte* to, const std::byte* from) { load_word<std::uint8_t>(to, from); });
-        case 4: return copy([](std::byte* to, const std::byte* from) { load_word<std::uint32_t>(to, from); });
-        case 8: return copy(words(std::integral_constant<std::size_t, 1>{}));
-        case 16: return copy(words(std::integral_constant<std::size_t, 2>{}));
-        case 32: return copy(words(std::integral_constant<std::size_t, 4>{}));
-        default: return copy([bytes](std::byte* to, const std::byte* from) { racing_copy(to, from, bytes); });
-    }
+    std::size_t at = 0;
+    if (size == 4) return store_word(std::uint32_t{}, 0);
+    if (size >= 8)
+        for (; at + 8 <= size; at += 8) store_word(std::uint64_t{}, at);
+    for (; at < size; ++at) store_word(std::uint8_t{}, at);
 }
 
 }  // namespace rollmill

@@ -128,19 +128,17 @@ std::int64_t ReplayRing::live() {
     return header_->live;
 }
 
-std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay,
+std::int64_t ReplayRing::update(std::span<const std::int64_t> tickets, std::span<const float> priorities, double decay,
                                 float least) {
     thread_local std::vector<std::int64_t> own_rows;
     thread_local std::vector<float> own_values;
-    if (own_rows.size() < static_cast<std::size_t>(n)) {
-        own_rows.resize(static_cast<std::size_t>(n));
-        own_values.resize(static_cast<std::size_t>(n));
-    }
-    std::int64_t* rows = own_rows.data();
-    float* values = own_values.data();
+    own_rows.resize(tickets.size());
+    own_values.resize(tickets.size());
+    const std::span rows(own_rows);
+    const std::span values(own_values);
     // A lap is subtracted, not divided by; tickets that this is wrong for are not there any more.
     const std::int64_t before = given(), lap = before - before % shape_.capacity;
-    for (std::int64_t i = 0; i < n; ++i) {
+    for (std::size_t i = 0; i < tickets.size(); ++i) {
         std::int64_t row = tickets[i] - lap;
         if (row < 0) row += shape_.capacity;
         if (row < 0 || row >= shape_.capacity) row = tickets[i] < 0 ? 0 : row_of(tickets[i]);
@@ -151,17 +149,17 @@ std::int64_t ReplayRing::update(const std::int64_t* tickets, const float* priori
     begin_change(held);
     held.decay_maximum(decay, least);
     const std::int64_t now = given(), oldest = this->oldest();
-    std::int64_t kept = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
+    std::size_t kept = 0;
+    for (std::size_t i = 0; i < tickets.size(); ++i) {
         if (tickets[i] < oldest || tickets[i] >= now || !(tree_.priority(rows[i]) > 0.0f)) continue;
         rows[kept] = rows[i];
         values[kept++] = priorities[i];
     }
-    held.assign({rows, static_cast<std::size_t>(kept)}, {values, static_cast<std::size_t>(kept)});
-    return n - kept;
+    held.assign(rows.first(kept), values.first(kept));
+    return static_cast<std::int64_t>(tickets.size() - kept);
 }
 
-ReplayRing::Copied ReplayRing::copy_priorities(float* out) {
+ReplayRing::Copied ReplayRing::copy_priorities(std::span<float> out) {
     constexpr std::int64_t block = 1 << 14;  // some ten microseconds
     Copied copied{};
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
@@ -197,7 +195,7 @@ void ReplayRing::free_locks() {
     std::fill(std::begin(header_->writing), std::end(header_->writing), nobody);
 }
 
-void ReplayRing::restore(std::int64_t given, const float* priorities, float maximum) {
+void ReplayRing::restore(std::int64_t given, std::span<const float> priorities, float maximum) {
     constexpr std::int64_t block = 4096;
     auto held = tree_.hold();
     begin_change(held);
@@ -215,7 +213,7 @@ void ReplayRing::restore(std::int64_t given, const float* priorities, float maxi
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
         const std::int64_t count = std::min(block, shape_.capacity - start);
         std::iota(rows.begin(), rows.begin() + count, start);
-        held.assign(std::span(rows).first(count), {priorities + start, static_cast<std::size_t>(count)});
+        held.assign(std::span(rows).first(count), priorities.subspan(start, count));
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
     held.set_maximum(maximum);  // which may have decayed below what it was raised to by the priorities

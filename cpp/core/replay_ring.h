@@ -25,9 +25,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <vector>
 
-#include "core/priorities.h"
+#include "core/replay_draw.h"
 #include "core/sum_tree.h"
 
 namespace rollmill {
@@ -51,28 +52,38 @@ class ReplayRing {
    public:
     static constexpr std::int64_t max_n_step = 1024;
 
-    struct DrawRule {
-        double beta = 0.0;
-        Weights weights = Weights::ones;
-        bool stratified = false;
+    // Arrays of a batch's size; the last three only of linked rows.
+    struct BatchArrays {
+        std::span<std::int64_t> tickets;
+        std::span<float> weights;
+        std::span<float> reward;             // sum of discount^i r_i
+        std::span<float> discount;           // discount^k; 0 where the episode terminated
+        std::span<std::uint8_t> terminated;  // likewise 1
     };
 
-    // Arrays of `count` each; null where the shape has no such thing. Columns in the order of the fields.
-    struct Batch {
-        std::int64_t count;
-        std::int64_t* tickets;
-        float* weights;
-        std::byte* const* columns;       // [count, bytes]; null for the reward of linked rows
-        std::byte* const* next_columns;  // likewise; null for fields without
-        float* reward;                   // sum of discount^i r_i
-        float* discount;                 // discount^k; 0 where the episode terminated
-        std::uint8_t* terminated;        // likewise 1
+    // For each field where its entries go, [size, bytes]; null where they are not wanted.
+    using BatchColumns = std::span<std::byte* const>;
+
+    // What `sample` fills, and its scratch. One thread at a time.
+    class Batch : public DrawnBatch {
+       public:
+        Batch(const ReplayRing& ring, const BatchArrays& arrays, BatchColumns of_drawn, BatchColumns of_next);
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+       private:
+        friend class ReplayRing;
+        BatchArrays arrays_;
+        std::vector<std::int64_t> rows_;
+        std::vector<std::int64_t> then_;  // the rows that are bootstrapped from; no_row: read while it was overwritten
+        std::vector<std::int64_t> going_;  // samples whose episodes go on
+        std::vector<Return> returns_;
     };
 
     // One step of num_envs environments.
     struct Step {
-        const std::byte* const* columns;       // [num_envs, bytes]
-        const std::byte* const* next_columns;  // of fields that have a next; read where an episode ends
+        std::span<const std::byte* const> columns;       // [num_envs, bytes]
+        std::span<const std::byte* const> next_columns;  // of fields that have a next; read where an episode ends
         const std::uint8_t* terminated;
         const std::uint8_t* truncated;  // null: none
         const std::uint8_t* valid;      // null: all. The others are left out, and what waited for them is never drawn.
@@ -101,6 +112,7 @@ class ReplayRing {
         std::vector<std::int64_t> count_;    // of `waiting`
         std::vector<std::int64_t> waiting_;  // [num_envs, lookahead + 1]: tickets, the oldest first
         std::vector<std::int64_t> given_;    // [num_envs]: of the step that is being added
+        std::vector<std::int64_t> ready_;    // rows of the steps that miss nothing any more
     };
 
     // Bytes of memory. Throws std::invalid_argument.
@@ -134,21 +146,22 @@ class ReplayRing {
 
     // Appends n <= capacity transitions, not `linked`, which can be drawn from then on. Returns the first one's ticket.
     // O(n).
-    std::int64_t add(const std::byte* const* columns, std::int64_t n);
+    std::int64_t add(std::span<const std::byte* const> columns, std::int64_t n);
 
     // Appends the next step of a stream's environments; `linked`. Returns how many rows that took. O(num_envs).
     std::int64_t add(Stream& stream, const Step& step);
 
     // Fills a batch with draws by priority; never torn, never of rows that are gone. False, and nothing is to be read, if
     // there is nothing to draw.
-    bool sample(Random& random, const DrawRule& rule, const Batch& batch);
+    bool sample(Random& random, const DrawRule& rule, Batch& batch);
 
     // New priorities, valid ones, for those of the tickets whose transitions are there; before, the maximum decays, not
     // below `least`. Returns how many were not there. O(n log capacity).
-    std::int64_t update(const std::int64_t* tickets, const float* priorities, std::int64_t n, double decay, float least);
+    std::int64_t update(std::span<const std::int64_t> tickets, std::span<const float> priorities, double decay,
+                        float least);
 
     // Copies the priorities [capacity], in blocks between which others go on.
-    Copied copy_priorities(float* out);
+    Copied copy_priorities(std::span<float> out);
 
     // Brings the memory, which is mapped from a file, to the disk, and says so there; keeps others waiting for that. Whoever
     // changes something next first takes that back, on the disk too: pages reach it in any order. What is written without
@@ -164,7 +177,7 @@ class ReplayRing {
     // Says what the rows are worth [capacity] of a ring that had given out so many tickets. Their tickets are moved on by
     // whole laps, above all that this one has given out: those, and whoever still waits for steps to follow them, stand for
     // nothing any more.
-    void restore(std::int64_t given, const float* priorities, float maximum);
+    void restore(std::int64_t given, std::span<const float> priorities, float maximum);
 
    private:
     static constexpr std::size_t max_writers = 64;
@@ -190,10 +203,10 @@ class ReplayRing {
         alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, nobody or halted
         Writer writers[max_writers];
     };
-    struct Places;
     class WriterPlace;
     class Writing;
     class Halt;
+    class Source;
 
     ReplayRing(void* memory, const RingShape& shape, const SumTree& tree);
     static std::size_t tree_at() noexcept;
@@ -224,9 +237,7 @@ class ReplayRing {
         count_again_after_repair(held);
     }
     void take_flush_back();
-    void draw(SumTree::Held& held, Random& random, bool stratified, std::int64_t of, Places& places) noexcept;
-    void walk(Places& places, const Batch& batch) const noexcept;
-    void copy_out(const Places& places, const Batch& batch) const noexcept;
+    void walk(Batch& batch) const noexcept;
     void prefetch_record(std::int64_t row) const noexcept;
 
     RingShape shape_;

@@ -73,14 +73,16 @@ ReplayRing::Stream::Stream(std::int64_t num_envs, std::int64_t lookahead)
       newest_(static_cast<std::size_t>(num_envs), no_row),
       count_(static_cast<std::size_t>(num_envs), 0),
       waiting_(static_cast<std::size_t>(num_envs * (lookahead + 1))),
-      given_(static_cast<std::size_t>(num_envs)) {}
+      given_(static_cast<std::size_t>(num_envs)) {
+    ready_.reserve(waiting_.size());
+}
 
 void ReplayRing::Stream::forget() noexcept {
     std::fill(newest_.begin(), newest_.end(), no_row);
     std::fill(count_.begin(), count_.end(), 0);
 }
 
-std::int64_t ReplayRing::add(const std::byte* const* columns, std::int64_t n) {
+std::int64_t ReplayRing::add(std::span<const std::byte* const> columns, std::int64_t n) {
     if (shape_.linked) throw std::invalid_argument("rows of this ring are steps of environments");
     if (n == 0) return given();
     const Writing writing(*this, n);
@@ -139,8 +141,8 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
                              step.columns[field] + static_cast<std::size_t>(env) * bytes, bytes);
     }
     const auto write_head = [&](std::int64_t row, std::int64_t next, std::uint8_t flags) {
-        store_word<std::int64_t>(record(row), reinterpret_cast<const std::byte*>(&next));
-        store_word<std::uint8_t>(record(row) + flags_at_, reinterpret_cast<const std::byte*>(&flags));
+        store_at(record(row), next);
+        store_at(record(row) + flags_at_, flags);
     };
     for (std::int64_t env = 0; env < num_envs; ++env) {
         if (!is_valid(env)) continue;
@@ -164,8 +166,8 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
     auto held = tree_.hold();
     begin_change(held);
     const std::int64_t oldest = this->oldest();
-    std::vector<std::int64_t> ready;  // rows of the steps that miss nothing now
-    ready.reserve(static_cast<std::size_t>(num_envs));
+    std::vector<std::int64_t>& ready = stream.ready_;
+    ready.clear();
     for (std::int64_t env = 0; env < num_envs; ++env) {
         auto &newest = at(stream.newest_, env), &count = at(stream.count_, env);
         if (!is_valid(env)) {
@@ -174,10 +176,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
             continue;
         }
         const std::int64_t own = at(stream.given_, env);
-        if (newest != no_row && newest >= oldest) {
-            const std::int64_t row = row_of(own);
-            store_word<std::int64_t>(record(row_of(newest)), reinterpret_cast<const std::byte*>(&row));
-        }
+        if (newest != no_row && newest >= oldest) store_at(record(row_of(newest)), row_of(own));
         std::int64_t* waiting = stream.waiting(env);
         waiting[count++] = own;
         newest = own;

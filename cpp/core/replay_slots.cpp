@@ -26,6 +26,23 @@ void store(std::int64_t* word, std::int64_t value) noexcept {
 
 }  // namespace
 
+ReplaySlots::Batch::Batch(const ReplayShape& shape, std::span<std::int64_t> leaf_array, std::span<float> weight_array,
+                          std::span<float> reward_array, std::span<float> discount_array,
+                          std::span<std::int64_t> then_array)
+    : DrawnBatch{leaf_array, weight_array, {}, {}}, reward(reward_array), discount(discount_array), then(then_array) {
+    const std::size_t size = leaves.size();
+    cells.resize(size * static_cast<std::size_t>(shape.window == 0 ? 2 : shape.window + 1));
+    steps.resize(size * static_cast<std::size_t>(shape.window));
+    states.resize(size);
+    generations.resize(size);
+    links.resize(size);
+}
+
+ReplaySlots::ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays)
+    : tree_(tree), shape_(shape), arrays_(arrays) {
+    leaves_.reserve(static_cast<std::size_t>((shape.history + std::max(shape.n_step, shape.window)) * shape.rows));
+}
+
 std::int64_t ReplaySlots::link_to(std::int64_t slot) const noexcept {
     return slot | (load(arrays_.generation + slot) & generation_mask) << slot_bits;
 }
@@ -71,20 +88,19 @@ bool ReplaySlots::ends_within(std::int64_t slot, std::int64_t first, std::int64_
 }
 
 // The leaf of a step that misses nothing behind it becomes live, unless frames before it are gone.
-void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row,
-                               std::vector<std::int64_t>& live) const {
+void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row) {
     if (step < 0) {
         const std::int64_t previous = load(arrays_.previous + slot);
         if (!is_alive(previous)) return;
         slot = slot_of(previous);
         step += shape_.steps;
     }
-    if (step >= shape_.history || has_history(slot, step, row)) live.push_back(leaf(slot, step, row));
+    if (step >= shape_.history || has_history(slot, step, row)) leaves_.push_back(leaf(slot, step, row));
 }
 
 // Single transitions that `step` was the last missing step of.
 void ReplaySlots::find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid,
-                             std::int64_t* pending, std::vector<std::int64_t>& live) const {
+                             std::int64_t* pending) {
     const std::int64_t at = leaf(slot, step, row);
     pending[row] += is_valid;
     // A row that is not valid is the end of what came before it: x_t stands there to bootstrap from.
@@ -92,12 +108,11 @@ void ReplaySlots::find_whole(std::int64_t slot, std::int64_t step, std::int64_t 
     const std::int64_t last = is_valid ? step : step - 1;
     std::int64_t ready = ends ? pending[row] : pending[row] == shape_.n_step ? 1 : 0;
     for (std::int64_t i = last - pending[row] + 1; ready > 0; ++i, --ready, --pending[row])
-        add_if_shown(slot, i, row, live);
+        add_if_shown(slot, i, row);
 }
 
 std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int64_t* pending) {
-    std::vector<std::int64_t> live;
-    live.reserve(static_cast<std::size_t>(shape_.rows));
+    leaves_.clear();
     // A slot's steps are a whole number of strides, so it does not matter which slot the window begins in.
     const std::int64_t begin = step - shape_.window + 1;
     const bool is_window = shape_.window > 0 && (begin + shape_.steps) % shape_.stride == 0;
@@ -106,26 +121,26 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
         const bool is_valid = arrays_.valid[leaf(slot, step, row)] != 0;
         valid += is_valid;
         if (shape_.window == 0)
-            find_whole(slot, step, row, is_valid, pending, live);
+            find_whole(slot, step, row, is_valid, pending);
         else if (is_window)
-            add_if_shown(slot, begin, row, live);
+            add_if_shown(slot, begin, row);
     }
-    if (live.empty()) return valid;
+    if (leaves_.empty()) return valid;
     auto held = tree_.hold();
-    held.assign(live, held.maximum());
+    held.assign(leaves_, held.maximum());
     return valid;
 }
 
 void ReplaySlots::evict(std::int64_t slot) {
     const std::int64_t next = load(arrays_.next + slot), previous = load(arrays_.previous + slot);
-    std::vector<std::int64_t> dying;
+    leaves_.clear();  // those that need this slot
     if (shape_.history > 0 && is_alive(next)) {
         // It is not told here which of the frames they need, but what is asked is answered as if this one were gone.
         const std::int64_t successor = slot_of(next);
         for (std::int64_t row = 0; row < shape_.rows; ++row)
             for (std::int64_t step = 0; step < std::min(shape_.history, shape_.steps); ++step) {
                 if (racing_load(arrays_.reset + cell(successor, step, row)) != 0) break;
-                dying.push_back(leaf(successor, step, row));
+                leaves_.push_back(leaf(successor, step, row));
             }
     }
     if (is_alive(previous)) {
@@ -135,43 +150,17 @@ void ReplaySlots::evict(std::int64_t slot) {
             for (std::int64_t step = shape_.steps - needed + 1; step < shape_.steps; ++step)
                 // A window's other leaves are 0 already.
                 if (shape_.window > 0 ? step % shape_.stride == 0 : !ends_within(predecessor, step, row))
-                    dying.push_back(leaf(predecessor, step, row));
+                    leaves_.push_back(leaf(predecessor, step, row));
     }
     {
         // In this order, so that a file which is found half way through still has no step that misses another.
         auto held = tree_.hold();
-        held.assign(dying, 0.0f);
+        held.assign(leaves_, 0.0f);
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
     // What is written into the slot from here on comes after the new generation.
     order_writes();
-}
-
-// One look at the tree: the sum, the priorities and the generations belong together.
-bool ReplaySlots::look_at_tree(Random& random, std::int64_t count, bool stratified, std::int64_t* leaves,
-                               float* priorities, std::int64_t* generations, Look* look) {
-    auto held = tree_.hold();
-    if (!held.draw(random, stratified, {leaves, static_cast<std::size_t>(count)}, {priorities, static_cast<std::size_t>(count)})) return false;
-    look->total = static_cast<double>(held.total());
-    look->minimum = tree_.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;
-    for (std::int64_t i = 0; i < count; ++i)
-        generations[i] = load(arrays_.generation + leaves[i] / (shape_.steps * shape_.rows));
-    return true;
-}
-
-bool ReplaySlots::draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out,
-                       Look* look) {
-    if (!look_at_tree(random, count, stratified, out.leaf, out.priority, out.generation, look)) return false;
-    for (std::int64_t i = 0; i < count; ++i) walk(i, rule, out);
-    return true;
-}
-
-bool ReplaySlots::draw_windows(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule,
-                               const DrawnWindows& out, Look* look) {
-    if (!look_at_tree(random, count, stratified, out.leaf, out.priority, out.generation, look)) return false;
-    for (std::int64_t i = 0; i < count; ++i) walk_window(i, count, rule, out);
-    return true;
 }
 
 std::int64_t ReplaySlots::own_link(std::int64_t slot, std::int64_t generation) const noexcept {
@@ -182,7 +171,7 @@ std::int64_t ReplaySlots::own_link(std::int64_t slot, std::int64_t generation) c
 // as long as nobody has looked for it.
 ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row,
                                            const ReturnRule& rule, std::int64_t* next) const noexcept {
-    Ahead ahead{0.0, 1.0, 0, slot, step, true};
+    Ahead ahead{{}, 0, slot, step, true};
     while (ahead.length < shape_.n_step) {
         if (ahead.step == shape_.steps) {
             if (*next == no_link) *next = load(arrays_.next + ahead.slot);
@@ -196,118 +185,135 @@ ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step,
         const std::int64_t at = leaf(ahead.slot, ahead.step, row);
         if (ahead.length > 0 && racing_load(arrays_.valid + at) == 0) break;
         const double scaled = rule.scale * static_cast<double>(racing_load(arrays_.reward + at));
-        ahead.reward += ahead.discount * std::clamp(scaled, -rule.clip, rule.clip);
-        ahead.discount *= rule.discount;
+        const bool terminated = racing_load(arrays_.terminated + at) != 0;
+        ahead.add(std::clamp(scaled, -rule.clip, rule.clip), rule.discount, terminated);
         ++ahead.step;
         ++ahead.length;
-        if (racing_load(arrays_.terminated + at) != 0) {
-            ahead.discount = 0.0;
-            break;
-        }
-        if (racing_load(arrays_.truncated + at) != 0) break;
+        if (terminated || racing_load(arrays_.truncated + at) != 0) break;
     }
     return ahead;
 }
 
-void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, const Drawn& out) const noexcept {
-    const std::int64_t first = out.leaf[index], row = first % shape_.rows, generation = out.generation[index];
+void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
+    const std::int64_t first = batch.leaves[index], row = first % shape_.rows, generation = batch.generations[index];
     const std::int64_t slot = first / (shape_.steps * shape_.rows), step = first / shape_.rows % shape_.steps;
-    std::int64_t* witness = out.witness + 3 * index;
-    witness[1] = no_link;
-    witness[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
-    const Ahead ahead = look_ahead(slot, step, row, rule, witness + 1);
+    auto& links = batch.links[index];
+    links[1] = no_link;
+    links[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
+    const Ahead ahead = look_ahead(slot, step, row, rule, &links[1]);
     // The leaf was live when it was drawn, so a slot without the next one that it needs is another one by now.
-    witness[0] = own_link(slot, ahead.is_whole ? generation : generation - 1);
-    out.now[index] = cell(slot, step, row);
-    out.then[index] = cell(ahead.slot, ahead.step, row);
-    out.reward[index] = static_cast<float>(ahead.reward);
-    out.discount[index] = static_cast<float>(ahead.discount);
+    links[0] = own_link(slot, ahead.is_whole ? generation : generation - 1);
+    batch.cells[index] = cell(slot, step, row);
+    batch.cells[batch.size() + index] = cell(ahead.slot, ahead.step, row);
+    batch.reward[index] = static_cast<float>(ahead.reward);
+    batch.discount[index] = static_cast<float>(ahead.discount);
 }
 
-void ReplaySlots::walk_window(std::int64_t index, std::int64_t count, const ReturnRule& rule,
-                              const DrawnWindows& out) const noexcept {
-    const std::int64_t first = out.leaf[index], row = first % shape_.rows, generation = out.generation[index];
+void ReplaySlots::walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
+    const std::int64_t first = batch.leaves[index], row = first % shape_.rows, generation = batch.generations[index];
     const std::int64_t slot = first / (shape_.steps * shape_.rows), step = first / shape_.rows % shape_.steps;
-    std::int64_t* witness = out.witness + 3 * index;
-    witness[1] = no_link;
-    witness[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
+    auto& links = batch.links[index];
+    links[1] = no_link;
+    links[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
     bool is_whole = true;
     if (step + shape_.window > shape_.steps) {
-        witness[1] = load(arrays_.next + slot);
-        is_whole = witness[1] != no_link;
+        links[1] = load(arrays_.next + slot);
+        is_whole = links[1] != no_link;
     }
-    witness[0] = own_link(slot, is_whole ? generation : generation - 1);
-    // What is torn is drawn anew, but must be read from somewhere until then.
-    const std::int64_t behind = is_whole ? slot_of(witness[1]) : slot;
-    const std::int64_t burn_in = shape_.window - out.learned - shape_.n_step + 1;
+    links[0] = own_link(slot, is_whole ? generation : generation - 1);
+    batch.states[index] = first / shape_.rows / shape_.stride * shape_.rows + row;
+    // What was overwritten is drawn again, but must be read from somewhere until then.
+    const std::int64_t behind = is_whole ? slot_of(links[1]) : slot;
+    const std::int64_t burn_in = shape_.window - batch.learned() - shape_.n_step + 1;
     for (std::int64_t k = 0; k <= shape_.window; ++k) {
         const std::int64_t at = step + k;
         // x_T stands in both slots; that of the first one needs no second.
-        out.cells[k * count + index] =
+        batch.cells[k * batch.size() + index] =
             at <= shape_.steps ? cell(slot, at, row) : cell(behind, at - shape_.steps, row);
         if (k == shape_.window) break;
         const std::int64_t of = at < shape_.steps ? slot : behind, when = at % shape_.steps;
-        out.steps[k * count + index] = leaf(of, when, row);
-        if (k < burn_in || k >= burn_in + out.learned) continue;
-        const std::int64_t place = (k - burn_in) * count + index;
-        out.then[place] = k;
-        out.reward[place] = out.discount[place] = 0.0f;
+        batch.steps[k * batch.size() + index] = leaf(of, when, row);
+        if (k < burn_in || k >= burn_in + batch.learned()) continue;
+        const std::int64_t place = (k - burn_in) * batch.size() + index;
+        batch.then[place] = k;
+        batch.reward[place] = batch.discount[place] = 0.0f;
         if (racing_load(arrays_.valid + leaf(of, when, row)) == 0) continue;
-        std::int64_t next = of == slot ? witness[1] : no_link;
+        std::int64_t next = of == slot ? links[1] : no_link;
         const Ahead ahead = look_ahead(of, when, row, rule, &next);
-        out.then[place] = k + ahead.length;
-        out.reward[place] = static_cast<float>(ahead.reward);
-        out.discount[place] = static_cast<float>(ahead.discount);
+        batch.then[place] = k + ahead.length;
+        batch.reward[place] = static_cast<float>(ahead.reward);
+        batch.discount[place] = static_cast<float>(ahead.discount);
     }
 }
 
-std::int64_t ReplaySlots::find_torn(const std::int64_t* witness, std::int64_t count,
-                                    std::uint8_t* torn) const noexcept {
-    // Each load of the copies that are asked about was an acquire, so the generations read here are no older.
-    std::int64_t found = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-        bool is_torn = false;
-        for (std::int64_t j = 0; j < 3; ++j) {
-            const std::int64_t link = witness[3 * i + j];
-            is_torn = is_torn || (link != no_link && !is_alive(link));
+void ReplaySlots::copy_stack(const Stacks& stacks, std::int64_t index) const noexcept {
+    std::byte* stack = stacks.to + static_cast<std::size_t>(index * stacks.depth) * stacks.bytes;
+    const std::int64_t x = stacks.cells[index], row = x % shape_.rows;
+    std::int64_t slot = x / ((shape_.steps + 1) * shape_.rows), step = x / shape_.rows % (shape_.steps + 1);
+    for (std::int64_t place = stacks.depth - 1; place >= 0; --place) {
+        const std::int64_t at = cell(slot, step, row);
+        std::byte* frame = stack + static_cast<std::size_t>(place) * stacks.bytes;
+        racing_copy(frame, stacks.frames + static_cast<std::size_t>(at) * stacks.bytes, stacks.bytes);
+        if (place == 0) break;
+        if (racing_load(arrays_.reset + at) != 0) {
+            for (; stack < frame; stack += stacks.bytes)
+                stacks.repeat ? std::memcpy(stack, frame, stacks.bytes) : std::memset(stack, 0, stacks.bytes);
+            break;
         }
-        torn[i] = is_torn;
-        found += is_torn;
+        if (step == 0) {
+            const std::int64_t previous = load(arrays_.previous + slot);
+            if (previous == no_link) break;  // evicted since it was drawn, which its link tells
+            slot = slot_of(previous);
+            step = shape_.steps;
+        }
+        --step;
     }
-    return found;
 }
 
-void ReplaySlots::gather_stacks(std::byte* dst, const std::byte* frames, const std::int64_t* cells, std::int64_t count,
-                                std::int64_t depth, std::size_t frame_bytes, bool repeat) const noexcept {
-    const std::int64_t per_slot = (shape_.steps + 1) * shape_.rows;
-    for (std::int64_t i = 0; i < count; ++i) {
-        std::byte* stack = dst + static_cast<std::size_t>(i * depth) * frame_bytes;
-        std::int64_t slot = cells[i] / per_slot, step = cells[i] % per_slot / shape_.rows;
-        const std::int64_t row = cells[i] % shape_.rows;
-        for (std::int64_t place = depth - 1; place >= 0; --place) {
-            const std::int64_t at = cell(slot, step, row);
-            std::byte* frame = stack + static_cast<std::size_t>(place) * frame_bytes;
-            racing_copy(frame, frames + static_cast<std::size_t>(at) * frame_bytes, frame_bytes);
-            if (place == 0) break;
-            if (racing_load(arrays_.reset + at) != 0) {
-                for (std::int64_t earlier = 0; earlier < place; ++earlier) {
-                    std::byte* padded = stack + static_cast<std::size_t>(earlier) * frame_bytes;
-                    if (repeat)
-                        std::memcpy(padded, frame, frame_bytes);
-                    else
-                        std::memset(padded, 0, frame_bytes);
-                }
-                break;
-            }
-            if (step == 0) {
-                const std::int64_t previous = load(arrays_.previous + slot);
-                if (previous == no_link) break;  // evicted since it was drawn, which find_torn tells
-                slot = slot_of(previous);
-                step = shape_.steps;
-            }
-            --step;
+bool ReplaySlots::sample(Random& random, const DrawRule& rule, const ReturnRule& returns, std::int64_t num_items,
+                         Batch& batch) {
+    // See draw_batch.
+    struct Source {
+        void begin_look(SumTree::Held&) const noexcept {}
+        void found(std::int64_t) const noexcept {}
+        std::int64_t end_look() const noexcept {
+            const std::int64_t per_slot = slots.shape_.steps * slots.shape_.rows;
+            for (const std::int64_t i : batch.pending)
+                batch.generations[i] = load(slots.arrays_.generation + batch.leaves[i] / per_slot);
+            return num_items;
         }
-    }
+        bool expects_items() const noexcept { return false; }
+        void wait_for_items() const noexcept {}
+        void read() const noexcept {
+            for (const std::int64_t i : batch.pending)
+                slots.shape_.window == 0 ? slots.walk(i, returns, batch) : slots.walk_window(i, returns, batch);
+            batch.copy_pending();
+            for (const Stacks& stacks : batch.stacks)
+                for (std::int64_t t = 0; t < stacks.times; ++t)
+                    for (const std::int64_t i : batch.pending) slots.copy_stack(stacks, t * batch.size() + i);
+        }
+        // Each load of the copies was an acquire, so the generations read here are no older.
+        void keep_overwritten() const {
+            std::erase_if(batch.pending, [&](std::int64_t i) {
+                return std::ranges::all_of(batch.links[i], [&](std::int64_t link) {
+                    return link == no_link || slots.is_alive(link);
+                });
+            });
+        }
+
+        const ReplaySlots& slots;
+        const ReturnRule& returns;
+        std::int64_t num_items;
+        Batch& batch;
+    };
+    return draw_batch(tree_, random, rule, batch, Source{*this, returns, num_items, batch});
+}
+
+std::int64_t ReplaySlots::update(const Batch& batch, std::span<const float> priorities, double decay, float least) {
+    auto held = tree_.hold();
+    held.decay_maximum(decay, least);
+    return held.assign_if_alive(batch.leaves, priorities, batch.generations, arrays_.generation,
+                                shape_.steps * shape_.rows);
 }
 
 }  // namespace rollmill

@@ -15,14 +15,17 @@
 // every `stride`-th step of a slot has a leaf that ever becomes live: when the W-th step from it on is committed. With
 // W <= T a window lies in two slots at most.
 //
-// Who may call what: begin, commit and evict of a slot are for the process that writes it, one thread at a time. The
-// rest is for any thread of any process. Nobody waits for anybody but for the tree's lock.
+// Who may call what: begin, commit and evict of a slot are for the process that writes it, and for one thread at a time of
+// an object. The rest is for any thread of any process. The only waits are those for the tree's lock.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
+#include "core/replay_draw.h"
 #include "core/sum_tree.h"
 
 namespace rollmill {
@@ -56,43 +59,49 @@ struct ReturnRule {
     double clip;   // largest magnitude of it
 };
 
-// What a drawn leaf is, `count` of each. Observations are counted in x-cells: (slot * (T + 1) + t) * B + b.
-struct Drawn {
-    std::int64_t* leaf;
-    std::int64_t* generation;  // of the leaf's slot
-    float* priority;
-    std::int64_t* now;   // cell of x_t
-    std::int64_t* then;  // cell of x_{t+k}, k <= n: where the bootstrap's value comes from
-    float* reward;       // sum of discount^i r_{t+i}, i < k
-    float* discount;     // discount^k, or 0 where the episode terminated
-    std::int64_t* witness;  // [count, 3]: links to the slots that were read; no_link where there was none
-};
-
-// What drawn windows are, `count` of each; what has a time axis has it in front. The last `learned` + n - 1 of a window's
-// steps are those that are learned from, and those that their rewards are added up over.
-struct DrawnWindows {
-    std::int64_t learned;
-    std::int64_t* leaf;
-    std::int64_t* generation;  // of the leaf's slot
-    float* priority;
-    std::int64_t* cells;    // [W + 1, count]: of x_t .. x_{t+W}
-    std::int64_t* steps;    // [W, count]: leaves' numbers of the steps
-    std::int64_t* then;     // [learned, count]: which of the W + 1 observations the bootstrap's value comes from
-    float* reward;          // [learned, count], as Drawn's; 0 where the step is not valid
-    float* discount;        // [learned, count], likewise
-    std::int64_t* witness;  // [count, 3], as Drawn's
-};
-
 class ReplaySlots {
    public:
     static constexpr std::int64_t no_link = -1;
 
-    ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays) noexcept
-        : tree_(tree), shape_(shape), arrays_(arrays) {}
+    // Stacks of frames in a batch, [times, size, depth, bytes], the oldest first, that end at a batch's cells.
+    struct Stacks {
+        std::byte* to;
+        const std::byte* frames;  // [cells, bytes]
+        const std::int64_t* cells;
+        std::int64_t times;
+        std::int64_t depth;
+        std::size_t bytes;  // of a frame
+        bool repeat;        // before an episode's first frame: that frame again, or else zeros
+    };
+
+    // What `sample` fills: transitions, or windows of W steps, where what has a time axis has it in front. L = 1 for
+    // transitions. The last L + n - 1 of a window's steps are those that are learned from, and those whose rewards their
+    // returns need. Observations are counted in cells: (slot * (T + 1) + t) * B + b.
+    struct Batch : DrawnBatch {
+        // `arrays` are given, the rest is made. A batch is not copied: columns refer to its vectors.
+        Batch(const ReplayShape& shape, std::span<std::int64_t> leaves, std::span<float> weights, std::span<float> reward,
+              std::span<float> discount, std::span<std::int64_t> then);
+        Batch(const Batch&) = delete;
+        Batch& operator=(const Batch&) = delete;
+
+        std::span<float> reward;         // [L, size]: sum of discount^i r_{t+i}, i < k <= n; 0 where the step is not valid
+        std::span<float> discount;       // [L, size]: discount^k; 0 where the episode terminated, or the step is not valid
+        std::span<std::int64_t> then;    // windows: [L, size], which of the W + 1 observations is x_{t+k}
+        std::vector<std::int64_t> cells;  // [W + 1, size]: of x_t to x_{t+W}; transitions: [2, size], of x_t and x_{t+k}
+        std::vector<std::int64_t> steps;  // [W, size], windows only: (slot * T + t) * B + b of each step
+        std::vector<std::int64_t> states;  // [size], windows only: (slot * T + t) / stride * B + b of the first step
+        std::vector<Stacks> stacks;
+        std::vector<std::int64_t> generations;  // [size], of the leaves' slots
+        std::vector<std::array<std::int64_t, 3>> links;  // [size], to the slots that were read; no_link for none
+
+        std::int64_t learned() const noexcept { return std::ssize(reward) / size(); }
+    };
+
+    ReplaySlots(const SumTree& tree, const ReplayShape& shape, const ReplayArrays& arrays);
 
     const ReplayShape& shape() const noexcept { return shape_; }
 
-    // --- The slot's writer.
+    // --- The slot's writer. Does not allocate.
 
     // A free slot, all of whose leaves are 0, begins as the successor of `previous` (-1: of none).
     void begin(std::int64_t slot, std::int64_t previous) noexcept;
@@ -105,33 +114,19 @@ class ReplaySlots {
     // nothing of it may be overwritten. O(T B).
     void evict(std::int64_t slot);
 
-    // --- Anybody.
+    // --- Any thread of any process.
 
-    // What the tree was when it was drawn from.
-    struct Look {
-        double total;
-        double minimum;  // 0 where the tree keeps none
-    };
+    // Fills a batch with draws by priority; false, with nothing to be read, if there is nothing to draw. `num_items` is N
+    // of the weights.
+    bool sample(Random& random, const DrawRule& rule, const ReturnRule& returns, std::int64_t num_items, Batch& batch);
 
-    // Draws `count` leaves by priority; false, with nothing written, if none is live.
-    bool draw(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule, const Drawn& out, Look* look);
-
-    // The same of windows.
-    bool draw_windows(Random& random, std::int64_t count, bool stratified, const ReturnRule& rule,
-                      const DrawnWindows& out, Look* look);
-
-    // After the copy: torn[i] = 1 where a slot that sample i was read from has been evicted meanwhile. Returns how many.
-    std::int64_t find_torn(const std::int64_t* witness, std::int64_t count, std::uint8_t* torn) const noexcept;
-
-    // Stacks of `depth` frames that end with x at each cell, oldest first: frames [cells of x, frame_bytes] into
-    // dst [count, depth, frame_bytes]. Before an episode's first frame: zeros, or that frame again (`repeat`).
-    void gather_stacks(std::byte* dst, const std::byte* frames, const std::int64_t* cells, std::int64_t count,
-                       std::int64_t depth, std::size_t frame_bytes, bool repeat) const noexcept;
+    // Sets the priorities, valid ones, of a batch as it was drawn, where its leaves still stand for the same steps; before,
+    // the maximum decays, not below `least`. Returns how many it skipped.
+    std::int64_t update(const Batch& batch, std::span<const float> priorities, double decay, float least);
 
    private:
     // Rewards of `length` steps, and where they end: in `slot`, which is the one they begin in or the one behind it.
-    struct Ahead {
-        double reward, discount;
+    struct Ahead : Return {
         std::int64_t length, slot, step;
         bool is_whole;  // else the slot behind was looked for and is gone
     };
@@ -147,21 +142,19 @@ class ReplaySlots {
     bool needs_previous(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
     bool has_history(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
     bool ends_within(std::int64_t slot, std::int64_t first, std::int64_t row) const noexcept;
-    void find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid, std::int64_t* pending,
-                    std::vector<std::int64_t>& live) const;
-    void add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row, std::vector<std::int64_t>& live) const;
-    bool look_at_tree(Random& random, std::int64_t count, bool stratified, std::int64_t* leaves, float* priorities,
-                      std::int64_t* generations, Look* look);
+    void find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid, std::int64_t* pending);
+    void add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row);
     Ahead look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row, const ReturnRule& rule,
                      std::int64_t* next) const noexcept;
     std::int64_t own_link(std::int64_t slot, std::int64_t generation) const noexcept;
-    void walk(std::int64_t index, const ReturnRule& rule, const Drawn& out) const noexcept;
-    void walk_window(std::int64_t index, std::int64_t count, const ReturnRule& rule,
-                     const DrawnWindows& out) const noexcept;
+    void walk(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept;
+    void walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept;
+    void copy_stack(const Stacks& stacks, std::int64_t index) const noexcept;
 
     SumTree tree_;
     ReplayShape shape_;
     ReplayArrays arrays_;
+    std::vector<std::int64_t> leaves_;  // scratch of commit and evict, whose capacity suffices
 };
 
 }  // namespace rollmill

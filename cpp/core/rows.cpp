@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/racing_copy.h"
-
 namespace rollmill {
 namespace {
 
@@ -42,17 +40,6 @@ void gather_rows(std::byte* dst, const std::byte* src, std::span<const std::int6
             copy_row(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes);
         }
     });
-}
-
-void gather_racing_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
-                        std::size_t row_bytes) noexcept {
-    const std::int64_t count = std::ssize(index);
-    for (std::int64_t m = 0; m < count; ++m) {
-        if (m + rows_ahead < count)
-            prefetch(src + static_cast<std::size_t>(index[m + rows_ahead]) * row_bytes, row_bytes);
-        racing_copy(dst + static_cast<std::size_t>(m) * row_bytes, src + static_cast<std::size_t>(index[m]) * row_bytes,
-                    row_bytes);
-    }
 }
 
 void gather_segments(std::byte* dst, const std::byte* src, std::span<const Segment> segments, std::int64_t steps,

@@ -14,10 +14,6 @@ namespace rollmill {
 void gather_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
                  std::size_t row_bytes) noexcept;
 
-// As gather_rows, out of memory that somebody else may be writing to: a row may arrive torn, but it is no data race.
-void gather_racing_rows(std::byte* dst, const std::byte* src, std::span<const std::int64_t> index,
-                        std::size_t row_bytes) noexcept;
-
 // `num_rows` consecutive rows of one slot, and the column of the batch where they go.
 struct Segment {
     std::int64_t slot;

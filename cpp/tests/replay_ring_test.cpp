@@ -98,9 +98,8 @@ struct Drawn {
                                 linked ? nullptr : reinterpret_cast<std::byte*>(narrow.data()),
                                 reinterpret_cast<std::byte*>(bytes.data())};
         std::byte* followers[] = {linked ? reinterpret_cast<std::byte*>(next.data()) : nullptr, nullptr, nullptr};
-        return ring.sample(random, {.beta = 0.4, .weights = rollmill::Weights::batch},
-                           {static_cast<std::int64_t>(tickets.size()), tickets.data(), weights.data(), columns, followers,
-                            reward.data(), discount.data(), terminated.data()});
+        ReplayRing::Batch batch(ring, {tickets, weights, reward, discount, terminated}, columns, followers);
+        return ring.sample(random, {.beta = 0.4, .weights = rollmill::Weights::batch}, batch);
     }
     void check_tickets() const {
         for (std::size_t i = 0; i < tickets.size(); ++i) {
@@ -173,7 +172,7 @@ TEST(replay_ring_never_gives_mixed_transitions) {
                 CHECK(drawn.draw(view, random));
                 drawn.check_tickets();
                 const std::vector<float> priorities(512, static_cast<float>(random.uniform() + 1e-3));
-                view.update(drawn.tickets.data(), priorities.data(), 512, 1.0, 0.0f);
+                view.update(drawn.tickets, priorities, 1.0, 0.0f);
             }
             stop.store(true);
         });

@@ -7,10 +7,9 @@
 #include <cstdint>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
-#include "core/racing_copy.h"
-#include "core/rows.h"
 #include "tests/check.h"
 
 namespace rollmill {
@@ -96,83 +95,86 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
     }
 }
 
-// Draws until told to stop, and counts the samples that were torn, all of which must be found.
+std::byte* bytes(auto& array) { return reinterpret_cast<std::byte*>(array.data()); }
+
+// A batch of `size` and what is copied into it.
+struct Drawn {
+    Drawn(World& world, std::int64_t window)
+        : leaf(size), then(size), x(cells(window)), x_then(size), stack(2 * x.size()), weight(size), reward(size),
+          discount(size), r(static_cast<std::size_t>(size * window)),
+          batch(world.replay().shape(), leaf, weight, reward, discount, then) {
+        constexpr std::size_t word = sizeof(std::int64_t);
+        const auto add = [&](auto& to, auto& from, const std::int64_t* index, std::int64_t times, std::size_t width) {
+            batch.columns.push_back({bytes(to), bytes(from), index, times, width, width, false});
+        };
+        add(x, world.shown, batch.cells.data(), window + 1, word);
+        if (window == 0) add(x_then, world.shown, batch.cells.data() + size, 1, word);
+        else add(r, world.reward, batch.steps.data(), window, sizeof(float));
+        batch.stacks.push_back({bytes(stack), bytes(world.shown), batch.cells.data(), window + 1, 2, word, true});
+    }
+    bool draw(ReplaySlots& replay, Random& random) { return replay.sample(random, {}, {1.0, 1.0, 1e30}, 1, batch); }
+
+    static constexpr std::int64_t size = 16;
+    static std::size_t cells(std::int64_t window) { return static_cast<std::size_t>(size * (window + 1)); }
+
+    std::vector<std::int64_t> leaf, then, x, x_then, stack;
+    std::vector<float> weight, reward, discount, r;
+    ReplaySlots::Batch batch;
+};
+
+// Draws until told to stop, and counts the samples that were overwritten while they were copied.
 void sample(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std::atomic<std::int64_t>& found) {
-    constexpr std::int64_t count = 16;
     ReplaySlots replay = world.replay();
     Random random{seed, 0};
-    std::vector<std::int64_t> leaf(count), generation(count), now(count), then(count), witness(3 * count);
-    std::vector<float> priority(count), reward(count), discount(count);
-    std::vector<std::int64_t> x(count), x_then(count), stack(2 * count);
-    std::vector<std::uint8_t> torn(count);
+    Drawn drawn(world, 0);
     while (!stop.load()) {
-        ReplaySlots::Look look;
-        if (!replay.draw(random, count, false, {1.0, 1.0, 1e30},
-                         {leaf.data(), generation.data(), priority.data(), now.data(), then.data(), reward.data(),
-                          discount.data(), witness.data()},
-                         &look))
-            continue;
-        const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
-        gather_racing_rows(bytes(x), bytes(world.shown), now, sizeof(std::int64_t));
-        gather_racing_rows(bytes(x_then), bytes(world.shown), then, sizeof(std::int64_t));
-        replay.gather_stacks(bytes(stack), bytes(world.shown), now.data(), count, 2, sizeof(std::int64_t), true);
-        found += replay.find_torn(witness.data(), count, torn.data());
-        for (std::size_t i = 0; i < count; ++i) {
-            if (torn[i] != 0) continue;
+        if (!drawn.draw(replay, random)) continue;
+        found += std::exchange(drawn.batch.redrawn, 0);
+        const auto &x = drawn.x, &stack = drawn.stack;
+        for (std::size_t i = 0; i < Drawn::size; ++i) {
             const std::int64_t t = x[i] / 64, in_episode = t % (episode + 1);
             const std::int64_t k = std::min(n_step, episode - in_episode);
             CHECK(in_episode < episode);
-            CHECK(x_then[i] == x[i] + 64 * k);
-            CHECK(reward[i] == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
-            CHECK((discount[i] == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
+            CHECK(drawn.x_then[i] == x[i] + 64 * k);
+            CHECK(drawn.reward[i] == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
+            CHECK((drawn.discount[i] == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
             const std::int64_t before = in_episode == 0 ? x[i] : x[i] - 64;
             CHECK(stack[2 * i + 1] == x[i] && stack[2 * i] == before);
+            CHECK(drawn.weight[i] == 1.0f);
         }
     }
 }
 
 // The same of windows: one step of burn-in, one that is learned from, and one that its return needs.
 void sample_windows(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std::atomic<std::int64_t>& found) {
-    constexpr std::int64_t count = 16, window = 3;
+    constexpr std::int64_t window = 3;
     ReplaySlots replay = world.replay();
     Random random{seed, 0};
-    std::vector<std::int64_t> leaf(count), generation(count), then(count), witness(3 * count);
-    std::vector<std::int64_t> cells((window + 1) * count), at_step(window * count), x(cells.size()), stack(2 * x.size());
-    std::vector<float> priority(count), reward(count), discount(count), r(at_step.size());
-    std::vector<std::uint8_t> torn(count);
+    Drawn drawn(world, window);
     while (!stop.load()) {
-        ReplaySlots::Look look;
-        if (!replay.draw_windows(random, count, false, {1.0, 1.0, 1e30},
-                                 {1, leaf.data(), generation.data(), priority.data(), cells.data(), at_step.data(),
-                                  then.data(), reward.data(), discount.data(), witness.data()},
-                                 &look))
-            continue;
-        const auto bytes = [](auto& array) { return reinterpret_cast<std::byte*>(array.data()); };
-        const auto observations = static_cast<std::int64_t>(x.size());
-        gather_racing_rows(bytes(x), bytes(world.shown), cells, sizeof(std::int64_t));
-        gather_racing_rows(bytes(r), bytes(world.reward), at_step, sizeof(float));
-        replay.gather_stacks(bytes(stack), bytes(world.shown), cells.data(), observations, 2, sizeof(std::int64_t), true);
-        found += replay.find_torn(witness.data(), count, torn.data());
-        for (std::size_t i = 0; i < count; ++i) {
-            if (torn[i] != 0) continue;
+        if (!drawn.draw(replay, random)) continue;
+        found += std::exchange(drawn.batch.redrawn, 0);
+        const auto &x = drawn.x, &stack = drawn.stack;
+        for (std::size_t i = 0; i < Drawn::size; ++i) {
             const std::int64_t first = x[i] / 64;
             for (std::size_t k = 0; k <= window; ++k) {
-                const std::size_t at = k * count + i;
+                const std::size_t at = k * Drawn::size + i;
                 const std::int64_t t = first + static_cast<std::int64_t>(k);
                 CHECK(x[at] == x[i] + 64 * static_cast<std::int64_t>(k));
                 CHECK(stack[2 * at + 1] == x[at]);
                 CHECK(stack[2 * at] == (t % (episode + 1) == 0 ? x[at] : x[at] - 64));
-                CHECK(k == window || r[at] == reward_of(t));
+                CHECK(k == window || drawn.r[at] == reward_of(t));
             }
-            const std::int64_t t = first + 1, in_episode = t % (episode + 1);
+            const std::int64_t t = first + 1, in_episode = t % (episode + 1), then = drawn.then[i];
+            const float reward = drawn.reward[i], discount = drawn.discount[i];
             if (in_episode == episode) {
-                CHECK(reward[i] == 0.0f && discount[i] == 0.0f && then[i] == 1);
+                CHECK(reward == 0.0f && discount == 0.0f && then == 1);
                 continue;
             }
             const std::int64_t k = std::min(n_step, episode - in_episode);
-            CHECK(then[i] == 1 + k);
-            CHECK(reward[i] == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
-            CHECK((discount[i] == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
+            CHECK(then == 1 + k);
+            CHECK(reward == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
+            CHECK((discount == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
         }
     }
 }

@@ -174,6 +174,24 @@ TEST(sum_tree_a_lock_that_is_kept_ends_the_wait) {
     waiter.join();
 }
 
+TEST(sum_tree_skips_late_updates_of_what_has_changed_since) {
+    Tree t(12, {});
+    std::vector<std::int64_t> current = {5, 6, 7};  // of leaves 0..3, 4..7, 8..11
+    t.tree.hold().fill(0, 12, 1.0f);
+    t.tree.hold().fill(6, 1, 0.0f);  // being written
+    const std::vector<std::int64_t> leaves = {0, 5, 6, 11, 3}, drawn = {5, 6, 6, 8, 4};
+    const auto update = [&](float priority) {
+        const std::vector<float> priorities(leaves.size(), priority);
+        return t.tree.hold().assign_if_alive(leaves, priorities, drawn, current.data(), 4);
+    };
+    CHECK(update(9.0f) == 3);
+    for (std::int64_t leaf = 0; leaf < 12; ++leaf)
+        CHECK(t.tree.priority(leaf) == (leaf == 6 ? 0.0f : leaf == 0 || leaf == 5 ? 9.0f : 1.0f));
+    CHECK(t.tree.hold().verify());
+    current = {6, 7, 8};
+    CHECK(update(99.0f) == 4 && t.tree.hold().maximum() == 99.0f);  // the last leaf is of generation 8 now
+}
+
 TEST(sum_tree_refuses_what_is_no_priority) {
     constexpr float infinity = std::numeric_limits<float>::infinity();
     for (const float bad : {std::nanf(""), infinity, -infinity, -1.0f, -1e-45f, 0x1.8p64f}) {

@@ -164,6 +164,14 @@ def test_the_replay_makes_stacks_again_as_they_were_shown(env, request):
     sampler = ReplaySampler(store, config, ReturnRule(0.99), np.zeros(2, np.uint64))
     batch = sampler.make_batch(400)
     assert sampler.draw(batch, 0.0)
-    for cells, entry in ((batch.now, batch.observation), (batch.then, batch.next_observation)):
+    leaf = batch.leaf
+    terminated, truncated, valid = (store.arrays[name].reshape(-1) for name in ("terminated", "truncated", "valid"))
+    has_one_step = terminated[leaf] | truncated[leaf] | ~valid[(leaf + rows) % valid.size]
+
+    def cell_of(steps_of_rows):  # a slot has one more observation than steps
+        return steps_of_rows + steps_of_rows // (steps * rows) * rows
+
+    now, then = cell_of(leaf), cell_of(leaf + np.where(has_one_step, 0, rows)) + rows
+    for cells, entry in ((now, batch.observation), (then, batch.next_observation)):
         for i, cell in enumerate(cells.tolist()):
             np.testing.assert_array_equal(entry["obs"][i], emitted[cell])

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.native import ReplaySlots, SumTree
+from rollmill.native import DrawRule, ReplaySlots, SlotBatch, SumTree
 
 SLOTS, T, B = 3, 4, 2
 
@@ -66,3 +66,67 @@ def test_slots_that_there_are_not_are_refused(slot: int) -> None:
         slots.commit(slot, 0, np.zeros(B, np.int64))
     with pytest.raises(IndexError, match=f"slot is {slot}; there are slots 0 to 2"):
         slots.evict(slot)
+
+
+def make_batch(slots: ReplaySlots, size: int = 3, **changes: Any) -> SlotBatch:
+    arguments: dict[str, Any] = {
+        "leaf": np.zeros(size, np.int64),
+        "weight": np.zeros(size, np.float32),
+        "reward": np.zeros(size, np.float32),
+        "discount": np.zeros(size, np.float32),
+        "copies": [],
+    }
+    return SlotBatch(slots, **{**arguments, **changes})
+
+
+AT_STEPS, AT_CELLS = np.zeros((SLOTS * T * B, 2), np.float32), np.zeros((SLOTS * (T + 1) * B, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"leaf": np.zeros(0, np.int64)}, "leaf is empty; a batch has at least 1 sample"),
+        ({"weight": np.zeros(4, np.float32)}, r"weight must be of shape \[3\]"),
+        ({"reward": np.zeros((2, 3), np.float32)}, r"reward must be of shape \[3\]"),
+        ({"copies": [(np.zeros((3, 2), np.float32), AT_CELLS, "steps", None)]}, "must have 24 rows"),
+        ({"copies": [(np.zeros((3, 2), np.float32), AT_STEPS, "cells", None)]}, "must have 30 rows"),
+        ({"copies": [(np.zeros((2, 2), np.float32), AT_STEPS, "steps", None)]}, "has 16 bytes; it must have 24"),
+        ({"copies": [(np.zeros((3, 2, 2), np.float32), AT_CELLS, "cells", None)]}, "has 48 bytes; it must have 24"),
+        ({"copies": [(np.zeros((3, 3, 2), np.float32), AT_CELLS, "cells", "zero")]}, r"up to history \+ 1 = 2 times"),
+        ({"copies": [(np.zeros((3, 2), np.float32), AT_STEPS, "states", None)]}, "the entries are 'states'; allowed"),
+    ],
+)
+def test_batches_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_batch(make(history=1), **changes)
+
+
+def test_batches_of_windows_that_do_not_fit_are_refused() -> None:
+    slots = make(n_step=2, window=4)
+    table = np.zeros((3, 3), np.float32)
+    then = np.zeros((3, 3), np.int64)
+    make_batch(slots, reward=table, discount=table.copy(), then=then)
+    for rewards in (np.zeros(3, np.float32), np.zeros((4, 3), np.float32)):
+        with pytest.raises(ValueError, match=r"reward must be \[learned steps, 3\] with 1 to window - n_step \+ 1 = 3"):
+            make_batch(slots, reward=rewards, discount=table, then=then)
+    with pytest.raises(ValueError, match=r"then must be of shape \[3, 3\]"):
+        make_batch(slots, reward=table, discount=table.copy(), then=then[:2])
+    copies = [(np.zeros((3, 2), np.float32), AT_CELLS, "next_cells", None)]
+    with pytest.raises(ValueError, match="the entries are 'next_cells'; allowed"):
+        make_batch(slots, reward=table, discount=table.copy(), then=then, copies=copies)
+
+
+def test_draws_that_do_not_fit_are_refused() -> None:
+    slots = make()
+    batch = make_batch(slots)
+    rule: dict[str, Any] = {"gamma": 0.9, "reward_scale": 1.0, "reward_clip": np.inf, "stratified": False}
+    with pytest.raises(ValueError, match="weights is 'most'; allowed: 'ones', 'batch', 'global', 'none'"):
+        DrawRule(weights="most", **rule)  # type: ignore[arg-type]
+    random = np.zeros(2, np.uint64)
+    with pytest.raises(ValueError, match="weights is 'global'; that needs a tree created with minimum=True"):
+        slots.sample(random, batch, DrawRule(weights="global", **rule), 0.4, 1)
+    with pytest.raises(TypeError, match="random must be a uint64 array of 2"):
+        slots.sample(random[:1], batch, DrawRule(weights="ones", **rule), 0.4, 1)
+    with pytest.raises(ValueError, match="td_errors must be a float32 array of 3"):
+        slots.update(batch, np.zeros(2, np.float32), alpha=0.6, epsilon=1e-6, decay=1.0)
+    assert not slots.sample(random, batch, DrawRule(weights="ones", **rule), 0.4, 1)

@@ -128,34 +128,6 @@ def test_an_error_whose_priority_is_too_small_is_refused() -> None:
     tree.update(np.array([1]), np.array([0], np.float32), alpha=4, epsilon=0)
 
 
-def test_late_updates_leave_alone_what_has_changed_since() -> None:
-    tree = make_tree(12)
-    current = np.array([5, 6, 7])  # of rows 0..3, 4..7, 8..11
-    tree.fill(0, 12, 1)
-    tree.fill(6, 1, 0)  # in flight
-    leaves = np.array([0, 5, 6, 11, 3])
-    generations = np.array([5, 6, 6, 8, 4])
-
-    def update(n: int, error: float) -> int:
-        errors = np.full(n, error, np.float32)
-        return tree.update(
-            leaves[:n],
-            errors,
-            alpha=1,
-            epsilon=0,
-            generations=generations[:n],
-            current_generations=current,
-            rows_per_generation=4,
-        )
-
-    assert update(5, 9.0) == 3
-    assert every_priority(tree).tolist() == [9, 1, 1, 1, 1, 9, 0, 1, 1, 1, 1, 1]
-    assert tree.verify()
-    current += 1
-    assert update(2, 99.0) == 2
-    assert tree.max_priority == 9
-
-
 BAD_PRIORITIES = [np.nan, np.inf, -np.inf, -1e-30, 2.0**65]
 
 
@@ -220,12 +192,6 @@ def test_arguments_that_make_no_sense_are_refused() -> None:
     for decay in (0.0, 1.5, np.nan):
         with pytest.raises(ValueError, match=r"decay is .*; it must be above 0 and at most 1"):
             tree.update(three, values, alpha=1, epsilon=0, decay=decay)
-    with pytest.raises(ValueError, match="generations and current_generations go together"):
-        tree.update(three, values, alpha=1, epsilon=0, generations=three)
-    with pytest.raises(ValueError, match="their product must cover the 40 leaves"):
-        tree.update(
-            three, values, alpha=1, epsilon=0, generations=three, current_generations=three, rows_per_generation=13
-        )
     with pytest.raises(ValueError, match=r"masses\[1\] is nan"):
         tree.find(np.array([0, np.nan, 1]), three)
     with pytest.raises(ValueError, match="instructions are 'mmx'"):

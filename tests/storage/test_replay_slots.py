@@ -64,7 +64,7 @@ def test_what_is_live_and_what_is_drawn_are_those_of_a_literal_replay(case, seed
     assert math.isfinite(run.store.tree.total())
 
 
-def test_weights_belong_to_the_whole_batch_when_a_part_of_it_is_drawn_again(monkeypatch):
+def test_weights_are_those_of_the_drawn_priorities():
     config = ReplayConfig(capacity=100, min_size=1, priorities="proportional", alpha=1.0)
     run = Run(CASES[0], 5, config)
     for _ in range(100):
@@ -73,8 +73,6 @@ def test_weights_belong_to_the_whole_batch_when_a_part_of_it_is_drawn_again(monk
     live = np.array(sorted(run.live(lambda world, t: 1)))
     store.tree.assign(live, run.random.uniform(0.01, 10, len(live)).astype(np.float32))
     sampler = ReplaySampler(store, config, ReturnRule(DISCOUNT), np.array([5, 0], np.uint64))
-    torn = iter([np.array([2]), np.array([0, 2]), np.array([], np.int64)])
-    monkeypatch.setattr(sampler, "_find_torn", lambda batch: next(torn))
     batch = sampler.make_batch(16)
     assert sampler.draw(batch, beta)
     priorities = np.empty(store.tree.capacity, np.float32)

@@ -6,7 +6,8 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 * :class:`LaneRing` passes integers from many producers to one consumer, between processes.
 * :class:`MessageLanes` is the core of :class:`rollmill.ring.Queue`; use that.
 * :class:`SumTree` holds a replay's priorities and draws in proportion to them, between processes.
-* :class:`ReplaySlots` says which steps of which slots can be drawn, and what they are transitions to.
+* :class:`ReplaySlots` says which steps of which slots can be drawn, and draws them into a :class:`SlotBatch` by a
+  :class:`DrawRule`.
 * :class:`ReplayRing` is the core of :class:`rollmill.replay.PrioritizedReplay`; use that.
 * :func:`gather`, :func:`gather_trajectories` and :func:`gather_images` build batches out of slots.
 * :func:`push_frames` shrinks frames and stacks them.
@@ -18,10 +19,12 @@ documented in ``_core.pyi``. Whatever waits or copies much does so without the G
 """
 
 from rollmill.native._core import (
+    DrawRule,
     LaneRing,
     MessageLanes,
     ReplayRing,
     ReplaySlots,
+    SlotBatch,
     SumTree,
     activate,
     activation_gradient,
@@ -44,10 +47,12 @@ FANOUTS = (2, 4, 8, 16, 32, 64, 128, 256)
 
 __all__ = [
     "FANOUTS",
+    "DrawRule",
     "LaneRing",
     "MessageLanes",
     "ReplayRing",
     "ReplaySlots",
+    "SlotBatch",
     "SumTree",
     "activate",
     "activation_gradient",

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
@@ -230,10 +230,7 @@ class SumTree:
         alpha: float,
         epsilon: float,
         decay: float = 1.0,
-        generations: _Int64 | None = None,
-        current_generations: _Int64 | None = None,
-        rows_per_generation: int = 1,
-    ) -> int:
+    ) -> None:
         """Set the priorities that TD errors give, ``(|td_error| + epsilon) ** alpha`` (Schaul et al. 2016, section 3.3).
 
         Args:
@@ -242,13 +239,6 @@ class SumTree:
             alpha: 0 (uniform) or more.
             epsilon: 0 or more.
             decay: What ``max_priority`` is multiplied by before; not to below the priority of an error of 0.
-            generations: ``[n]``: what ``current_generations`` said of the leaves when they were drawn. Leaves of which it
-                says something else now are left as they are, and so are those of priority 0.
-            current_generations: Shared memory with one entry for every ``rows_per_generation`` leaves.
-            rows_per_generation: See ``current_generations``.
-
-        Returns:
-            How many leaves were left as they were.
 
         Raises:
             TypeError: An array is not one-dimensional, C-contiguous and of its dtype.
@@ -446,9 +436,7 @@ class ReplayRing:
         watched: list[Any],
         tickets: _Int64,
         weights: _Float32,
-        reward: _Float32 | None,
-        discount: _Float32 | None,
-        terminated: _Array | None,
+        returns: tuple[_Array, ...],
         columns: tuple[_Array | None, ...],
         next_columns: tuple[_Array | None, ...],
     ) -> None:
@@ -459,9 +447,7 @@ class ReplayRing:
             watched: Objects that ``batch`` holds besides.
             tickets: int64 ``[B]``.
             weights: float32 ``[B]``.
-            reward: float32 ``[B]``, with ``linked``.
-            discount: Likewise.
-            terminated: bool ``[B]``, likewise.
+            returns: With ``linked`` reward, float32 ``[B]``, discount, likewise, and terminated, bool; else empty.
             columns: ``[B, ...]`` for each field; None for the reward of linked rows.
             next_columns: For each field that has a next, else None.
         """
@@ -611,111 +597,89 @@ class ReplaySlots:
     def evict(self, slot: int) -> None:
         """Take a slot, and the neighbours' steps that need it, out of the replay; it may be written over afterwards."""
 
-    def draw(
-        self,
-        random: _UInt64,
-        leaf: _Int64,
-        generation: _Int64,
-        weight: _Float32,
-        reward: _Float32,
-        discount: _Float32,
-        now: _Int64,
-        then: _Int64,
-        witness: _Int64,
-        *,
-        gamma: float,
-        reward_scale: float = 1.0,
-        reward_clip: float = ...,
-        beta: float = 0.0,
-        weights: Literal["ones", "batch", "global", "none"] = "ones",
-        num_items: int = 1,
-        stratified: bool = False,
-    ) -> bool:
-        """Draw transitions by priority, from one state of the tree.
+    def sample(self, random: _UInt64, batch: SlotBatch, rule: DrawRule, beta: float, num_items: int) -> bool:
+        """Fill a batch with draws by priority; what is overwritten while it is copied is drawn again.
 
         Args:
             random: ``[2]``: see :meth:`SumTree.sample`.
-            leaf: ``[n]``, filled.
-            generation: ``[n]``, filled: of the leaves' slots.
-            weight: ``[n]``, filled: importance weights.
-            reward: ``[n]``, filled: sums of up to ``n_step`` discounted rewards.
-            discount: ``[n]``, filled: what the bootstrap's value counts, 0 where the episode terminated.
-            now: ``[n]``, filled: cell ``(slot * (T + 1) + t) * B + row`` of x_t.
-            then: ``[n]``, filled: cell of what is bootstrapped from.
-            witness: ``[n, 3]``, filled: for :meth:`find_torn`.
-            gamma: Discount of each step.
-            reward_scale: Factor on each reward.
-            reward_clip: Largest magnitude of a scaled reward.
+            batch: Of this replay; one thread at a time.
+            rule: How to draw.
             beta: Exponent of the weights.
-            weights: What they are divided by; see :meth:`SumTree.sample`. ``"ones"``: there are none.
-            num_items: N of the weights; only ``"none"`` needs it.
-            stratified: See :meth:`SumTree.sample`.
+            num_items: N of the weights; only ``weights="none"`` needs it.
 
         Returns:
-            False if nothing is live; nothing has been filled then.
+            False if nothing is live; the arrays are not to be read then.
+
+        Raises:
+            ValueError: ``weights="global"`` needs a tree with ``minimum``.
         """
 
-    def draw_windows(
+    def update(self, batch: SlotBatch, td_errors: _Float32, *, alpha: float, epsilon: float, decay: float) -> int:
+        """Set the priorities of a batch as it was drawn; see :meth:`SumTree.update`.
+
+        Returns:
+            How many samples were skipped, because they have been evicted since.
+        """
+
+class SlotBatch:
+    """Arrays that :meth:`ReplaySlots.sample` fills, N samples each, kept alive.
+
+    Transitions are from x_t to x_{t+k}. What windows have a time axis for, has it in front: the last ``L + n_step - 1``
+    steps of a window are the L that are learned from, and those that their rewards are added up over.
+
+    Args:
+        slots: The replay.
+        leaf: ``[N]``: of the first steps.
+        weight: ``[N]``: importance weights.
+        reward: ``[N]``, of windows ``[L, N]``: sums of up to ``n_step`` discounted rewards; 0 where a step is not valid.
+        discount: Likewise: the factor of the value that is bootstrapped from, 0 where the episode terminated.
+        then: ``[L, N]``, windows only: which of the W + 1 observations is bootstrapped from.
+        copies: An array of the batch; a shared array, slot after slot; which of its entries; and for stacks of frames, the
+            oldest first, what stands for frames before an episode's first: that one again (``"repeat"``), or zeros. The
+            entries are ``"cells"`` (x_t, or all W + 1 observations of a window), ``"steps"`` (the step, or all W of them),
+            of transitions ``"next_cells"`` (x_{t+k}), of windows ``"learned_steps"`` and ``"states"`` (the state before the
+            first step, where each slot has one before every ``stride``-th step).
+
+    Raises:
+        TypeError: An array is not C-contiguous, or not writable.
+        ValueError: A shape does not fit, or the entries are others.
+    """
+
+    def __init__(
         self,
-        random: _UInt64,
+        slots: ReplaySlots,
+        *,
         leaf: _Int64,
-        generation: _Int64,
         weight: _Float32,
         reward: _Float32,
         discount: _Float32,
-        cells: _Int64,
-        steps: _Int64,
-        then: _Int64,
-        witness: _Int64,
+        then: _Int64 | None = None,
+        copies: Sequence[tuple[_Array, _Array, str, Literal["zero", "repeat"] | None]],
+    ) -> None: ...
+
+class DrawRule:
+    """How :meth:`ReplaySlots.sample` draws.
+
+    Args:
+        gamma: Discount of each step.
+        reward_scale: Factor on each reward.
+        reward_clip: Largest magnitude of a scaled reward.
+        weights: What the weights are divided by; see :meth:`SumTree.sample`. ``"ones"``: there are none.
+        stratified: See :meth:`SumTree.sample`.
+
+    Raises:
+        ValueError: ``weights`` is something else.
+    """
+
+    def __init__(
+        self,
         *,
         gamma: float,
-        reward_scale: float = 1.0,
-        reward_clip: float = ...,
-        beta: float = 0.0,
-        weights: Literal["ones", "batch", "global", "none"] = "ones",
-        num_items: int = 1,
-        stratified: bool = False,
-    ) -> bool:
-        """Draw windows by priority, from one state of the tree. What :meth:`draw` has too means the same here.
-
-        The last ``L + n_step - 1`` steps of a window are the L that are learned from, and those that their rewards are
-        added up over; the ones before are for burning in.
-
-        Args:
-            random: ``[2]``.
-            leaf: ``[n]``, filled: of the windows' first steps.
-            generation: ``[n]``, filled.
-            weight: ``[n]``, filled.
-            reward: ``[L, n]``, filled; 0 where the step is not valid.
-            discount: ``[L, n]``, filled; likewise.
-            cells: ``[W + 1, n]``, filled: cells of x_t to x_{t+W}.
-            steps: ``[W, n]``, filled: ``(slot * T + t) * B + row`` of each step.
-            then: ``[L, n]``, filled: which of the W + 1 observations is bootstrapped from.
-            witness: ``[n, 3]``, filled.
-            gamma: As in :meth:`draw`, as all that follow.
-            reward_scale: As there.
-            reward_clip: As there.
-            beta: As there.
-            weights: As there.
-            num_items: As there.
-            stratified: As there.
-
-        Returns:
-            False if nothing is live; nothing has been filled then.
-        """
-
-    def find_torn(self, witness: _Int64, torn: _Array) -> int:
-        """After a batch was copied: set ``torn [n]`` (uint8) where a slot was evicted meanwhile; returns how many."""
-
-    def gather_stacks(self, dst: _Array, frames: _Array, cells: _Int64, *, repeat: bool) -> None:
-        """Fill ``dst [n, depth, ...]`` with the frames that end at each cell, the oldest first.
-
-        Args:
-            dst: C-contiguous.
-            frames: ``[num_slots * (T + 1) * B, ...]``.
-            cells: ``[n]``.
-            repeat: What stands for frames before an episode's first: that one again, or zeros.
-        """
+        reward_scale: float,
+        reward_clip: float,
+        weights: Literal["ones", "batch", "global", "none"],
+        stratified: bool,
+    ) -> None: ...
 
 def tree_alignment(
     *, capacity: int, fanout: int, offset: int, batch: int, inserted: int, seconds: float
@@ -770,14 +734,13 @@ def replay_load(
         RuntimeError: A process could not be started.
     """
 
-def gather(dst: _Array, src: _Array, index: _Int64, *, racing: bool = False) -> None:
+def gather(dst: _Array, src: _Array, index: _Int64) -> None:
     """Copy rows: ``dst[m] = src[index[m]]``.
 
     Args:
         dst: ``[M, ...]``, C-contiguous, any dtype; must not overlap ``src``.
         src: ``[R, ...]``, C-contiguous, any dtype with as many bytes a row.
         index: ``[M]`` int64, 0 to R - 1.
-        racing: Whether somebody may be writing to ``src``: rows may then arrive torn, but it is no data race.
 
     Raises:
         TypeError: An array is not C-contiguous or has the wrong dtype.

@@ -90,6 +90,6 @@ def new_batch(size: int, settings: Settings) -> tuple[Any, ...]:
     if settings.is_linked:
         arrays["reward"], arrays["discount"] = np.empty(size, np.float32), np.empty(size, np.float32)
         arrays["terminated"] = np.empty(size, np.bool_)
-    returns = [arrays[name] if settings.is_linked else None for name in ("reward", "discount", "terminated")]
+    returns = tuple(arrays[name] for name in ("reward", "discount", "terminated")) if settings.is_linked else ()
     batch = Batch(tickets, weights, arrays)
-    return batch, [arrays], tickets, weights, *returns, tuple(columns), tuple(followers)
+    return batch, [arrays], tickets, weights, returns, tuple(columns), tuple(followers)
