@@ -30,7 +30,7 @@ def load(name: str, path: Path) -> ModuleType:
 
 
 def assert_ends(pid: int) -> None:
-    """It may remain as a zombie, where nobody waits for it."""
+    """The process ends; it may remain as a zombie until it is waited for."""
     stat, deadline = Path(f"/proc/{pid}/stat"), time.monotonic() + 10
     while stat.exists() and stat.read_text().rsplit(")", 1)[1][1] != "Z":
         assert time.monotonic() < deadline
@@ -140,7 +140,7 @@ class TestRun:
 
 class TestComparison:
     def test_medians_and_ratios(self, peers: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-        """With real processes in place of Rollmill and a peer: scripts that print what they are told."""
+        """With real processes in place of Rollmill and a peer: scripts that print given lines."""
         script = tmp_path / "peer.py"
         script.write_text(
             "import json, pathlib\nf = pathlib.Path(__file__).with_suffix('.count')\n"

@@ -77,7 +77,7 @@ def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config],
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
     with kind(config) as stage:
         assert stage.measure(0.2) > 0
-        time.sleep(0.1)  # Until all of them have come to a stop.
+        time.sleep(0.1)  # Until all of them are paused.
         before = stage._counts()
         time.sleep(0.3)
         assert stage._counts() == before

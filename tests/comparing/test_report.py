@@ -111,7 +111,7 @@ def test_returns_are_compared_at_equal_steps_and_at_equal_time(tmp_path: Path) -
     report = write_report([slow, fast], tmp_path / "page")
     by_method = {run["method"]: run for run in report.figures["runs"]}
     assert list(by_method) == ["regime=lockstep", "regime=async"]
-    # All have come 2000 steps and 4 minutes: slow is at its end and half way, fast half way and at its end.
+    # Compared at 2000 steps and at 4 minutes: slow at its end and half way, fast half way and at its end.
     assert by_method["regime=lockstep"]["return_at_equal_steps"] == pytest.approx(100.0)
     assert by_method["regime=lockstep"]["return_at_equal_time"] == pytest.approx(50.0)
     assert by_method["regime=async"]["return_at_equal_steps"] == pytest.approx(20.0)

@@ -130,7 +130,7 @@ class Blind(Striped):
 
 
 class Windowed(Blind):
-    """Knows only windows, and says so as Gymnasium's tutorial does."""
+    """Renders in windows only, and declares that as Gymnasium's tutorial does."""
 
     metadata = {"render_modes": ["human"]}  # noqa: RUF012 - as Gymnasium declares it
 

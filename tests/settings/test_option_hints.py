@@ -96,7 +96,7 @@ EXPECTED = {
     "total_timestep": "total_steps",
 }
 
-# Names that are ours as well: taken for the only key that ends so.
+# Names that are also ours: the only key with this last part is set.
 OURS = {
     "learning_rate": ("learner.learning_rate", 0.5),
     "gae_lambda": ("learner.gae_lambda", 0.5),

@@ -106,7 +106,7 @@ def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server
         demands.append(demand_of(allocation_of(several), workload_of(several, probed), [turn], usable_cores()))
         roles = [account.role for account in turn.accounts.values()]
         assert roles.count("gradient learner") == (learners if learners > 1 else 0)
-        # One SGD step for two agent steps, whoever computes the gradients.
+        # One SGD step for two agent steps, whichever learner computes the gradients.
         assert demands[-1].sgd_steps_per_second * 2 == pytest.approx(demands[-1].steps_per_second, rel=0.2)
     costs = fit_costs(demands, times)
     alone, both = (demand.sgd_step_s for demand in demands)

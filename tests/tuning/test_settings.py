@@ -22,7 +22,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.options import OptionError
 from rollmill.tuning.curves import Curve, CurveError, Curves
-from rollmill.tuning.model import StageCosts
+from rollmill.tuning.model import StageCosts, predict
 from rollmill.tuning.profile import workload_of
 from rollmill.tuning.report import curves_of
 from rollmill.tuning.search import search
@@ -35,7 +35,6 @@ from rollmill.tuning.settings import (
     space_of,
     under,
 )
-from rollmill.tuning.simulate import simulate
 from rollmill.tuning.tune import tune
 
 CURVES = Curves(
@@ -211,7 +210,19 @@ def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: p
     assert main([*argv, "--cores", "4", "--json"]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(result) == {
-        *("name", "settings", "steps_per_second", "gain", "limit", "notes", "changes", "curves", "solution", "tried"),
+        *(
+            "name",
+            "settings",
+            "steps_per_second",
+            "gain",
+            "limit",
+            "bounds",
+            "notes",
+            "changes",
+            "curves",
+            "solution",
+            "tried",
+        ),
         "seconds",
     }
     assert result["curves"]["cores"] == 4
@@ -318,7 +329,7 @@ def test_curves_that_tune_has_written_give_an_allocation_that_is_as_fast_as_they
     best = search(costs, workload, space_of(config, workload, {}, cores))
     curves = curves_of(costs, workload, best.allocation, cores)
     tuning = tune("gym/CartPole-v1", algo=algo, curves=Curves.from_json(curves.to_json()))
-    assert simulate(costs, workload, tuning.allocation, cores) >= 0.93 * tuning.steps_per_second
+    assert predict(costs, workload, tuning.allocation, cores).steps_per_second[0] >= 0.93 * tuning.steps_per_second
     # The search also has processes share cores, which curves know nothing of.
     assert tuning.steps_per_second >= 0.65 * best.steps_per_second
     assert tuning.allocation.num_envs == best.allocation.num_envs
@@ -378,7 +389,7 @@ def test_train_takes_no_arguments_of_tune_for_settings(capsys: pytest.CaptureFix
 def test_a_directory_that_cannot_be_written_is_refused_before_anything_starts(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
-        with pytest.raises(SettingsFileError, match="nothing can be written to"):
+        with pytest.raises(SettingsFileError, match="cannot be written"):
             tune("gym/CartPole-v1", output=directory)
 
 
@@ -408,16 +419,16 @@ def test_both_sides_of_the_equation_are_shown() -> None:
     tuning = tune("gym/CartPole-v1", algo="dqn", curves=slow)
     learned = tuning.update_interval * 0.5
     assert f"u f_l(x_l) = {learned:,.0f} agent steps/s" in tuning.describe()
-    assert "learning is the limit" in tuning.describe()
+    assert "Learning limits the speed" in tuning.describe()
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         (None, "cannot be read"),
-        ("{", "holds no settings"),
+        ("{", "contains no settings"),
         ("[1]", "it is no JSON object"),
-        ('{"preset": "gym/CartPole-v1"}', "names the preset 'gym/CartPole-v1', which is no setting: remove it"),
+        ('{"preset": "gym/CartPole-v1"}', "names the preset 'gym/CartPole-v1': remove it"),
     ],
 )
 def test_files_without_settings_are_refused(content: str | None, message: str, tmp_path: Path) -> None:
@@ -463,7 +474,7 @@ MACHINE = Curves(
 
 def test_environments_are_those_that_the_curves_were_measured_with() -> None:
     measured = replace(MACHINE, policy_workers=(1, 2, 8, 14), num_envs=448, envs_per_group=8)
-    # The preset's eight environments would be nearer to it, but nobody has measured what they collect.
+    # The preset's eight environments would be nearer to it, but the curves do not cover them.
     tuning = tune("atari/pong", algo="dqn", curves=measured)
     assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (448, 8)
     assert not any("were measured with" in note for note in tuning.notes)
@@ -480,7 +491,7 @@ def test_environments_are_those_that_the_curves_were_measured_with() -> None:
 
 @pytest.mark.parametrize("algo", [None, "dqn"])
 def test_a_single_learner_that_is_the_limit_is_named(algo: str | None) -> None:
-    assert "learning is the limit" in tune("atari/pong", algo=algo, curves=MACHINE).describe()
+    assert "Learning limits the speed" in tune("atari/pong", algo=algo, curves=MACHINE).describe()
 
 
 def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_environments_too_slow_for_a_batch_in_a_turn_are_tuned(monkeypatch: pyte
     found = tuning_module.tune(SlowSteps, seconds=5.0, output=tmp_path, **{**SMALL, "learner.batch_size": 4096})
     assert found.costs is not None
     assert 0 < found.costs.sgd_step_s < 10
-    assert found.limit.startswith(("simulation", "the cores"))
+    assert found.limit.startswith(("Simulation", "The number of cores"))
     assert (tmp_path / "tuned.json").exists()
 
 

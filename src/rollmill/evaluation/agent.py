@@ -340,7 +340,7 @@ def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        # The mask may be given beside the observation.
+        # The mask may be an argument instead.
         return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items() if key in observation}
     # A list is taken, too, as Gymnasium does. What else there is has been refused, except a mask of all heads in a row.
     is_tuple = isinstance(observation, tuple | list) and len(observation) == len(getattr(space, "spaces", ()))

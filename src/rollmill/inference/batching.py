@@ -17,7 +17,7 @@ _POLL_S = 0.2
 # A worker that sleeps until several groups have come looks up after ``max_wait_us``, even if none has.
 _WORTH_SLEEPING_S = 0.005
 # On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
-_ENOUGH_ROWS = 32
+ENOUGH_ROWS = 32
 
 
 class Batching(Protocol):
@@ -73,7 +73,7 @@ class ReadyGroups:
     def _groups_worth_waiting_for(self, config: InferenceConfig) -> int:
         if config.min_batch_groups != "auto":
             return config.min_batch_groups
-        return 2 if self._on_cpu and self._rows < _ENOUGH_ROWS else 1
+        return 2 if self._on_cpu and self._rows < ENOUGH_ROWS else 1
 
     def _collect(self) -> int:
         """Waits for requests, a moment at most; returns how many there are, with their groups in ``_pending``."""

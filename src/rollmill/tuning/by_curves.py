@@ -1,4 +1,4 @@
-"""The best allocation by given curves: PAL's equation 5, for what settings there are."""
+"""The best allocation by given curves: PAL's equation 5, solved over the possible settings."""
 
 from __future__ import annotations
 
@@ -22,14 +22,9 @@ from rollmill.tuning.settings import settings_of, space_of, under
 
 __all__ = ["tune_by_curves"]
 
-# What is rounded up is not to be out of reach.
+# Keeps rounding from making a point unreachable.
 _LESS = 1 - 1e-12
 _LIMITS = {
-    "actors": "collecting is the limit: learning waits for it",
-    "learners": "learning is the limit: collecting waits for it",
-    "both": "both sides are always busy: the cores are the limit",
-}
-_PLAIN_LIMITS = {
     "actors": "Collecting limits the speed: the learner waits for it.",
     "learners": "Learning limits the speed: collecting waits for it.",
     "both": "The number of cores limits the speed: collecting and learning are always busy.",
@@ -37,10 +32,10 @@ _PLAIN_LIMITS = {
 
 
 def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], curves: Curves, begun: float) -> Tuning:
-    """Chooses settings by the curves, and says what the curves say of these settings.
+    """Choose settings by the curves, and report the speed of these settings on the curves.
 
-    Where the curves do not say how the actors' cores were divided, policy workers stay the preset's, and of allocations
-    that are equally fast one is taken in which every rollout worker has two groups at least (double buffering).
+    If the curves do not contain the division of the actors' cores, the number of policy workers stays the preset's. Of
+    equally fast allocations, one with at least two groups for each rollout worker (double buffering) is preferred.
 
     Args:
         config: Resolved, with the overrides.
@@ -50,7 +45,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         begun: When tuning began, ``time.monotonic()`` seconds.
 
     Raises:
-        CurveError: Collecting and learning take turns, of which the curves say nothing.
+        CurveError: Collecting and learning take turns, which curves do not describe.
     """
     if config.in_lockstep and config.lag == 0:
         raise CurveError(
@@ -59,7 +54,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         )
     workload = workload_of(config, None)
     interval = workload.update_interval
-    # Whether another algorithm's objectives can be shared out among learners is not known without making it.
+    # Whether a registered algorithm supports several learners is only known once it is built.
     is_own = config.in_replay and config.off_policy.algorithm not in OFF_POLICY_ALGORITHMS
     learner_counts = (1,) if is_own else counts(curves.cores, 16)
     registration = find_registration(config.env.name)
@@ -93,7 +88,6 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
         steps_per_second=solution.steps_per_second,
         gain=None,
         limit=_LIMITS[solution.limited_by],
-        limit_in_words=_PLAIN_LIMITS[solution.limited_by],
         predicted=None,
         notes=notes,
         changes=tuple(
@@ -112,19 +106,19 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
 
 
 def _divided(space: Space, curves: Curves) -> Space:
-    """Environments and groups that the curves were measured with, where these are free: others have other curves."""
+    """Restrict free environments and groups to those of the curves, which are valid for these only."""
     if curves.envs_per_group is not None and len(space.envs_per_group) > 1:
         space = replace(space, envs_per_group=(curves.envs_per_group,))
     if curves.num_envs is not None and not space.num_envs:
         count = min(curves.num_envs, space.most_envs)
-        # Groups that it is made of in whole; of one size that it is not, as many as there may be.
+        # Sizes that divide the number of environments; if none does, reduce that number to a multiple of the size.
         sizes = tuple(size for size in space.envs_per_group if count % size == 0) or space.envs_per_group[:1]
         space = replace(space, envs_per_group=sizes, num_envs=(max(sizes[0], count // sizes[0] * sizes[0]),))
     return space
 
 
 def _other_division(curves: Curves, chosen: Allocation) -> tuple[str, ...]:
-    """What is otherwise than where the curves were measured."""
+    """Notes on differences from the allocation that the curves were measured with."""
     others = [
         f"actors.{name}={wanted} (now {int(found)})"
         for name in ("num_envs", "envs_per_group")
@@ -139,7 +133,7 @@ def _other_division(curves: Curves, chosen: Allocation) -> tuple[str, ...]:
 
 
 def _policy_workers(curves: Curves, space: Space, workers: Any) -> Any:
-    """For so many rollout workers, as at the points of the curve."""
+    """The number of policy workers for a number of rollout workers, interpolated between the points of the curve."""
     if curves.policy_workers is None or len(space.policy_workers) == 1:
         return np.full_like(workers, space.preset.policy_workers)
     serving = np.array(curves.policy_workers)
@@ -149,10 +143,10 @@ def _policy_workers(curves: Curves, space: Space, workers: Any) -> Any:
 
 
 def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
-    """Of those that are as good as the fastest the nearest to the preset."""
+    """The allocation nearest to the preset among those that are as good as the fastest."""
     preset = space.preset
     table = replace(space, policy_workers=(1,), learner_cores=(preset.learner_cores,)).allocations()
-    # The preset's own row is always among them, and may have other environments than the curves.
+    # The table contains the preset's own row, whose environments may differ from those of the curves.
     as_measured = np.isin(table.envs_per_group, space.envs_per_group)
     if space.num_envs:
         as_measured &= np.isin(table.num_envs, space.num_envs)
@@ -162,7 +156,7 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     serves = table.policy_workers <= table.num_groups // space.in_whole_batches
     if serves.any():
         table = Allocation(*(values[serves] for values in table))
-    # All of these with all numbers of learner's cores.
+    # Combine all of these with all numbers of learner cores.
     table = Allocation(*(np.repeat(values, len(space.learner_cores)) for values in table))
     table = table._replace(learner_cores=np.resize(space.learner_cores, len(table.num_envs)))
     # A single rollout worker and its policy worker may share a core.

@@ -5,9 +5,9 @@ learn, ``u`` the agent steps for each SGD step (the update interval), and ``M`` 
 
     f_a(x_a) = u f_l(x_l),    x_a + x_l <= M        (Zhang et al. 2021, arXiv:2110.01101, equation 5)
 
-A curve says what *at most* x cores can do, so it never falls: points that do are averaged with their neighbours
-(isotonic regression). Between points it is linear, from the origin to the first point too, because processes share
-cores; behind the last point it is flat, because nothing is known there.
+A curve gives the rate of *at most* x cores, so it never decreases: decreasing points are averaged with their neighbours
+(isotonic regression). It is linear between points and from the origin to the first point, because processes share
+cores. After the last point it is constant, because nothing is known there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 __all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores"]
 
-# Of rates and cores: what lies beyond is no machine, and its products would not be numbers.
+# Limits of rates and cores, so that their products stay finite.
 _SMALLEST, LARGEST = 1e-6, 1e12
 _MOST_CORES = 65_536
 _ACTORS, _LEARNERS = "agent_steps_per_second", "sgd_steps_per_second"
@@ -30,7 +30,7 @@ _DIVISION = ("policy_workers", "num_envs", "envs_per_group")
 
 
 class CurveError(ValueError):
-    """A curve that cannot be used; the message says what was given and what is allowed."""
+    """An invalid curve."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +46,10 @@ class Curve:
     rates: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Refuses what is no curve.
+        """Check the points.
 
         Raises:
-            CurveError: Naming the point.
+            CurveError: The points are not a curve; the message names the point.
         """
         if not self.cores or len(self.cores) != len(self.rates):
             raise CurveError(
@@ -76,10 +76,10 @@ class Curve:
 
     @classmethod
     def through(cls, points: Iterable[tuple[float, float]]) -> Curve:
-        """The curve that never falls and is nearest to these (cores, rate), in squares; several at one x are averaged.
+        """The non-decreasing curve with the least squared distance to (cores, rate); equal cores are averaged.
 
         Raises:
-            CurveError: There are none, or they are no positive numbers.
+            CurveError: There are no points, or some are not positive numbers.
         """
         by_cores: dict[float, list[float]] = {}
         for x, rate in points:
@@ -95,7 +95,7 @@ class Curve:
         return cls(tuple(x for x, _ in pairs), tuple(rate for _, rate in pairs))
 
     def __call__(self, cores: float) -> float:
-        """Steps a second with at most so many cores."""
+        """Steps a second with at most this many cores."""
         xs, ys = (0.0, *self.cores), (0.0, *self.rates)
         if cores >= xs[-1]:
             return ys[-1]
@@ -106,7 +106,7 @@ class Curve:
         return ys[right - 1] + share * (ys[right] - ys[right - 1])
 
     def least_cores(self, rate: float) -> float:
-        """The fewest cores that give so many steps a second; infinity where none do."""
+        """The fewest cores that reach this many steps a second; infinity if none do."""
         xs, ys = (0.0, *self.cores), (0.0, *self.rates)
         if rate <= 0:
             return 0.0

@@ -1,4 +1,4 @@
-"""How fast a configuration would train: stage costs -> predicted agent steps a second, in closed form.
+"""A model of the speed of training in closed form: from costs of the stages to agent steps a second.
 
 Four stations serve groups of ``B`` rows: ``W`` rollout workers, ``P`` policy workers, a learner on ``x_l`` cores, and
 below them ``M`` cores that all of them share. With ``e(B)`` the core-seconds of a group's step, ``i(b)`` those of a
@@ -11,11 +11,11 @@ forward pass of ``b`` groups, ``s`` those of an SGD step, ``u`` the agent steps 
     waiting           N B / (e(B) + w(B) + R),   R the time from a request to its actions
     cores             M / (e(B) / B + i(b) / (b B) + s x_l / (u S(x_l)))
 
-``w(B)`` is what a group's step takes besides without a core: a simulator that sleeps, or waits for a device.
+``w(B)`` is the additional time of a group's step without a core, in a simulator that sleeps or waits for a device.
 *Waiting* is Sample Factory's condition for double buffering, ``k / 2 > t_inference / t_env``: with ``N = 2 W`` groups
 of ``k / 2`` environments it is above *simulation* exactly if ``e(B) + w(B) > R``. Batches grow with the load (policy
-workers take what is ready), so ``b`` and the speed are found together, by iteration. Near a tie no station is always
-busy; a smooth minimum accounts for that.
+workers take what is ready), so ``b`` and the speed are computed together, by iteration. If bounds are nearly equal, no
+station is always busy; a smooth minimum accounts for that.
 
 Pure functions on arrays: an :class:`Allocation` may hold one configuration or, as arrays ``[K]``, many.
 """
@@ -28,18 +28,17 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.inference.batching import ENOUGH_ROWS
 from rollmill.tuning.curves import Curve
 
-__all__ = ["STATIONS", "Allocation", "Floats", "Prediction", "StageCosts", "Workload", "predict", "upper_bound"]
+__all__ = ["Allocation", "Floats", "Prediction", "StageCosts", "Workload", "predict"]
 
 Floats = NDArray[np.float64]
 
-STATIONS = ("simulation", "inference", "learning", "waiting", "cores")
-# Exponent of the smooth minimum: two equal bounds give 0.95 of either. Fitted to :mod:`rollmill.tuning.simulate`.
+# Exponent of the smooth minimum: two equal bounds give 0.95 of either. Fitted to an event-by-event simulation of runs,
+# which was removed because its choices were not better (docs/journal/2026-11.md).
 _SHARPNESS = 14.0
 _ITERATIONS = 16
-# As :mod:`rollmill.inference.batching`: on the CPU smaller groups are waited for in pairs.
-_ENOUGH_ROWS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,14 +48,12 @@ class StageCosts:
     Attributes:
         env_group_s: Of a group's step, whatever its size: bookkeeping, messages, the call of a vector environment.
         env_row_s: Of a group's step, for each row.
-        env_wait_row_s: Likewise, but of no core: seconds in which the rollout worker waits for something else.
+        env_wait_row_s: Likewise, but without a core: seconds in which the rollout worker waits for something else.
         inference_batch_s: Of a forward pass, whatever its size.
         inference_group_s: Of a forward pass, for each group: gathering, scattering, messages.
         inference_row_s: Of a forward pass, for each row.
         sgd_step_s: Of an SGD step, by a learner on one core.
         learner_speedup: Cores of the learner (threads or processes) -> times as fast as on one.
-        contention: How many times as long everything takes with all cores at work as with one; 1 if the costs were
-            measured with all of them at work, as they should be.
     """
 
     env_group_s: float
@@ -66,23 +63,20 @@ class StageCosts:
     inference_row_s: float
     sgd_step_s: float
     learner_speedup: Curve = field(default_factory=lambda: Curve((1.0,), (1.0,)))
-    contention: float = 1.0
     env_wait_row_s: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuses what nothing could cost."""
+        """Check that costs are finite and not negative."""
         for name in (name for name in vars(self) if name.endswith("_s")):
             if not 0 <= getattr(self, name) < np.inf:
                 raise ValueError(f"{name}={getattr(self, name)}: give 0 or more seconds.")
-        if not 1 <= self.contention < np.inf:
-            raise ValueError(f"contention={self.contention}: give 1 (none) or more.")
 
     def env_s(self, rows: Any) -> Any:
         """e(B): one step of a group of so many rows."""
         return self.env_group_s + self.env_row_s * rows
 
     def wait_s(self, rows: Any) -> Any:
-        """w(B): what a group's step takes besides."""
+        """w(B): the additional time of a group's step without a core."""
         return self.env_wait_row_s * rows
 
     def inference_s(self, groups: Any, rows: Any) -> Any:
@@ -97,7 +91,7 @@ class StageCosts:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a run has to do, whatever its allocation.
+    """The work of a run, independent of its allocation.
 
     Attributes:
         regime: "async", "lockstep" or "replay".
@@ -122,7 +116,7 @@ class Workload:
 
 
 class Allocation(NamedTuple):
-    """Who gets what: one configuration (integers), or many (integer arrays ``[K]``).
+    """The division of the cores: one configuration (integers), or many (integer arrays ``[K]``).
 
     Attributes:
         rollout_workers: W.
@@ -149,7 +143,7 @@ class Allocation(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """What the model says.
+    """The prediction of the model.
 
     Attributes:
         steps_per_second: Agent steps a second, float64 ``[K]``.
@@ -182,43 +176,18 @@ def predict(costs: StageCosts, workload: Workload, allocation: Allocation, cores
     most = np.maximum(least, groups / given.policy_workers)
     if workload.regime == "lockstep":
         least = most = np.full_like(rows, workload.groups_per_batch)
-    batch, slow = least, np.ones_like(rows)
+    batch = least
     bounds: dict[str, Floats] = {}
     speed = np.zeros_like(rows)
     for _ in range(_ITERATIONS):
-        bounds = _bounds(costs, workload, given, cores, batch, slow)
-        bounds["inference"] = given.policy_workers * most * rows / (costs.inference_s(most, rows) * slow)
+        bounds = _bounds(costs, workload, given, cores, batch, most)
         speed = _together(bounds, workload)
-        # Groups a second of a policy worker that is always busy: it takes what came during the last forward pass.
-        rate = speed / rows / given.policy_workers * slow
+        # A policy worker that is always busy takes the groups that arrived during the last forward pass.
+        rate = speed / rows / given.policy_workers
         left = 1 - rate * (costs.inference_group_s + costs.inference_row_s * rows)
         wanted = np.where(left > 1e-9, rate * costs.inference_batch_s / np.maximum(left, 1e-9), most)
         batch = 0.5 * batch + 0.5 * np.clip(wanted, least, most)
-        if costs.contention > 1:
-            busy = np.minimum(1.0, speed * _core_seconds(costs, workload, given, batch) * slow / cores)
-            slow = 0.5 * slow + 0.5 * (1 + (costs.contention - 1) * busy)
     return Prediction(speed, bounds, batch)
-
-
-def upper_bound(costs: StageCosts, workload: Workload, allocation: Allocation, cores: float) -> Floats:
-    """What no schedule could exceed, float64 ``[K]``: the same stations, each at its best and without waiting."""
-    given = _as_arrays(allocation)
-    rows = given.envs_per_group * workload.rows_per_env
-    groups = given.num_groups
-    ones = np.ones_like(rows)
-    most = np.maximum(1.0, groups / given.policy_workers)
-    if workload.regime == "lockstep":
-        most = np.full_like(rows, workload.groups_per_batch)
-    best = _bounds(costs, workload, given, cores, most, ones)
-    best["inference"] = given.policy_workers * most * rows / costs.inference_s(most, rows)
-    best["waiting"] = groups * rows / (costs.env_s(rows) + costs.wait_s(rows) + costs.inference_s(1.0, rows))
-    # The busier the cores the slower, but never so that less work would get more done.
-    best["cores"] = best["cores"] / costs.contention
-    if workload.regime == "lockstep" and workload.lag == 0:
-        collecting = np.minimum.reduce([best[name] for name in ("simulation", "inference", "waiting")])
-        best = {"turns": 1 / (1 / collecting + 1 / best["learning"]), "cores": best["cores"]}
-    least: Floats = np.minimum.reduce(list(best.values()))
-    return least
 
 
 def _as_arrays(allocation: Allocation) -> Allocation:
@@ -230,35 +199,35 @@ def _as_arrays(allocation: Allocation) -> Allocation:
 
 
 def _least_groups(workload: Workload, groups: Floats, rows: Floats) -> Floats:
-    """Groups that a policy worker waits for."""
-    pairs = workload.on_cpu & (rows < _ENOUGH_ROWS) & (groups > 2)
+    """Groups that a policy worker waits for: two on the CPU, if they are small (:mod:`rollmill.inference.batching`)."""
+    pairs = workload.on_cpu & (rows < ENOUGH_ROWS) & (groups > 2)
     return np.where(pairs, 2.0, 1.0)
 
 
 def _bounds(
-    costs: StageCosts, workload: Workload, given: Allocation, cores: float, batch: Floats, slow: Floats
+    costs: StageCosts, workload: Workload, given: Allocation, cores: float, batch: Floats, most: Floats
 ) -> dict[str, Floats]:
+    """Station -> the most that it lets through, with passes of ``batch`` groups, or of ``most`` if inference limits."""
     rows = given.envs_per_group * workload.rows_per_env
     groups = given.num_groups
-    step_s = costs.env_s(rows) * slow + costs.wait_s(rows)
-    inference_s = costs.inference_s(batch, rows) * slow
+    step_s = costs.env_s(rows) + costs.wait_s(rows)
     workers = np.minimum(given.rollout_workers, groups)
     if workload.regime == "lockstep":
-        # An iteration is as slow as the worker with the most groups.
+        # The worker with the most groups determines the time of an iteration.
         workers = groups / np.ceil(groups / workers)
-    # A request comes in the middle of another forward pass, as often as there is one under way.
-    response_s = inference_s * 1.5
+    # On average a request arrives in the middle of another forward pass.
+    response_s = 1.5 * costs.inference_s(batch, rows)
     return {
         "simulation": workers * rows / step_s,
-        "inference": given.policy_workers * batch * rows / inference_s,
-        "learning": workload.update_interval * costs.speedup(given.learner_cores) / (costs.sgd_step_s * slow + 1e-300),
+        "inference": given.policy_workers * most * rows / costs.inference_s(most, rows),
+        "learning": workload.update_interval * costs.speedup(given.learner_cores) / (costs.sgd_step_s + 1e-300),
         "waiting": groups * rows / (step_s + response_s),
-        "cores": cores / (_core_seconds(costs, workload, given, batch) * slow),
+        "cores": cores / _core_seconds(costs, workload, given, batch),
     }
 
 
 def _core_seconds(costs: StageCosts, workload: Workload, given: Allocation, batch: Floats) -> Floats:
-    """Of all stages together, for one agent step."""
+    """Core-seconds of all stages together, for one agent step."""
     rows = given.envs_per_group * workload.rows_per_env
     learning = costs.sgd_step_s * given.learner_cores / costs.speedup(given.learner_cores) / workload.update_interval
     total: Floats = costs.env_s(rows) / rows + costs.inference_s(batch, rows) / (batch * rows) + learning
@@ -266,7 +235,7 @@ def _core_seconds(costs: StageCosts, workload: Workload, given: Allocation, batc
 
 
 def _together(bounds: dict[str, Floats], workload: Workload) -> Floats:
-    """The smooth minimum; where collecting and learning take turns, their times add up."""
+    """The smooth minimum; if collecting and learning take turns, their times add up."""
     if workload.regime == "lockstep" and workload.lag == 0:
         collecting = _smooth_minimum([bounds[name] for name in ("simulation", "inference", "waiting")])
         turns = 1 / (1 / collecting + 1 / bounds["learning"])

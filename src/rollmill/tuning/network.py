@@ -1,4 +1,4 @@
-"""What the network costs by itself, timed in a process of its own.
+"""Times of the network alone, measured in a separate process.
 
 How a forward pass's time depends on the size of the batch, and how much faster more threads, or more learners, learn.
 """
@@ -128,7 +128,7 @@ def _time_network(
 
 
 def _rising(gains: Mapping[float, float]) -> Curve:
-    """Nobody is slower than with fewer cores, nor than with one: the others can be left idle."""
+    """Make times non-increasing in the number of cores, because additional cores can be left idle."""
     cores = sorted(gains)
     return Curve(tuple(map(float, cores)), tuple(np.maximum.accumulate([gains[x] for x in cores]).tolist()))
 

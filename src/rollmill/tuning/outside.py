@@ -1,4 +1,4 @@
-"""What goes on outside of a process's own CPU time: its wait for a core, and what others compute for it.
+"""Time outside of a process's own CPU time: its wait for a core, and the work of other processes for it.
 
 A rollout worker that is busy may compute, wait for a core that others have, wait for a simulator that is a process of
 its own (VizDoom's engine), or sleep. Which of these it is decides what more workers would bring. Linux only.

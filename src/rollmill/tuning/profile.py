@@ -150,7 +150,7 @@ def fit_costs(demands: Sequence[Demand], times: NetworkTimes) -> StageCosts:
 
     Args:
         demands: One at least.
-        times: Of the network by itself.
+        times: Of the network alone.
     """
     overhead = float(np.median([d.group_overhead_s for d in demands]))
     row = float(np.mean([max(0.0, d.group_s - overhead) / d.rows for d in demands]))
@@ -210,7 +210,7 @@ def _fit(rows: list[list[float]], values: list[float], prior: list[float]) -> li
 
 
 def _outside(turns: Sequence[Slice]) -> tuple[float, float]:
-    """Of all rollout workers: CPU seconds of their simulators' processes, and seconds in which nobody computed."""
+    """Of all rollout workers: CPU seconds of their simulators' processes, and seconds without any computation."""
     helpers_s = waited_s = 0.0
     for turn in turns:
         for name, account in turn.accounts.items():

@@ -1,4 +1,4 @@
-"""What was found, for people: what limits the machine, what each change would bring, the curves (PAL, figure 12)."""
+"""Parts of the report: what limits the speed, the effect of single changes, and the curves (PAL, figure 12)."""
 
 from __future__ import annotations
 
@@ -8,25 +8,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rollmill.tuning.curves import Balance, Curve, Curves
-from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
+from rollmill.tuning.model import Allocation, Prediction, StageCosts, Workload, predict
 from rollmill.tuning.search import Space
 
-__all__ = ["PLAIN_LIMITS", "Change", "changes", "curves_of", "describe_allocation", "draw", "limit_sentence"]
+__all__ = ["LIMITS", "Change", "bounds_sentence", "changes", "curves_of", "describe_allocation", "draw"]
 
-_LIMITS = {
-    "simulation": "simulation is the limit: the rollout workers are always busy",
-    "inference": "inference is the limit: the policy workers are always busy",
-    "learning": "learning is the limit: collecting waits for it",
-    "waiting": "waiting is the limit: too few groups to step while others wait for actions (k/2 < t_inf / t_env)",
-    "cores": "the cores are the limit: all of them are busy, whoever has them",
-}
-
-
-PLAIN_LIMITS = {
+LIMITS = {
     "simulation": "Simulation limits the speed: the rollout workers are always busy.",
     "inference": "Inference limits the speed: the policy workers are always busy.",
     "learning": "Learning limits the speed: collecting waits for the learner.",
-    "waiting": "Waiting limits the speed: too few groups of environments are stepped while others wait for actions.",
+    "waiting": "Waiting limits the speed: too few groups of environments are stepped while others wait for actions "
+    "(k/2 < t_inf / t_env).",
     "cores": "The number of cores limits the speed: all of them are busy.",
 }
 """Station that limits the machine -> a sentence."""
@@ -53,11 +45,10 @@ def describe_allocation(allocation: Allocation) -> str:
     )
 
 
-def limit_sentence(costs: StageCosts, workload: Workload, allocation: Allocation, cores: int) -> str:
-    """What limits the machine, with the bounds of all stations."""
-    prediction = predict(costs, workload, allocation, cores)
+def bounds_sentence(prediction: Prediction) -> str:
+    """What each station lets through."""
     bounds = ", ".join(f"{name} {float(bound[0]):,.0f}" for name, bound in prediction.bounds.items())
-    return f"{_LIMITS[prediction.limit()]} (most that each lets through, agent steps/s: {bounds})"
+    return f"most that each stage lets through, agent steps/s: {bounds}"
 
 
 def changes(costs: StageCosts, workload: Workload, allocation: Allocation, cores: int, space: Space) -> list[Change]:
@@ -92,7 +83,7 @@ def changes(costs: StageCosts, workload: Workload, allocation: Allocation, cores
 
 
 def curves_of(costs: StageCosts, workload: Workload, allocation: Allocation, cores: int) -> Curves:
-    """f_a and f_l by the fitted model: each side alone with so many cores, at the costs that it has beside the other.
+    """f_a and f_l by the fitted model: each side alone on x cores, with the costs that it has while both sides run.
 
     Args:
         costs: Of the machine.

@@ -1,4 +1,4 @@
-"""What tuning has found: for people, for JSON, and as files."""
+"""The result of tuning, as text, as JSON and as files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _count(number: int, thing: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What was chosen, and why.
+    """The chosen settings, and the reasons.
 
     Attributes:
         settings: By dotted key, what the user gave included: ``train(preset, **tuning.settings)`` runs with them.
@@ -36,8 +36,7 @@ class Tuning:
         preset: The one without tuning.
         steps_per_second: Agent steps a second of the chosen one: measured, or by the given curves.
         gain: Measured speed over that of the preset's own allocation, in the same turns; None where none was.
-        limit: What limits the machine, with the bounds of all stations where they were measured.
-        limit_in_words: The same, a plain sentence.
+        limit: What limits the speed, in a sentence.
         predicted: Agent steps a second by the model: of the solution, where there is one; None where curves were given.
         changes: What single changes would bring.
         curves: Both sides' throughput.
@@ -48,7 +47,8 @@ class Tuning:
         measured: (actors' cores, learner's cores, agent steps a second) of the joint runs.
         seconds: It took.
         name: What was tuned.
-        notes: What else is to be known of the figures.
+        notes: Further information about the figures.
+        bounds: The speed that each station lets through; empty where curves were given.
     """
 
     settings: dict[str, Any]
@@ -57,7 +57,6 @@ class Tuning:
     steps_per_second: float
     gain: float | None
     limit: str
-    limit_in_words: str
     predicted: float | None
     changes: tuple[Change, ...]
     curves: Curves
@@ -69,6 +68,7 @@ class Tuning:
     seconds: float
     name: str
     notes: tuple[str, ...] = ()
+    bounds: str = ""
 
     def summary(self) -> str:
         """What a user needs to know, one sentence a fact, each on a line."""
@@ -88,7 +88,7 @@ class Tuning:
             )
         else:
             lines += self._measured_sentences(self.predicted)
-        lines.append(self.limit_in_words)
+        lines.append(self.limit)
         best = max(self.changes, key=lambda change: change.gain, default=None)
         if best is not None and best.gain >= _WORTH_SAYING:
             lines.append(f"By the model, {best.what} would make it {best.gain:.0%} faster.")
@@ -123,7 +123,7 @@ class Tuning:
             f"{self.steps_per_second:,.0f} agent steps/s"
             + ("" if self.gain is None else f", {self.gain:.2f} times the preset's own allocation")
             + f" (tuned in {self.seconds:.0f} s)",
-            self.limit,
+            *([self.bounds] if self.bounds else []),
             self._describe_solution(),
             *self.notes,
         ]
@@ -158,6 +158,7 @@ class Tuning:
             "steps_per_second": self.steps_per_second,
             "gain": self.gain,
             "limit": self.limit,
+            "bounds": self.bounds,
             "notes": list(self.notes),
             "changes": {change.what: change.gain for change in self.changes},
             "curves": self.curves.to_json(),

@@ -1,4 +1,4 @@
-"""From a configuration to what may be chosen of it, and from what was chosen to settings."""
+"""The space of allocations of a configuration, and the settings of an allocation."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _FIELDS = {
     "num_envs": "num_envs",
     "envs_per_group": "envs_per_group",
 }
-# Gradients of so many are about seven SGD steps old: few beside the 200 that target networks lag with a tau of 0.005.
+# Gradients of eight learners are about seven SGD steps old. With a tau of 0.005 target networks lag by 200.
 _MOST_LEARNERS = 8
 LEARNER_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 class SettingsFileError(ValueError):
-    """A file that holds no settings."""
+    """A file of settings that cannot be read or written."""
 
 
 def allocation_of(config: Config) -> Allocation:
-    """What a resolved configuration gives to whom."""
+    """The allocation of a resolved configuration."""
     assert config.rollout.num_workers != "auto"
     return Allocation(
         config.rollout.num_workers,
@@ -67,36 +67,34 @@ def space_of(
     most_workers: int | None = None,
     keeps_group_size: bool = False,
 ) -> Space:
-    """What may be chosen: what neither the user has set nor the regime holds fixed.
+    """The space of allocations: of everything that neither the user nor the regime fixes.
 
     Args:
         config: Resolved, with the overrides.
         workload: Of it.
         overrides: What the user has set.
         cores: M.
-        learner_counts: Numbers of the learner's threads, or of learners, ascending from 1; of these what there may be.
+        learner_counts: Candidates for the learner's threads, or for the number of learners, ascending from 1.
         most_workers: Rollout workers; by default as many as cores.
         keeps_group_size: Whether the environment is a vector of the user's, whose rows may belong together.
     """
     given = {key for key, value in full_keys(config, overrides).items() if value != "auto"}
-    # Threads of a step where there is one learner, else learners with the threads that each has.
+    # On-policy, the threads of the learner vary; in replay, the number of learners.
     own, each, most = "learner.threads", 1, cores
     if config.in_replay:
         own, each, most = "learner.num_learners", config.learner.threads, _MOST_LEARNERS
     fields = {**_FIELDS, own: "learner_cores"}
     most_envs = None
     if config.in_replay:
-        # Before learning begins every row must have a whole transition, or sequence.
-        most_envs = min(
-            max(4 * config.num_envs, 16 * cores),
-            config.replay.min_size // config.replay.least_min_size(workload.rows_per_env),
-        )
+        # Before learning begins every row must have a complete transition or sequence.
+        most_envs = config.replay.min_size // config.replay.least_min_size(workload.rows_per_env)
     elif config.learner.max_policy_lag is not None:
-        # While every row fills a slot the learner takes this many SGD steps, and older samples it leaves out; others
-        # wait in the queue. So they are half of what may be.
+        # While all rows fill a slot, the learner takes this many SGD steps. Samples also wait in queues, so use half of
+        # max_policy_lag.
         row_steps = config.rollout_length * workload.rows_per_env
-        fresh = int(config.learner.max_policy_lag * workload.update_interval / (2 * row_steps))
-        most_envs = max(config.num_envs, min(max(4 * config.num_envs, 16 * cores), fresh))
+        most_envs = max(
+            config.num_envs, int(config.learner.max_policy_lag * workload.update_interval / (2 * row_steps))
+        )
     return Space.of(
         workload,
         allocation_of(config),
@@ -112,16 +110,16 @@ def space_of(
 
 
 def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
-    """Settings by dotted key, of a file such as ``tuned.json``.
+    """Read settings by dotted key from a file such as ``tuned.json``.
 
     Args:
         path: The file.
-        trust: Whether code that it names may be executed although ``rollmill tune`` of this user did not write it.
+        trust: Whether code that it names may be executed even if ``rollmill tune`` of this user did not write it.
 
     Raises:
         UntrustedError: It names such code.
         OptionError: An unknown or ambiguous key.
-        SettingsFileError: It cannot be read, is no JSON object, or names a preset.
+        SettingsFileError: It cannot be read, is not a JSON object, or names a preset.
     """
     try:
         settings, verdict = read_signed(Path(path))
@@ -129,19 +127,18 @@ def read_settings(path: Path | str, *, trust: bool = False) -> dict[str, Any]:
         raise SettingsFileError(f"{path} cannot be read ({error.strerror}): give a file of settings.") from error
     except ValueError as error:
         raise SettingsFileError(
-            f'{path} holds no settings ({error}): give a JSON object such as {{"num_envs": 64, ...}}.'
+            f'{path} contains no settings ({error}): give a JSON object such as {{"num_envs": 64, ...}}.'
         ) from error
     require_trust(Path(path), verdict, _named_code(settings), trust=trust)
     if "preset" in settings:
         raise SettingsFileError(
-            f"{path} names the preset {settings['preset']!r}, which is no setting: remove it from the file, and name "
-            "the preset in the call."
+            f"{path} names the preset {settings['preset']!r}: remove it from the file, and give the preset to the call."
         )
     return settings
 
 
 def _named_code(settings: Mapping[str, Any]) -> str:
-    """Which of the settings is code, in words; empty for none."""
+    """A description of the first setting that names code; empty if none does."""
     for key, value in full_keys(Config(env=EnvConfig(name="any")), settings).items():
         is_argument = key.startswith("env.kwargs.")
         if is_argument and (value is None or isinstance(value, bool | int | float)):
@@ -152,7 +149,7 @@ def _named_code(settings: Mapping[str, Any]) -> str:
 
 
 def under(settings: Mapping[str, Any], overrides: Mapping[str, object]) -> dict[str, Any]:
-    """Settings of a file, with what was given by hand over them, however its keys are written.
+    """Merge settings of a file with ``overrides``, which take precedence in any spelling of their keys.
 
     Raises:
         OptionError: An unknown or ambiguous key.

@@ -1,8 +1,8 @@
-"""Short real runs of candidate allocations, held still in turn, so that they can be compared on a noisy machine.
+"""Short real runs of candidate allocations that take turns, so that they can be compared on a noisy machine.
 
-All processes of a candidate are started, warmed up and stopped (SIGSTOP); then candidates take turns of about a second.
-A machine that changes its speed does so for all of them, and starting up is paid for once each. What is measured is
-the whole system at the required ratio: rollout workers' steps, while learner, replay and slots hold them back.
+All processes of a candidate are started, warmed up and paused (SIGSTOP). Then candidates take turns of about a second,
+so that changes of the machine's speed affect all of them, and each is started only once. The complete system is
+measured at the required ratio: the steps of rollout workers that wait for learner, replay and slots.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from rollmill.tuning.outside import Outside, outside_of
 __all__ = ["Slice", "Trial", "for_trial"]
 
 _SETTLE_S = 0.25
-# A batch of slow environments takes longer; then the network's own time stands for an SGD step's.
+# Slow environments need longer for a batch; then the time of the network alone is used for an SGD step.
 _LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0
-# Agent steps: more than trials make.
+# Agent steps; trials collect fewer.
 _MOST_KEPT = 100_000
 
 
 class Slice(NamedTuple):
-    """What one turn has shown.
+    """The result of one turn.
 
     Attributes:
-        seconds: It took.
-        steps: Valid agent steps meanwhile.
+        seconds: Its duration.
+        steps: Valid agent steps in it.
         accounts: Process name -> its account of this turn.
-        outside: Process name -> what it says that no account has.
+        outside: Process name -> its time outside of the account.
     """
 
     seconds: float
@@ -57,7 +57,7 @@ class Slice(NamedTuple):
 
 
 def for_trial(config: Config, rows_per_env: int) -> Config:
-    """The same run as it is after its beginning: without random steps, learning from the first batches on, endless.
+    """The run without a beginning and an end: no random steps, learning from the first batches on, no limits.
 
     Args:
         config: Resolved.
@@ -76,7 +76,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
     if not config.in_replay:
         return config
     enough = max(2 * config.learner.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
-    # Whatever is kept, a trial fills little of it: a replay for the disk need not fit into memory.
+    # A trial fills little of the replay, so that one for the disk need not fit into memory.
     capacity = min(config.replay.capacity, max(_MOST_KEPT, 4 * enough))
     replay = replace(config.replay, capacity=capacity, min_size=min(config.replay.min_size, enough), storage="memory")
     return replace(
@@ -87,7 +87,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
 
 
 class Trial(SteppingProcesses):
-    """A whole run that can be held still. A context manager, as :class:`SteppingProcesses`.
+    """A complete run that can be paused. A context manager, as :class:`SteppingProcesses`.
 
     Args:
         config: A resolved configuration.
@@ -110,7 +110,7 @@ class Trial(SteppingProcesses):
         time.sleep(timeout_s)
 
     def _warm_up(self) -> None:
-        """Also until something has been learned."""
+        """Also wait until something has been learned."""
         super()._warm_up()
         deadline = time.monotonic() + _LEARNED_TIMEOUT_S
         while not self._sgd_steps() and time.monotonic() < deadline:
@@ -119,11 +119,11 @@ class Trial(SteppingProcesses):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends the processes, and forgets what they wrote."""
+        """End the processes, and delete what they wrote."""
         log = logging.getLogger("rollmill.supervisor")
         was_disabled = log.disabled
         try:
-            # That somebody killed them would be worth saying, but that was us.
+            # Do not log that the processes were killed.
             log.disabled = True
             end(self._groups())
             super().__exit__(kind, error, trace)
@@ -133,7 +133,7 @@ class Trial(SteppingProcesses):
             self._folder.cleanup()
 
     def turn(self, seconds: float) -> Slice:
-        """Lets it run for so long, or until something has been stepped.
+        """Let it run for ``seconds``, or until something has been stepped.
 
         Raises:
             ProcessFailed: A process failed.
@@ -144,7 +144,7 @@ class Trial(SteppingProcesses):
             self._run_for(_SETTLE_S)
             before, outside, started = self._supervisor.snapshot(), self._outside(), time.monotonic()
             steps = 0
-            # On a machine that others use, a process may not get a core for longer than that.
+            # On a busy machine a process may wait longer than that for a core.
             while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
                 self._run_for(seconds)
                 accounts = between(before, self._supervisor.snapshot())

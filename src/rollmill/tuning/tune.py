@@ -1,13 +1,13 @@
 """``rollmill tune``: profile, choose, try, report, and write settings that ``rollmill train`` accepts.
 
-1. The network is timed alone (:mod:`.network`), then the preset's own allocation is started and measured for some
-   seconds: what each stage costs (:mod:`.profile`).
-2. The model ranks every allocation that is free, the simulation the best of those (:mod:`.search`).
-3. The most promising are started too; what they show corrects the costs, and so what is tried next.
-4. All that were started take turns; after every second round the slower half leaves (:mod:`.trials`). The fastest one
-   replaces the preset's own if it is clearly faster in turns of its own, after it was found.
+1. The network is timed alone (:mod:`.network`). Then the preset's own allocation runs for some seconds, which gives the
+   costs of the stages (:mod:`.profile`).
+2. The model ranks all allocations (:mod:`.search`).
+3. The most promising ones are started too. Each corrects the costs and thereby the next candidate.
+4. All of them take turns; after every second round the slower half is dropped (:mod:`.trials`). The fastest one
+   replaces the preset if it is clearly faster in new turns.
 
-With curves, of a machine or an accelerator that is not here, nothing is measured: PAL's equation 5 is solved on them.
+With curves of another machine or an accelerator nothing is measured: PAL's equation 5 is solved on them.
 """
 
 from __future__ import annotations
@@ -50,25 +50,24 @@ def tune(
     say: Callable[[str], None] | None = None,
     **overrides: object,
 ) -> Tuning:
-    """Finds the fastest allocation of this machine's cores, or of one whose curves are given.
+    """Find the fastest allocation of this machine's cores, or of a machine whose curves are given.
 
     Args:
         preset: As for :func:`rollmill.train`.
         algo: Likewise.
         protocol: Likewise.
-        seconds: For starting and measuring candidates. The preset's own allocation comes first and in addition, and one
-            candidate is tried, whatever that takes.
-        curves: Measured throughput of both sides, or a file of it: nothing is measured then.
+        seconds: For starting and measuring candidates. The preset's own allocation and one candidate are always tried.
+        curves: Measured throughput of both sides, or a file of it. Nothing is measured then.
         cores: M; by default this machine's, or the curves' own.
         output: A directory for ``tuned.json``, the curves, the report and the picture.
-        say: Takes lines about what is going on.
+        say: Receives lines about the progress.
         **overrides: Settings, as for :func:`rollmill.train`; they are kept.
 
     Raises:
-        ValueError: Settings or curves that cannot be used.
+        ValueError: Invalid settings or curves.
         MainGuardError: See :func:`rollmill.train`.
         ProcessFailed: The preset's own run failed.
-        KeyboardInterrupt: Ctrl-C or SIGTERM came.
+        KeyboardInterrupt: Ctrl-C or SIGTERM.
     """
     check_main_guard("tune()")
     begun = time.monotonic()
@@ -96,7 +95,7 @@ def tune(
 
 @contextlib.contextmanager
 def _folder(output: Path | str | None, overrides: dict[str, object]) -> Iterator[None]:
-    """Where the result goes, if it is to be kept; no empty folder is left behind where tuning fails."""
+    """Create the output directory, and remove it if tuning fails and it is empty."""
     if output is None:
         yield
         return
@@ -107,13 +106,13 @@ def _folder(output: Path | str | None, overrides: dict[str, object]) -> Iterator
         yield
     except BaseException:
         if is_new:
-            with contextlib.suppress(OSError):  # It holds something, or was never made.
+            with contextlib.suppress(OSError):  # It is not empty, or was never created.
                 directory.rmdir()
         raise
 
 
 def _with_room(config: Config, overrides: dict[str, object]) -> Config:
-    """Where environments and groups are free, as many as the workers that the user has set need to begin with."""
+    """If environments and groups are free, start with as many as the user's numbers of workers need."""
     given = full_keys(config, overrides)
     if config.in_lockstep or not {"num_envs", "envs_per_group"}.isdisjoint(given):
         return config
@@ -136,7 +135,7 @@ def _check_can_be_written(overrides: dict[str, object], directory: Path) -> None
         with tempfile.TemporaryFile(dir=directory):
             pass
     except OSError as error:
-        raise SettingsFileError(f"nothing can be written to {directory} ({error.strerror}); name another.") from error
+        raise SettingsFileError(f"{directory} cannot be written ({error.strerror}); choose another one.") from error
     try:
         json.dumps(overrides)
     except (TypeError, ValueError) as error:

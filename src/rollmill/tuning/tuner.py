@@ -23,9 +23,9 @@ from rollmill.tuning.curves import balance
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
-from rollmill.tuning.report import PLAIN_LIMITS, changes, curves_of, describe_allocation, limit_sentence
+from rollmill.tuning.report import LIMITS, bounds_sentence, changes, curves_of, describe_allocation
 from rollmill.tuning.result import Tuning
-from rollmill.tuning.search import Candidate, Space, choose, distance, rank, search, simulated
+from rollmill.tuning.search import Candidate, Space, choose, distance, expected_speeds, rank, search
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
 from rollmill.tuning.trials import Slice, Trial
 
@@ -34,34 +34,34 @@ __all__ = ["Tuner", "is_clearly_faster"]
 _PROFILE_S = 2.0
 _TURN_S = 1.0
 _FINALISTS = 16
-# Of the time for trials, what may go into starting them.
+# The share of the time for trials that may be used to start them.
 _STARTING_SHARE = 0.6
 _MOST_TRIALS = 6
 _MOST_FAILURES = 2
 # Rollout workers a core where simulators mostly sleep.
 _SLEEPING_WORKERS = 4
-# Trials that hardly differ say nothing that is worth a start.
+# Least distance between trials (see rollmill.tuning.search.distance).
 _DIFFERENT = 0.45
-# A measured speed must be above the preset's by so much to replace it.
+# The speed over the preset's that a candidate needs to replace it.
 _CLEARLY = 1.02
 _FEWEST_ROUNDS = 4
-# Rounds after which it is looked whether it is so -> Student's t, 95 %, one-sided.
+# Rounds after which this is tested -> Student's t, 95 %, one-sided.
 _LOOKS = {4: 2.353, 8: 1.895, 12: 1.796}
-# What a candidate may fail with; whoever trains with the preset need not care.
+# Failures of a candidate, which do not end tuning.
 _FAILURES = (ConfigError, NotEnoughMemory, ProcessFailed, TooShortError)
 
 
 @dataclass
 class _Tried:
-    """A trial that was started.
+    """A started trial.
 
     Attributes:
-        allocation: Its.
-        trial: Held still.
+        allocation: What it runs with.
+        trial: Its processes, paused.
         end: Ends it.
-        turns: What it has shown.
+        turns: Its results.
         ratios: Its speed over the preset's, round by round.
-        has_failed: While others went on.
+        has_failed: Whether it failed after its start.
     """
 
     allocation: Allocation
@@ -73,15 +73,15 @@ class _Tried:
 
     @property
     def score(self) -> float:
-        """Over the preset's."""
+        """Median speed over the preset's."""
         return median(self.ratios) if self.ratios else 0.0
 
 
 def is_clearly_faster(ratios: Sequence[float]) -> bool:
-    """Whether it is faster than the preset's own, as far as turns can say that on a shared machine differ by a tenth.
+    """Whether an allocation is faster than the preset's, by a t-test on the logarithms of the ratios.
 
     Args:
-        ratios: Its speed over the preset's, round by round; of as many rounds as it is looked after.
+        ratios: Its speed over the preset's, round by round; their number is a key of ``_LOOKS``.
     """
     logs = [log(ratio) for ratio in ratios]
     error = stdev(logs) / len(logs) ** 0.5
@@ -89,7 +89,7 @@ def is_clearly_faster(ratios: Sequence[float]) -> bool:
 
 
 class Tuner:
-    """Measures on this machine.
+    """Tunes by measuring on this machine.
 
     Args:
         config: Resolved.
@@ -98,7 +98,7 @@ class Tuner:
         cores: M.
         algo: The user's.
         protocol: The user's.
-        say: Takes lines about what is going on.
+        say: Receives lines about the progress.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Tuner:
         self._notes: list[str] = []
 
     def run(self, begun: float, seconds: float) -> Tuning:
-        """Profiles, searches, tries."""
+        """Profile, search, and try candidates."""
         with Supervisor() as supervisor:
             probed = probe(supervisor, self._config)
             self._config = probed.settle(self._config)
@@ -135,11 +135,11 @@ class Tuner:
                     "simulators sleep for most of their steps, so more rollout workers than cores were looked at; the "
                     "curves have one for each core"
                 )
-                # Workers that sleep leave their cores to others.
+                # Sleeping workers leave their cores to others.
                 space = self._space(workload, probed, most_workers=_SLEEPING_WORKERS * self._cores)
-            self._say(PLAIN_LIMITS[predict(costs, workload, space.preset, self._cores).limit()])
+            self._say(LIMITS[predict(costs, workload, space.preset, self._cores).limit()])
             if self._cores != usable_cores():
-                # Of a machine that is not here nothing can be tried; but what several learners cost can be measured.
+                # Candidates for another machine cannot be tried, but the cost of several learners can be measured.
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
                 if several:
                     two = space.preset._replace(learner_cores=times.learners[1] * self._config.learner.threads)
@@ -168,7 +168,7 @@ class Tuner:
         return self._result(begun, workload, space, costs, tried, Candidate(best.allocation, speed), gain)
 
     def _space(self, workload: Workload, probed: Probed, *, most_workers: int | None = None) -> Space:
-        # More cores do nothing for a learner on an accelerator, nor for one that cannot share its work.
+        # A learner on an accelerator, or one that cannot share its work, does not use more cores.
         is_one = resolve_device(self._config.learner.device).type != "cpu" or (
             self._config.in_replay and probed.shared is None
         )
@@ -203,7 +203,7 @@ class Tuner:
         return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
 
     def _start(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried:
-        """Starts and profiles it."""
+        """Start and profile an allocation."""
         self._say(f"trying {describe_allocation(allocation)}")
         own = stack.enter_context(ExitStack())
         tried = _Tried(allocation, own.enter_context(Trial(self._config_of(allocation), probed)), own.close)
@@ -211,7 +211,7 @@ class Tuner:
         return tried
 
     def _try(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> list[_Tried]:
-        """Likewise; none where it cannot run, which says nothing against the preset."""
+        """Start and profile a candidate; an empty list if it cannot run."""
         with ExitStack() as own:
             try:
                 tried = self._start(own, allocation, probed)
@@ -235,13 +235,12 @@ class Tuner:
     def _following(
         self, costs: StageCosts, workload: Workload, space: Space, tried: list[_Tried], failed: list[Allocation]
     ) -> Allocation | None:
-        """The most promising allocation that has not been tried, nor one like it; None if none is promising."""
-        candidates = simulated(costs, workload, rank(costs, workload, space, count=_FINALISTS), self._cores)
+        """The most promising allocation that differs from all tried ones; None if none is promising."""
+        candidates = rank(costs, workload, space, count=_FINALISTS)
         expected = {c.allocation: c.steps_per_second for c in candidates}
         for each in tried:
             if each.allocation not in expected:
-                (one,) = simulated(costs, workload, [Candidate(each.allocation, 0.0)], self._cores)
-                expected[each.allocation] = one.steps_per_second
+                expected[each.allocation] = float(expected_speeds(costs, workload, each.allocation, self._cores)[0])
         best_tried = max(expected[each.allocation] for each in tried)
         known = [*(each.allocation for each in tried), *failed]
         fresh = [c for c in candidates if all(distance(c.allocation, one) >= _DIFFERENT for one in known)]
@@ -251,7 +250,7 @@ class Tuner:
         return promising.allocation if promising.steps_per_second > 0.97 * best_tried else None
 
     def _take_turns(self, tried: list[_Tried], deadline: float) -> None:
-        """Rounds of turns, the preset's own in each; the slower half leaves after every second one."""
+        """Run rounds of turns, each with the preset's own; drop the slower half after every second one."""
         reference, others = tried[0], tried[1:]
         rounds = 0
         while others:
@@ -264,7 +263,7 @@ class Tuner:
                 others = sorted(others, key=lambda each: -each.score)[: -(-len(others) // 2)]
 
     def _confirmed(self, tried: list[_Tried]) -> tuple[_Tried, float]:
-        """The fastest one and its gain, by rounds of its own: the largest of some medians owes a part of it to luck."""
+        """The fastest one and its gain, measured in new rounds, because the largest of several medians is biased."""
         reference, others = tried[0], [each for each in tried[1:] if not each.has_failed]
         lasting = max((len(each.ratios) for each in others), default=0)
         best = max((each for each in others if len(each.ratios) == lasting), key=lambda each: each.score, default=None)
@@ -285,7 +284,7 @@ class Tuner:
         return reference, 1.0
 
     def _round(self, reference: _Tried, others: list[_Tried], *, is_reversed: bool) -> None:
-        """A turn of each; one that fails is left out from then on."""
+        """Run a turn of each; one that fails is dropped."""
         speeds: dict[int, float] = {}
         order = [*reversed(others), reference] if is_reversed else [reference, *others]
         for each in order:
@@ -327,8 +326,7 @@ class Tuner:
             preset=space.preset,
             steps_per_second=best.steps_per_second,
             gain=gain,
-            limit=limit_sentence(costs, workload, best.allocation, self._cores),
-            limit_in_words=PLAIN_LIMITS[prediction.limit()],
+            limit=LIMITS[prediction.limit()],
             predicted=float(prediction.steps_per_second[0]) if solution is None else solution.steps_per_second,
             changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
             curves=curves,
@@ -340,4 +338,5 @@ class Tuner:
             seconds=time.monotonic() - begun,
             name=self._name,
             notes=tuple(self._notes),
+            bounds=bounds_sentence(prediction),
         )
