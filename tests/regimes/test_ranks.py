@@ -151,15 +151,15 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     assert steps == sorted(steps), "a run that goes on does not begin again"
     # Each rank's own replay: what is in a file is learned from at once, without it 100 steps come first.
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
-    assert [f"goes on with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
+    assert [f"resumes with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
     assert (again["batches"] - last["batches"] >= 130) == (storage == "file")
     if storage == "file":
         # One rank alone leaves the other's replay behind; then neither is gone on with.
         finish(torchrun(1, run_dir, "--resume", "--total-steps", "1300"))
         assert not (run_dir / "rank-1" / "replay" / "slots").exists()
         finish(torchrun(2, run_dir, "--resume", "--total-steps", "1700"))
-        for log, why in zip(logs, ["its slots are of another shape", "there is none"], strict=True):
-            assert f"the replay in {log.parent} is begun anew: {why}" in log.read_text()
+        for log, why in zip(logs, ["its slots have another shape", "there is none"], strict=True):
+            assert f"the replay in {log.parent} is recreated: {why}" in log.read_text()
         steps = [row["agent_steps"] for row in read_metrics(run_dir)]
         assert steps == sorted(steps)
         assert 1700 <= steps[-1] <= 1704
@@ -168,7 +168,7 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
             checkpoint.unlink()
         shutil.copy(run_dir / "checkpoints" / "initial.pt", run_dir / "checkpoints" / INITIAL)
         output = finish(torchrun(2, run_dir, "--resume", "--total-steps", "2000", "--distributed.timeout-s", "30"))
-        assert [log.read_text().count("goes on with the replay") for log in logs] == [2, 2], output
+        assert [log.read_text().count("resumes with the replay") for log in logs] == [2, 2], output
         assert 2000 <= read_metrics(run_dir)[-1]["agent_steps"] <= 2004
 
 

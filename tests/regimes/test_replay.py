@@ -289,7 +289,7 @@ def wait_for_steps(process: subprocess.Popen[bytes], run_dir: Path, steps: int) 
 @slow
 @pytest.mark.parametrize("storage", ["file", "memory"])
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.Signals, tmp_path: Path) -> None:
+def test_a_resumed_run_keeps_a_replay_in_a_file(storage: str, how: signal.Signals, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     process = begin(run_dir, f"--replay.storage={storage}", "--checkpoint.every_steps=200", "--checkpoint.every_s=none")
     wait_for_steps(process, run_dir, 800)
@@ -305,7 +305,7 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
     log = (run_dir / "run.log").read_text()
     last = rows[-1]
     if storage == "file":
-        assert "begun anew" not in log
+        assert "is recreated" not in log
         assert rows[: len(before)] == before, "what is not done again stays told"
         assert [row["episodes"] for row in rows] == sorted(row["episodes"] for row in rows)
         assert last["batches"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
@@ -314,7 +314,7 @@ def test_a_run_goes_on_and_a_replay_in_a_file_with_it(storage: str, how: signal.
         assert last["batches"] == pytest.approx((run.agent_steps - 200) / 2, abs=150)
 
 
-def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(
+def test_a_run_resumes_from_a_checkpoint_of_another_kind_of_device(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:
     run = finished(*PENDULUM, in_a=tmp_path)
@@ -329,7 +329,7 @@ def test_a_run_goes_on_where_another_kind_of_device_wrote_the_checkpoint(
 
 
 @pytest.mark.parametrize("settings", [CHOOSY_TRANSITIONS, CHOOSY_SEQUENCES], ids=["transitions", "sequences"])
-def test_a_run_that_goes_on_for_less_than_a_sample_ends(
+def test_a_run_resumed_for_less_than_a_sample_ends(
     settings: tuple[Any, str, dict[str, Any]], finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:
     run = finished(*settings, in_a=tmp_path)
@@ -360,13 +360,13 @@ def test_a_run_whose_replay_is_gone_ends_all_the_same(tmp_path: Path) -> None:
 
 
 @slow
-def test_a_replay_of_another_shape_is_begun_anew_and_says_so(tmp_path: Path) -> None:
+def test_a_replay_of_another_shape_is_recreated_with_a_note(tmp_path: Path) -> None:
     run, _ = train("gym/CartPole-v1", tmp_path / "run", algo="dqn", **{"replay.storage": "file"})
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=1200, **{"replay.capacity": 512})
-    assert "is begun anew: its slots are of another shape" in (run.dir / "run.log").read_text()
+    assert "is recreated: its slots have another shape" in (run.dir / "run.log").read_text()
 
 
-def test_a_replay_that_the_run_went_on_without_is_begun_anew(
+def test_a_replay_that_a_session_did_without_is_recreated(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:
     run = finished(*IN_A_FILE, in_a=tmp_path)
@@ -387,13 +387,13 @@ def test_a_replay_that_the_run_went_on_without_is_begun_anew(
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=600, **{"replay.storage": "file"})
     log = (run.dir / "run.log").read_text()
     assert "is removed (replay.storage=memory)" in log
-    assert "is begun anew: there is none" in log
+    assert "is recreated: there is none" in log
     rows = read_metrics(run.dir)
     assert [row["agent_steps"] for row in rows] == sorted(row["agent_steps"] for row in rows)
     assert 600 <= rows[-1]["agent_steps"] <= 602
 
 
-def test_a_replay_file_goes_on_with_other_limits_is_begun_anew_by_other_rules_and_removed_by_a_run_without(
+def test_a_replay_file_is_kept_with_other_limits_and_recreated_by_other_rules(
     finished: Callable[..., rollmill.Run], tmp_path: Path
 ) -> None:
     run = finished(*IN_A_FILE, in_a=tmp_path)
@@ -406,13 +406,13 @@ def test_a_replay_file_goes_on_with_other_limits_is_begun_anew_by_other_rules_an
         run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.update_interval": 8}
     )
     log = (run.dir / "run.log").read_text()
-    assert "goes on with the replay" in log
+    assert "resumes with the replay" in log
     assert read_metrics(run.dir)[-1]["batches"] - before["batches"] == pytest.approx(400 / 8, abs=3)
     run = rollmill.train(
         run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 400, **{"replay.n_step": 4}
     )
     log = (run.dir / "run.log").read_text()
-    assert "is begun anew: it was written with n_step=1 (now 4)" in log
+    assert "is recreated: it was written with n_step=1 (now 4)" in log
     assert not list((run.dir / "replay").glob("new-*"))
     run = rollmill.train(
         run_dir=run.dir, resume=True, quiet=True, total_steps=run.agent_steps + 300, **{"replay.storage": "memory"}

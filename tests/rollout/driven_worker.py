@@ -118,7 +118,7 @@ class SteppedAlone:
         self.environments.reset(self.into)
 
     def next_slot(self, *, rebuild: bool = False) -> dict[str, NDArray[Any]]:
-        """The arrays of the group's next slot; ``rebuild``: its environments begin anew, as after a checkpoint."""
+        """The arrays of the group's next slot; ``rebuild``: its environments are rebuilt, as after a checkpoint."""
         if rebuild:
             self._build()
         seen, caused = [self._seen()], []
@@ -188,7 +188,7 @@ class Driver:
             self.answer(group)
 
     def await_request(self, group: int) -> tuple[int, int, int, int]:
-        """Where the group stands when its next request has come; see :meth:`stands_at`."""
+        """Waits for the group's next request; returns its position as :meth:`stands_at` does."""
         self.wait_until(lambda: group in self.requests(0))
         return self.stands_at(group)
 

@@ -64,7 +64,7 @@ def test_a_resumed_worker_does_what_one_does_that_was_never_interrupted(
     states = play(tmp_path, saves_environments=saves_environments)
     resumed = play(tmp_path, saves_environments=saves_environments, first_iteration=first_iteration)
     np.testing.assert_array_equal(resumed, states[first_iteration:])
-    # Where environments begin anew, so does the core.
+    # The recurrent state is reset with rebuilt environments.
     assert not states[0].any()
     assert states[EVERY].any() == saves_environments
     assert states[0].shape == (ROWS, STATE_SIZE)

@@ -148,7 +148,7 @@ def test_steps_can_be_drawn_as_soon_as_they_are_made_and_are_evicted_before_they
         assert store.limiter.inserted == store.limiter.held
 
 
-def test_a_group_of_several_goes_on_in_another_slot_than_any_that_is_filled() -> None:
+def test_no_two_groups_ever_write_into_one_slot() -> None:
     store = replay_store(topology_of(groups=3, slots=6), n_step=2)
     with driving(store, lambda _: evicting(store, "uniform")) as driver:
         random = np.random.default_rng(0)

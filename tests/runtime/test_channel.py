@@ -34,7 +34,7 @@ def test_messages_arrive_in_order_in_whatever_pieces_they_come() -> None:
     receiver.close()
 
 
-def test_a_writer_that_ends_inside_a_message_blocks_nobody() -> None:
+def test_a_writer_that_ends_inside_a_message_does_not_block_the_reader() -> None:
     reading, writing = os.pipe()
     receiver = Receiver(reading)
     Sender(writing).send("whole")

@@ -142,7 +142,7 @@ def test_ctrl_c_ends_cleanly_and_quietly(tmp_path: Path) -> None:
         assert _gone(run_id, [watchdog])
 
 
-def test_a_script_without_the_main_guard_is_told(tmp_path: Path) -> None:
+def test_a_script_without_the_main_guard_raises(tmp_path: Path) -> None:
     script = tmp_path / "unguarded.py"
     script.write_text(
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -158,7 +158,7 @@ def test_a_script_without_the_main_guard_is_told(tmp_path: Path) -> None:
     assert re.search(r"ProcessFailed: worker \(pid \d+\) exited with code 1 before its target began", result.stderr)
 
 
-def test_tokens_are_told_apart_and_found_among_others() -> None:
+def test_tokens_are_distinguished_and_found_among_others() -> None:
     with _sleeper("outer:inner:inner.3") as nested, _sleeper("inner.31") as other:
         assert sweep.members("inner") == [nested.pid]
         assert sweep.members("outer") == [nested.pid]
@@ -180,7 +180,7 @@ def test_a_killed_process_is_waited_for_although_it_has_lost_its_environment(mon
         assert Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_only_simulators_memory_that_is_new_and_that_nobody_maps_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_and_unmapped_memory_of_simulators_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Names of this test alone, or a run that ends at the same time removes them, too.
     simulator = f"OfATest{os.getpid()}"
     monkeypatch.setattr(sweep, "LEFTOVERS", (simulator,))
@@ -199,7 +199,7 @@ def test_only_simulators_memory_that_is_new_and_that_nobody_maps_is_removed(monk
             path.unlink(missing_ok=True)
 
 
-def test_the_watchdog_kills_the_groups_that_it_was_told_of_and_not_those_that_it_was_told_are_gone() -> None:
+def test_the_watchdog_kills_registered_groups_unless_they_were_unregistered() -> None:
     with _sleeper("none") as kept, _sleeper("none") as given_up:
         watchdog = Watchdog("a-token-that-nobody-has")
         watchdog.add_group(kept.pid)

@@ -56,7 +56,7 @@ def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.Mon
     assert text.rstrip().splitlines()[-1].startswith("RuntimeError: mat1 and mat2 shapes")
 
 
-def test_without_code_of_the_users_everything_is_told() -> None:
+def test_without_user_code_the_whole_traceback_is_shown() -> None:
     error = caught(lambda: coerce(1, list, "key"))  # A mistake of ours.
     leave_out_this_file(error)
     assert "option_values.py" in format_error(error)

@@ -1,4 +1,4 @@
-"""A literal replay that keeps every step of every row in lists, beside the store over slots that is to equal it."""
+"""A literal replay that keeps every step of every row in lists, to compare with the replay over slots."""
 
 import itertools
 from collections import deque

@@ -1,4 +1,4 @@
-"""The folder of groups' states: what it is emptied of, and what a reader is told of who wrote a state."""
+"""The folder of groups' states: clearing it, and verifying who wrote a state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_cannot_be_removed_is_an_error(tmp_path: Path, monkeypatch: pytest.
         states.clear()
 
 
-def test_a_reader_is_told_who_pickled_the_environments(tmp_path: Path) -> None:
+def test_reading_verifies_who_pickled_the_environments(tmp_path: Path) -> None:
     states = GroupStates(tmp_path / ".groups")
     states.write(4, 0, STATE)
     assert states.read(4, 0)[1] is Verdict.VALID

@@ -1,4 +1,4 @@
-"""The rate limiter: nobody gets ahead by more than it says, and nobody waits for ever."""
+"""The rate limiter: it bounds how far either side is ahead, and never deadlocks."""
 
 import sys
 import threading
@@ -203,7 +203,7 @@ def test_who_is_killed_while_it_catches_up_keeps_the_replay():
     assert session.sgd_steps == pytest.approx(50 + 80 / 8, abs=4)
 
 
-def test_another_minimum_size_holds_who_has_not_begun_to_learn_and_nobody_else():
+def test_another_minimum_size_applies_only_before_learning_starts():
     session = Session(min_size=100)
     collect_and_learn(session.limiter, until=60)
     session.go_on(min_size=80)
@@ -226,7 +226,7 @@ def test_a_smaller_minimum_size_is_for_what_comes():
     assert session.sgd_steps == pytest.approx(50, abs=3)
 
 
-def test_a_replay_that_was_begun_anew_is_counted_from_there_ever_after():
+def test_a_recreated_replay_is_counted_from_its_base():
     session = Session(base=1000, sgd_steps=495)
     assert session.before == 495
     collect_and_learn(session.limiter, until=1110)

@@ -26,7 +26,7 @@ def test_the_oldest():
     assert chosen("fifo", [5, 3, 9]) == {5: 400}
 
 
-def test_any_but_the_newest_which_its_group_goes_on_from():
+def test_uniform_never_evicts_the_newest_slot():
     counts = chosen("uniform", [5, 3, 9, 4], times=3000)
     assert set(counts) == {5, 3, 9}
     assert all(abs(count - 1000) < 4 * np.sqrt(1000 * 2 / 3) for count in counts.values())
@@ -63,7 +63,7 @@ def test_a_rule_of_ones_own_is_found_by_its_name():
         register_remover("fifo", make)
 
 
-def test_a_name_that_nobody_knows_is_refused():
+def test_unknown_names_raise():
     with pytest.raises(UnknownRemoverError, match=r"replay\.remover='lifo': choose one of fifo, uniform, lowest_prio"):
         make_remover("lifo", np.random.default_rng(0), float)
 
@@ -71,7 +71,7 @@ def test_a_name_that_nobody_knows_is_refused():
 @pytest.mark.parametrize("place", [-1, 3, 1.0, None, True])
 def test_a_place_that_there_is_not_is_refused(place):
     completed = deque([5, 3, 9])
-    with pytest.raises(ValueError, match=rf"Choosing.choose gave {place}; there are 3 completed slots"):
+    with pytest.raises(ValueError, match=rf"Choosing.choose returned {place}; there are 3 completed slots"):
         pop_evicted(Choosing(place), completed)
     assert list(completed) == [5, 3, 9]
 

@@ -1,4 +1,4 @@
-"""What is found out about a replay that an earlier run left, before anybody goes on with it."""
+"""Damage to a replay of an earlier session is found before the run resumes with it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def change(name: str, value: float) -> Callable[[Path], None]:
     return harm
 
 
-def test_what_is_sound_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_sound_replay_is_kept(tmp_path: Path) -> None:
     leave_one(tmp_path)
     opened = open_it(tmp_path, resume=True)
     assert opened.is_kept
@@ -110,14 +110,12 @@ def test_what_is_sound_is_gone_on_with(tmp_path: Path) -> None:
         (garble, "update interval|counters"),
         (change("replay/limits", 0.0), "update interval"),
         (change("replay/counters", -5), "counters"),
-        (change("replay/next", 0x7FFFFFFF), "replay/next names slots"),
-        (change("replay/previous", 3), "replay/previous names slots"),
+        (change("replay/next", 0x7FFFFFFF), "replay/next names nonexistent slots"),
+        (change("replay/previous", 3), "replay/previous names nonexistent slots"),
         (change("replay/tree", 0), "tree cannot be used"),
     ],
 )
-def test_what_would_crash_whoever_goes_on_is_begun_anew_and_said(
-    harm: Callable[[Path], None], note: str, tmp_path: Path
-) -> None:
+def test_a_damaged_replay_is_recreated_with_a_note(harm: Callable[[Path], None], note: str, tmp_path: Path) -> None:
     slots = leave_one(tmp_path)
     harm(slots)
     opened = open_it(tmp_path, resume=True)

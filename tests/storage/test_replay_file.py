@@ -1,4 +1,4 @@
-"""A replay in a file: when it is gone on with, and when it is begun anew."""
+"""A replay in a file: when a run resumes with it, and when it is recreated."""
 
 import json
 
@@ -61,7 +61,7 @@ def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
     monkeypatch.setattr(replay_file, "boot_id", lambda: "another")
     lost = open_replay(tmp_path, layout(), RULES, resume=True)
     assert not lost.is_kept
-    assert "the machine went down" in lost.note
+    assert "the machine crashed" in lost.note
     lost.arena["values"][:] = 3.0
     adopt_replay(tmp_path)
     close_replay(tmp_path)
@@ -77,12 +77,12 @@ def test_another_boot_is_trusted_after_a_close_only(tmp_path, monkeypatch):
     [
         (remove_replay, "there is none"),
         (lambda run_dir: record_of(run_dir).write_text("{"), "cannot be read"),
-        (lambda run_dir: record_of(run_dir).write_text("{}"), "is no record of a replay"),
+        (lambda run_dir: record_of(run_dir).write_text("{}"), "is not the record of a replay"),
         (lambda run_dir: (run_dir / "replay" / "slots").unlink(), "No such file"),
         (lambda run_dir: (run_dir / "replay" / "slots").write_bytes(b"x"), "has 1 bytes"),
     ],
 )
-def test_what_is_not_whole_is_begun_anew_and_said(harm, note, tmp_path):
+def test_an_incomplete_replay_is_recreated_with_a_note(harm, note, tmp_path):
     begin(tmp_path)
     harm(tmp_path)
     opened = open_replay(tmp_path, layout(), RULES, resume=True)
@@ -92,11 +92,11 @@ def test_what_is_not_whole_is_begun_anew_and_said(harm, note, tmp_path):
     assert open_replay(tmp_path, layout(), RULES, resume=True).is_kept
 
 
-def test_another_shape_is_begun_anew(tmp_path):
+def test_a_replay_of_another_shape_is_recreated(tmp_path):
     begin(tmp_path)
     opened = open_replay(tmp_path, layout(1001), RULES, resume=True)
     assert not opened.is_kept
-    assert "of another shape" in opened.note
+    assert "another shape" in opened.note
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_another_shape_is_begun_anew(tmp_path):
         ({"stacks": {"obs": [4, "repeat"]}}, "stacks={'obs': [4, 'zero']} (now {'obs': [4, 'repeat']})"),
     ],
 )
-def test_what_was_written_by_other_rules_is_begun_anew(rules, note, tmp_path):
+def test_a_replay_written_by_other_rules_is_recreated(rules, note, tmp_path):
     begin(tmp_path)
     opened = open_replay(tmp_path, layout(), rules, resume=True)
     assert not opened.is_kept
@@ -146,14 +146,14 @@ def test_closing_what_was_never_adopted_says_nothing(tmp_path):
     assert not record_of(tmp_path).exists()
 
 
-def test_a_full_disk_is_told_before_anything_is_written(tmp_path):
+def test_a_full_disk_raises_before_anything_is_written(tmp_path):
     huge = ArenaLayout().add("values", (1 << 50,), "uint8")
     with pytest.raises(NotEnoughDisk, match="make room"):
         Arena.create_file(huge, tmp_path / "replay" / "slots")
     assert not (tmp_path / "replay" / "slots").exists()
 
 
-def test_a_disk_that_is_full_at_the_record_is_told(tmp_path):
+def test_a_disk_that_is_full_at_the_record_raises(tmp_path):
     begin(tmp_path)
     record_of(tmp_path).with_suffix(".new").symlink_to("/dev/full")
     with pytest.raises(NotEnoughDisk, match=r"record.json cannot be written \(No space left on device\): make room"):
@@ -205,7 +205,7 @@ def test_a_run_signs_no_record_but_that_of_its_own_replay(tmp_path):
     record = record_of(tmp_path)
     theirs = json.dumps({key: value for key, value in json.loads(record.read_text()).items() if key != "signature"})
     record.write_text(theirs)
-    assert "of another shape" in open_replay(tmp_path, layout(1001), RULES, resume=True).note
+    assert "another shape" in open_replay(tmp_path, layout(1001), RULES, resume=True).note
     close_replay(tmp_path)  # Before the new one was adopted.
     assert record.read_text() == theirs
 

@@ -154,9 +154,9 @@ def allocate(
         )
         (replay, is_kept, note), inserted = _open_of_all(open_file, saved_steps, ranks, config.distributed.timeout_s)
         if is_kept:
-            notes.append(f"goes on with the replay in {run_dir}")
+            notes.append(f"resumes with the replay in {run_dir}")
         if note:
-            notes.append(f"the replay in {run_dir} is begun anew: {note}")
+            notes.append(f"the replay in {run_dir} is recreated: {note}")
     else:
         kept = MemoryPart(f"a replay of {config.replay.capacity // ranks.world_size:,} agent steps", layout.nbytes)
         parts = (kept, *parts)

@@ -18,11 +18,12 @@ class RolloutConfig:
             one group steps while the other one's actions are computed. 1 switches it off.
         env_threads: Threads of a native vector environment in each group. "auto": 1, because workers already occupy
             every core.
-        decorrelate_steps: Groups start with 0 to so many agent steps of random actions, evenly spread, so that their
-            episodes and slots do not end at the same moment. "auto": one rollout length, and none in the replay regime.
-        step_timeout_s: A step of a group that takes longer is taken for hung and ends the run. Building a group may
-            take two seconds more for each of its environments. A worker that waits, which it does in short turns, or is
-            stopped by a signal may show no sign of life for as long (at least five seconds while it waits).
+        decorrelate_steps: Groups start with 0 to ``decorrelate_steps`` agent steps of random actions, evenly spread, so
+            that their episodes and slots do not end at the same time. "auto": one rollout length, and none in the
+            replay regime.
+        step_timeout_s: A step of a group that takes longer counts as hung and ends the run. Building a group may take
+            two seconds more for each of its environments. A worker that waits, or is stopped by a signal, has the same
+            limit for a sign of life (at least five seconds while it waits).
     """
 
     num_workers: int | Literal["auto"] = "auto"
@@ -32,7 +33,7 @@ class RolloutConfig:
     step_timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuses values that no run could use."""
+        """Raises for values that no run could use."""
         for name in ("num_workers", "groups_per_worker", "env_threads"):
             value = getattr(self, name)
             if value != "auto" and value < 1:

@@ -49,7 +49,7 @@ class SlotPolicy(Protocol):
         ...
 
     def reclaim(self, slot: int) -> HostedGroup | None:
-        """Take back a slot that the learner has released; returns the parked group that goes on in it."""
+        """Take back a slot that the learner has released; returns the parked group that resumes in it."""
         ...
 
     def flush(self) -> bool:
@@ -61,7 +61,7 @@ class PooledSlots:
     """All groups of a worker share its slots (the async regime).
 
     V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
-    full slot stays the group's ``previous_slot``; it is completed when the answer has come.
+    full slot stays the group's ``previous_slot``; the answer completes it.
 
     Args:
         store: The slots.
@@ -127,7 +127,7 @@ class GroupSlots:
     """Each group has slots of its own, one for each iteration that may be under way (the lockstep regime).
 
     V(x_T) and the action at x_0 of the next slot, which is the same observation, are computed with two versions of the
-    policy. So V(x_T) is requested by itself, and a slot is completed before the next one begins::
+    policy. So V(x_T) has a request of its own, and a slot is completed before the next one begins::
 
         x_0 .. x_{T-1}: actions         x_T: value, by the same version         completed --> x_0 of the next iteration
 

@@ -1,4 +1,4 @@
-"""The rollout worker's loop: take a group whose actions have come, step it into its slot, request the next actions.
+"""The rollout worker's loop: take a group whose actions are ready, step it into its slot, request the next actions.
 
 With two or more groups on a worker the sampling is double-buffered: while a policy worker computes one group's actions
 the worker steps another one (Sample Factory, section 3.2). Work is done for a group at a time; the environments write
@@ -96,7 +96,7 @@ class RolloutWorker:
         self._go_on(group)
 
     def _serve_inbox(self) -> None:
-        """Handle what has come: step every group whose actions are there, and use every released slot."""
+        """Handle all messages: step every group whose actions are ready, and reuse every released slot."""
         for group in self._pace.resume():
             self._request(group)
         polls_soon = self._slots.flush() or self._pace.num_parked

@@ -56,7 +56,7 @@ _Read = TypeVar("_Read")
 
 
 class CheckpointWarning(UserWarning):
-    """A file among the checkpoints was passed over."""
+    """A checkpoint file was skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,8 +72,9 @@ class CheckpointConfig:
             are evaluations (``eval_every``), otherwise by that of the last 100 training episodes.
         keep_initial: Whether the one that is written before anything is learned stays as well, as ``initial.pt``: what
             training is measured against.
-        save_environments: In lockstep, save the environments that can be pickled. False builds all anew at every
-            checkpoint, as is done with the others: for those that do not go on as before when they are unpickled.
+        save_environments: In lockstep, save the environments that can be pickled. False rebuilds all environments at
+            every checkpoint, as is done with those that cannot be pickled: for environments that behave differently
+            after they are unpickled.
     """
 
     every_s: float | None = 120.0
@@ -107,14 +108,14 @@ class LoadedCheckpoint(NamedTuple):
 class CheckpointStore:
     """The checkpoints of one run, in one folder: ``checkpoint_<number>_steps_<agent steps>.pt`` and ``best.pt``.
 
-    The number counts saves, so that the newest is the last one written, also after a run went back to an older one. A
-    name that ends in ``_end`` is what a run ended with between two points from which it can go on: to be looked at, and
-    played with, but not to be resumed.
+    The number counts saves, so that the newest is the last one written, also after a run resumed from an older one. A
+    name that ends in ``_end`` marks the end of a run between two points that it can resume from: it can be evaluated,
+    but not resumed.
 
     Args:
         folder: Created by the first save.
         config: When to write, what to keep.
-        clock: Gives seconds; for ``is_due``.
+        clock: Returns seconds, for ``is_due``.
     """
 
     def __init__(self, folder: Path | str, config: CheckpointConfig, *, clock: Callable[[], float] = time.monotonic):
@@ -126,19 +127,19 @@ class CheckpointStore:
 
     @property
     def best_path(self) -> Path:
-        """Where the best checkpoint is, if there is one."""
+        """The path of the best checkpoint, which may not exist."""
         return self.folder / "best.pt"
 
     @property
     def initial_path(self) -> Path:
-        """Where the untrained network is, if it was saved."""
+        """The path of the untrained network, which may not exist."""
         return self.folder / "initial.pt"
 
     def paths(self, *, to_resume: bool = False) -> list[Path]:
         """Returns the numbered checkpoints, the newest first, whether or not they can be read.
 
         Args:
-            to_resume: Leave out those that a run only ended with.
+            to_resume: Leave out those that cannot be resumed.
         """
         if not self.folder.is_dir():
             return []
@@ -151,7 +152,7 @@ class CheckpointStore:
         """Whether the next checkpoint should be written now.
 
         Args:
-            agent_steps: Consumed so far. The first call, or the last save or load, is where counting starts.
+            agent_steps: Consumed so far. Counting starts at the first call, or at the last save or load.
         """
         if self._saved_at_steps is None:
             self._saved_at_steps = agent_steps
@@ -169,21 +170,21 @@ class CheckpointStore:
         is_initial: bool = False,
         is_end: bool = False,
     ) -> Path:
-        """Writes ``state`` as the newest checkpoint, updates the best one, and removes what is not kept.
+        """Writes ``state`` as the newest checkpoint, updates the best one, and removes old ones.
 
         Args:
             state: Tensors (of any device), numbers, strings, booleans and None, in dicts, lists and tuples.
             agent_steps: Agent steps consumed so far.
             metric: Mean return of the last 100 training episodes; None (or not finite) where there is none.
             is_initial: Nothing has been learned yet.
-            is_end: The run cannot go on from here.
+            is_end: The run cannot resume from here.
 
         Returns:
             The new file.
 
         Raises:
             CheckpointError: The state holds something that ``weights_only=True`` would not load, which is found before
-                anything is written, or the disk refuses; the previous checkpoints are then as they were.
+                anything is written, or the file cannot be written; earlier checkpoints are unchanged.
         """
         if metric is not None and not math.isfinite(metric):
             metric = None
@@ -205,20 +206,20 @@ class CheckpointStore:
                     old.unlink(missing_ok=True)
         except OSError as error:
             raise CheckpointError(
-                f"could not write the checkpoint {path}: {error}; make room or mend the folder's permissions (earlier "
-                f"checkpoints in it are as they were)"
+                f"could not write the checkpoint {path}: {error}; make room or correct the folder's permissions "
+                "(earlier checkpoints are unchanged)"
             ) from error
         self._saved_at_s, self._saved_at_steps = self._clock(), agent_steps
         return path
 
     def offer_best(self, state: Mapping[str, Any], agent_steps: int, metric: float) -> bool:
-        """Makes an evaluated network ``best.pt``, if no evaluation was better.
+        """Writes an evaluated network to ``best.pt``, unless an earlier evaluation was better.
 
-        The return of an evaluation outranks that of training episodes, whatever the numbers: training explores, and
-        its episodes are of many policies. Another process than the one that saves may call this.
+        Any return of an evaluation outranks those of training episodes: training explores, and its episodes come from
+        many policies. This may be called by a process that does not save.
 
         Args:
-            state: As for ``save``; what acts is enough, since no run resumes from ``best.pt``.
+            state: As for ``save``; the acting network is enough, since no run resumes from ``best.pt``.
             agent_steps: Agent steps that the network has learned from.
             metric: Mean return of the evaluation.
 
@@ -246,13 +247,13 @@ class CheckpointStore:
         use: Callable[[dict[str, Any]], None] | None = None,
         to_resume: bool = False,
     ) -> LoadedCheckpoint:
-        """Loads the newest checkpoint that is whole, with a ``CheckpointWarning`` for each newer one that is not.
+        """Loads the newest complete checkpoint, with a ``CheckpointWarning`` for each newer one that is not.
 
         Args:
             map_location: Device to load tensors to, as for ``torch.load``.
-            use: Called with its state; where that raises ``ValueError``, the checkpoint does not fit, and the one
-                before it is tried.
-            to_resume: Leave out those that a run only ended with.
+            use: Called with its state; if it raises ``ValueError``, the checkpoint does not fit, and the one before it
+                is tried.
+            to_resume: Leave out those that cannot be resumed.
 
         Raises:
             CheckpointError: There is none, or none can be used.
@@ -272,18 +273,18 @@ class CheckpointStore:
         return LoadedCheckpoint(state, path)
 
     def latest_header(self, *, to_resume: bool = False) -> CheckpointHeader:
-        """What the checkpoint says of itself that ``load_latest`` takes; no torch is needed, and no warning given.
+        """The header of the checkpoint that ``load_latest`` would load; without torch and without warnings.
 
         Args:
             to_resume: As for ``load_latest``.
 
         Raises:
-            CheckpointError: There is none, or none is whole.
+            CheckpointError: There is none, or none is complete.
         """
         return self._newest(verify_checkpoint, warn=False, to_resume=to_resume)[0]
 
     def _newest(self, read: Callable[[Path], _Read], *, warn: bool, to_resume: bool) -> tuple[_Read, Path]:
-        """What ``read`` makes of the newest checkpoint that it does not refuse."""
+        """The result of ``read`` for the newest checkpoint that it can read."""
         passed_over: dict[Path, str] = {}
         while paths := [p for p in self.paths(to_resume=to_resume) if p not in passed_over]:
             path = paths[0]
@@ -306,14 +307,14 @@ class CheckpointStore:
         reasons = "; ".join(passed_over.values())
         raise CheckpointError(
             f"none of the {len(passed_over)} checkpoints in {self.folder} can be used ({reasons}): restore one from a "
-            f"backup, or start the run afresh in another directory"
+            f"backup, or start the run in another directory"
         )
 
     def load_best(self, map_location: Any = "cpu") -> LoadedCheckpoint:
         """Loads ``best.pt``.
 
         Raises:
-            CheckpointError: There is none, or it is not whole.
+            CheckpointError: There is none, or it is not complete.
         """
         try:
             return LoadedCheckpoint(load_checkpoint(self.best_path, map_location), self.best_path)
@@ -324,7 +325,7 @@ class CheckpointStore:
             ) from None
 
     def _keep_if_best(self, content: bytes | bytearray, agent_steps: int, metric: float, name: MetricName) -> bool:
-        """Puts a whole checkpoint at ``best.pt`` if it is better than what is there."""
+        """Writes a checkpoint to ``best.pt`` if it is better than the present one."""
         if not self._config.keep_best:
             return False
         with self._best_locked():
@@ -334,14 +335,14 @@ class CheckpointStore:
                 -math.inf if before.metric is None else before.metric,
             ):
                 return False
-            # Not aside as other checkpoints are: those are cleared by whoever saves next.
+            # With a temporary name of its own: the next save removes those of other checkpoints.
             write_whole(self.best_path, content, self.folder / f"{_TEMPORARY_BEST}{os.getpid()}")
         _log.info("best.pt is of %s agent steps, by %s %.6g", f"{agent_steps:,}", name, metric)
         return True
 
     @contextlib.contextmanager
     def _best_locked(self) -> Iterator[None]:
-        """One process at a time compares with ``best.pt`` and replaces it."""
+        """Locks ``best.pt``, so that one process at a time compares and replaces it."""
         folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             with contextlib.suppress(OSError):  # Some network file systems have no locks.
@@ -353,7 +354,7 @@ class CheckpointStore:
             os.close(folder)
 
     def _best_header(self) -> CheckpointHeader | None:
-        """What ``best.pt`` says of itself; None if there is none that can be read."""
+        """The header of ``best.pt``; None if there is none that can be read."""
         try:
             return read_header(self.best_path)
         except FileNotFoundError:
@@ -363,12 +364,12 @@ class CheckpointStore:
             return None
 
     def _write(self, path: Path, content: bytes | bytearray) -> None:
-        """Puts a whole file at ``path``, or leaves what was there: write aside, sync, rename, sync the folder."""
+        """Writes ``path`` atomically: write a temporary file, sync, rename, sync the folder."""
         write_whole(path, content, self.folder / f"{_TEMPORARY}{os.getpid()}")
 
 
 def _number(path: Path) -> int:
-    """Which save of the run a checkpoint's name says that it is."""
+    """The number of the save in a checkpoint's name."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
     return int(match[1])

@@ -1,6 +1,6 @@
-"""Networks that are left to be evaluated, and what was found: how the learner and the evaluator meet.
+"""The queue of networks between the learner and the evaluator, and the results of evaluations.
 
-``evaluations/steps_<agent steps>.pt`` waits to be played; ``evaluations.jsonl`` holds a line for each that was.
+``evaluations/steps_<agent steps>.pt`` waits to be evaluated; ``evaluations.jsonl`` holds a line for each evaluation.
 Importing this imports no torch.
 """
 
@@ -39,17 +39,17 @@ class EvaluationQueue:
         self._last = max([*left, *(int(record["agent_steps"]) for record in self.records())], default=-1)
 
     def is_due(self, agent_steps: int) -> bool:
-        """Whether the network after so many agent steps is to be left: the first one, and one for each interval."""
+        """Whether to queue the network after ``agent_steps``: the first one, and one in each interval."""
         if self._every_steps is None:
             return False
         return self._last < 0 or agent_steps // self._every_steps > self._last // self._every_steps
 
     def leave(self, model: Mapping[str, Any], agent_steps: int) -> None:
-        """Leaves a network, unless the one after so many agent steps was left already.
+        """Queues a network, unless the one after ``agent_steps`` was queued already.
 
         Args:
             model: Its ``state_dict``.
-            agent_steps: What it has learned from.
+            agent_steps: Agent steps that it has learned from.
         """
         if self._every_steps is None or agent_steps <= self._last:
             return
@@ -63,31 +63,31 @@ class EvaluationQueue:
         os.replace(aside, path)
 
     def pending(self) -> list[Path]:
-        """The networks that wait to be played, the oldest first."""
+        """The networks that wait to be evaluated, the oldest first."""
         if not self._folder.is_dir():
             return []
         return sorted(path for path in self._folder.iterdir() if _NAME.fullmatch(path.name))
 
     def found(self, path: Path, record: Mapping[str, Any]) -> None:
-        """Writes down what an evaluation found; its network waits no longer."""
+        """Records the result of an evaluation and removes its network from the queue."""
         with (self._run_dir / EVALUATIONS_FILE).open("a") as file:
             file.write("\n" * (file.tell() > 0) + json.dumps(dict(record)))
         path.unlink(missing_ok=True)
 
     def failed(self, path: Path) -> None:
-        """Puts aside a network whose evaluation failed, so that it does not fail again."""
+        """Sets aside a network whose evaluation failed, so that it is not tried again."""
         path.replace(path.with_suffix(".failed"))
 
     @property
     def nbytes(self) -> int:
-        """Size of what the evaluations found: larger, whenever there is something new."""
+        """Size of the results; it grows with each result."""
         try:
             return (self._run_dir / EVALUATIONS_FILE).stat().st_size
         except FileNotFoundError:
             return 0
 
     def records(self) -> list[dict[str, Any]]:
-        """What the evaluations found, by agent steps; of a network that was played twice, the last."""
+        """The results, by agent steps; of a network that was evaluated twice, the last."""
         path = self._run_dir / EVALUATIONS_FILE
         if not path.exists():
             return []

@@ -1,16 +1,16 @@
-"""How gradients of several learners reach the parameter server: a place in shared memory for each, and integers.
+"""The exchange of gradients between several learners and their parameter server, through shared memory.
 
-The server owns the parameters. Each learner draws batches of its own, differentiates at the newest weights that it
-finds, leaves the gradient in its place and says so; the server applies what has come, one gradient after the other,
-each an SGD step, and gives the place back::
+The server owns the parameters. Each learner draws its own batches, differentiates at the newest weights, writes the
+gradient into its place in shared memory and submits it. The server applies submitted gradients one by one, each as an
+SGD step, and returns the places::
 
     learner   announce -- read weights -- announce -- differentiate -- submit -->   server
     learner   <---------------------------------------------- give_back ---------   server
 
-How stale a gradient may be, in SGD steps between the weights that it was computed at and those that it is applied to,
-is bounded by what the server does not do: it does not take a step after which another learner's gradient, computed or
-being computed, would have its turn too late (:meth:`GradientExchange.next_turn`). So nobody's work is thrown away, and
-a slow learner slows the others down instead of spoiling what they learn.
+The staleness of a gradient is the number of SGD steps between the weights that it was computed at and those that it is
+applied to. To bound it, the server does not take a step after which the gradient of another learner, computed or being
+computed, would be applied too late (:meth:`GradientExchange.next_turn`). So no gradient is dropped, and a slow learner
+slows the others down instead of degrading what they learn.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _GO = 1
 
 
 class Submitted(NamedTuple):
-    """A gradient that waits in its place.
+    """A submitted gradient that was not applied yet.
 
     Attributes:
-        learner: Whose.
+        learner: The learner that computed it.
         objectives: Bit i: objective i has a gradient.
     """
 
@@ -59,12 +59,12 @@ def add_to_layout(layout: ArenaLayout, *, num_learners: int, size: int) -> None:
 
 
 class GradientExchange:
-    """The places, seen from the server or from a learner.
+    """The exchange, as the server or a learner sees it.
 
     Args:
         arrays: Shared memory that was laid out with :func:`add_to_layout`.
-        num_learners: As there.
-        create: True in exactly one process, before the others start: every place is free then.
+        num_learners: As in the layout.
+        create: True in exactly one process, before the others start: frees every place.
 
     Attributes:
         values: float32 ``[num_learners, size]``.
@@ -97,21 +97,21 @@ class GradientExchange:
         return bool(self._turns[learner].get_many(self._messages, timeout_s))
 
     def announce(self, learner: int, version: int) -> None:
-        """What the learner's gradient is computed at: weights of this version, or of a newer one.
+        """Announces that the learner computes a gradient at weights of this version or of a newer one.
 
-        Said before it reads them, because the server must not go on as if nobody had; and again behind that: with a
-        version that it has not read it would stand before learners which have older weights.
+        Called before it reads the weights, because the server has to respect a gradient that is being computed, and
+        again after that with the version that it has read, because older versions have their turns first.
         """
         atomic_store(self._started, learner, version)
 
     def submit(self, learner: int, version: int, objectives: int) -> None:
-        """The learner's gradient, at the weights of ``version``, is in its place."""
+        """Submits the gradient in the learner's place, which was computed at the weights of ``version``."""
         atomic_store(self._version, learner, version)
         delivered = self._ready.put(learner, objectives << 32 | learner)
         assert delivered, "a learner has one gradient at a time"
 
     def name_statistics(self, learner: int, names: list[str]) -> None:
-        """What the learner's statistics are called, before it submits."""
+        """Names the learner's statistics; call it before the first submission."""
         encoded = "\n".join(names).encode()
         if len(names) > MOST_STATISTICS or len(encoded) >= _NAMES_BYTES:
             raise ValueError(
@@ -124,24 +124,24 @@ class GradientExchange:
     # --- The server.
 
     def collect(self, timeout_s: float) -> list[Submitted]:
-        """The gradients that have come, in order; waits for one if there is none."""
+        """The submitted gradients, in order; waits for one if there is none."""
         count = self._ready.get_many(self._messages, timeout_s)
         return [Submitted(m & 0xFFFFFFFF, m >> 32) for m in self._messages[:count].tolist()]
 
     def next_turn(self, waiting: Container[int], *, version: int, max_staleness: int) -> int | None:
-        """Whose gradient is applied next: of those that have come, the one that was begun first.
+        """The learner whose gradient is applied next: of those submitted, the one that was begun first.
 
-        A gradient has its turn behind those that were begun before it: in place k it gets k SGD steps older, at least.
-        So ``version + k - begun <= max_staleness`` has to hold for each of them, and the server's steps keep it; a new
-        one, of L learners', is in place L - 1 at most.
+        A gradient is applied after those that were begun before it: at position k its staleness grows by at least k.
+        So ``version + k - begun <= max_staleness`` has to hold for each of them, and each step of the server preserves
+        this; a new gradient, with L learners, is at position L - 1 at most.
 
         Args:
-            waiting: The learners whose gradients have come.
+            waiting: The learners that have submitted a gradient.
             version: Of the newest weights.
             max_staleness: At which a gradient may still be applied, at least ``num_learners`` - 1.
 
         Returns:
-            The learner; None if there is none, or if an older gradient, which is still computed, would have its turn
+            The learner; None if no gradient was submitted, or if an older one, still being computed, would be applied
             too late.
         """
         started = [(atomic_load(self._started, i), i) for i in range(self.num_learners)]
@@ -153,16 +153,16 @@ class GradientExchange:
         return None
 
     def version_of(self, learner: int) -> int:
-        """What version a submitted gradient was computed at."""
+        """The version at which a submitted gradient was computed."""
         return atomic_load(self._version, learner)
 
     def give_back(self, learner: int) -> None:
-        """The gradient was applied: the learner's place is free."""
+        """Returns the place of an applied gradient to its learner."""
         atomic_store(self._started, learner, _IDLE)
         delivered = self._turns[learner].put(0, _GO)
         assert delivered, "a learner has one turn at a time"
 
     def statistic_names(self, learner: int) -> list[str]:
-        """What the statistics of the learner whose gradient has come are called."""
+        """Names of the statistics of a learner that has submitted a gradient."""
         text = self._names[learner].tobytes().rstrip(b"\0").decode()
         return text.split("\n") if text else []

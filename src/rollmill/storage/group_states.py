@@ -1,7 +1,7 @@
-"""What groups need to go on from an iteration, in files of their own until a checkpoint has taken them in.
+"""The states that groups resume an iteration from, in separate files until a checkpoint includes them.
 
-Workers write them; the learner, which has all slots of an iteration only after all groups have written, puts them into
-the checkpoint. A run that goes on finds them unpacked.
+Rollout workers write them. The learner has all slots of an iteration only after all groups have written, and then puts
+the states into the checkpoint. A resumed run finds them unpacked.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class GroupState(NamedTuple):
     """A group at the beginning of an iteration.
 
     Attributes:
-        environments: See ``SavableGroup.snapshot``; None where they are built anew.
-        first: x_0 and what belongs to it, by the names of the slots' arrays: ``[B, ...]``.
+        environments: See ``SavableGroup.snapshot``; None if they are rebuilt.
+        first: x_0 with its mask and reset flags, by the names of the slots' arrays: ``[B, ...]``.
         rnn_state: float ``[B, S]`` before x_0; None without a core.
     """
 
@@ -38,16 +38,16 @@ class GroupState(NamedTuple):
     rnn_state: NDArray[np.floating[Any]] | None
 
     def pack(self) -> bytes:
-        """As files, checkpoints and messages between ranks hold it: plain data, the environments signed.
+        """Packs the state for files, checkpoints and messages between ranks: plain data, with signed environments.
 
-        Signed where they are pickled, since they may go over a network before another process unpickles them.
+        They are signed where they are pickled, since they may cross a network before another process unpickles them.
         """
         signature = None if self.environments is None else sign(_PURPOSE, [self.environments])
         return encode((self.environments, dict(self.first), self.rnn_state, signature))
 
     @classmethod
     def unpack(cls, packed: bytes) -> tuple[GroupState, Verdict]:
-        """What :meth:`pack` packed, and whether this user's processes pickled the environments; executes nothing.
+        """Unpacks what :meth:`pack` packed, and verifies that this user pickled the environments; executes no code.
 
         Raises:
             MalformedMessageError: It was packed by another version of Rollmill, or is damaged.
@@ -56,8 +56,8 @@ class GroupState(NamedTuple):
             environments, first, rnn_state, signature = decode(packed)
         except ValueError as error:
             raise MalformedMessageError(
-                f"a group's state is not one that this version of Rollmill wrote ({error}): the checkpoint is of "
-                "another version of Rollmill, or damaged; resume it with that version, or begin a new run"
+                f"a group's state was not written by this version of Rollmill ({error}): the checkpoint is from "
+                "another version, or damaged; resume it with that version, or start a new run"
             ) from error
         state = cls(environments, first, rnn_state)
         return state, Verdict.VALID if environments is None else verify(_PURPOSE, [environments], signature)
@@ -77,11 +77,11 @@ class GroupStates:
         self.folder = folder
 
     def write(self, iteration: int, group: int, state: GroupState) -> None:
-        """Leaves a group's state; it is there as a whole, or not at all."""
+        """Writes a group's state atomically."""
         self.write_packed(iteration, group, state.pack())
 
     def write_packed(self, iteration: int, group: int, packed: bytes) -> None:
-        """As :meth:`write`, for what :meth:`read_packed` gave."""
+        """As :meth:`write`, for a state that :meth:`read_packed` returned."""
         path = self._path(iteration, group)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_suffix(".new")
@@ -92,30 +92,30 @@ class GroupStates:
         """A group's state, and whether its environments may be unpickled; see :meth:`GroupState.unpack`.
 
         Raises:
-            FileNotFoundError: It was not left.
+            FileNotFoundError: There is none.
             MalformedMessageError: It is damaged.
         """
         return GroupState.unpack(self._path(iteration, group).read_bytes())
 
     def read_packed(self, iteration: int, num_groups: int) -> list[bytes] | None:
-        """The states of all groups, as bytes; None where one of them has left none."""
+        """The packed states of all groups; None if one of them is missing."""
         try:
             return [self._path(iteration, group).read_bytes() for group in range(num_groups)]
         except FileNotFoundError:
             return None
 
     def remove_until(self, iteration: int) -> None:
-        """Forgets this iteration and those before it."""
+        """Removes the states of this iteration and of those before it."""
         if self.folder.is_dir():
             for folder in self.folder.iterdir():
                 if int(folder.name) <= iteration:
                     shutil.rmtree(folder, ignore_errors=True)
 
     def clear(self) -> None:
-        """Forgets everything. A link in the folder's place is removed, and what it leads to is left alone.
+        """Removes all states. A symbolic link in place of the folder is removed, but not its target.
 
         Raises:
-            CheckpointError: Something cannot be removed, which groups might then take for their states.
+            CheckpointError: A file cannot be removed, which groups could mistake for their state.
         """
         try:
             if self.folder.is_symlink() or self.folder.is_file():
@@ -125,7 +125,7 @@ class GroupStates:
         except OSError as error:
             raise CheckpointError(
                 f"{self.folder} cannot be removed ({error.strerror}): it must be empty before a run resumes; remove "
-                "it by hand, or mend its permissions"
+                "it by hand, or correct its permissions"
             ) from error
 
     def _path(self, iteration: int, group: int) -> Path:

@@ -1,8 +1,8 @@
-"""Which completed slot of a rollout worker is written over when it needs one and none is free.
+"""Removers choose the completed slot that a rollout worker evicts and overwrites when none is free.
 
-A rule of one's own::
+A user-defined remover::
 
-    class Youngest:  # keeps what was collected first
+    class Youngest:  # keeps the oldest slots
         def choose(self, completed):
             return len(completed) - 2 if len(completed) > 1 else 0
 
@@ -37,14 +37,14 @@ _CANDIDATES = 16
 
 
 class Remover(Protocol):
-    """A rule; one for each rollout worker, called by it alone."""
+    """A rule for eviction. Each rollout worker has its own remover."""
 
     def choose(self, completed: deque[int]) -> int:
-        """The place, in the completed slots, of the one that is written over.
+        """The index, in ``completed``, of the slot to evict.
 
         Args:
-            completed: Slots in the order in which they were completed; one at least. The last one's group goes on from
-                it, and loses its last steps with it.
+            completed: At least one slot, in the order of completion. Evicting the last one also loses the last steps of
+                its group, which continues from it.
         """
         ...
 
@@ -53,18 +53,18 @@ RemoverFactory = Callable[[np.random.Generator, Callable[[int], float]], Remover
 
 
 class UnknownRemoverError(ValueError):
-    """A remover's name that nobody registered."""
+    """No remover is registered under this name."""
 
 
 class _Fifo:
-    """The oldest."""
+    """Evicts the oldest slot."""
 
     def choose(self, completed: deque[int]) -> int:
         return 0
 
 
 class _Uniform:
-    """Any but the newest."""
+    """Evicts any slot but the newest."""
 
     def __init__(self, random: np.random.Generator, priority: Callable[[int], float]) -> None:
         self._random = random
@@ -74,7 +74,7 @@ class _Uniform:
 
 
 class _LowestPriority:
-    """The one with the smallest sum of priorities, of sixteen that are drawn at random: all would take too long."""
+    """Evicts the slot with the smallest sum of priorities, of sixteen drawn at random: checking all takes too long."""
 
     def __init__(self, random: np.random.Generator, priority: Callable[[int], float]) -> None:
         self._random = random
@@ -100,7 +100,7 @@ def register_remover(name: str, factory: RemoverFactory) -> None:
 
     Args:
         name: A new name.
-        factory: Gives a :class:`Remover`, of a random stream of its own and a function that says the sum of a slot's
+        factory: Makes a :class:`Remover` from a random stream and a function that returns the sum of a slot's
             priorities.
 
     Raises:
@@ -117,12 +117,12 @@ def is_registered_remover(name: str) -> bool:
 
 
 def registered_removers() -> dict[str, RemoverFactory]:
-    """What :func:`register_remover` was given in this process, by name."""
+    """The factories that were registered in this process, by name."""
     return {name: factory for name, factory in _removers.items() if name not in _BUILT_IN}
 
 
 def install_remover(name: str, factory: RemoverFactory) -> None:
-    """Take over a registration of the process that started this one, unless this one has the name already."""
+    """Register a remover of the parent process, unless the name is taken in this process."""
     _removers.setdefault(name, factory)
 
 
@@ -132,31 +132,31 @@ def make_remover(name: str, random: np.random.Generator, priority: Callable[[int
     Args:
         name: Built in or registered.
         random: The stream that it may draw from.
-        priority: Gives the sum of a slot's priorities.
+        priority: Returns the sum of a slot's priorities.
 
     Raises:
-        UnknownRemoverError: There is none.
+        UnknownRemoverError: No remover has this name.
     """
     if name not in _removers:
         raise UnknownRemoverError(
-            f"replay.remover={name!r}: choose one of {', '.join(_removers)}; one of your own has to be registered by a "
-            "module that every process imports (--import): rollmill.register_remover"
+            f"replay.remover={name!r}: choose one of {', '.join(_removers)}; register one of your own "
+            "(rollmill.register_remover) in a module that every process imports (--import)"
         )
     return _removers[name](random, priority)
 
 
 def pop_evicted(remover: Remover, completed: deque[int]) -> int:
-    """Takes the slot that the remover chooses out of the completed ones.
+    """Removes the slot that the remover chooses from the completed ones.
 
     Raises:
-        ValueError: It chose a place that there is not.
+        ValueError: It chose an index out of range.
     """
-    place = remover.choose(completed)
-    if isinstance(place, bool) or not isinstance(place, (int, np.integer)) or not 0 <= place < len(completed):
+    index = remover.choose(completed)
+    if isinstance(index, bool) or not isinstance(index, (int, np.integer)) or not 0 <= index < len(completed):
         raise ValueError(
-            f"{type(remover).__name__}.choose gave {place!r}; there are {len(completed)} completed slots: give a place "
-            f"of 0 to {len(completed) - 1}"
+            f"{type(remover).__name__}.choose returned {index!r}; there are {len(completed)} completed slots: return "
+            f"an index of 0 to {len(completed) - 1}"
         )
-    slot = completed[place]
-    del completed[place]
+    slot = completed[index]
+    del completed[index]
     return slot

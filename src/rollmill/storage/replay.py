@@ -1,12 +1,12 @@
 """The slots as a replay: a ring of slots, a sum tree over their steps, and a rate limiter.
 
-Nothing is inserted: what the environments write into a slot is the replay. A step's leaf in the tree is 0 while it is
-written, gets the largest priority when the last step that it needs is committed, and is 0 again before anything of it
-is written over; a slot's generation tells who holds on to something older. ``cpp/core/replay_slots.h`` has the life of
-a leaf, and docs/replay.md why nobody ever learns from what is torn or dead.
+Steps are not copied into the replay: the slots that the environments write into are the replay. A step's leaf in the
+tree is 0 while it is written, gets the largest priority when the last step that it needs is committed, and is 0 again
+before any part of it is overwritten; the generation of a slot shows whether a reference to it is outdated.
+``cpp/core/replay_slots.h`` describes the life of a leaf, and docs/replay.md why learners never use torn or dead steps.
 
-Of stacks of frames only the newest frame is kept (:class:`rollmill.specs.FrameStack`); the whole stack, as the
-environments show it, stands beside the slots for the policy worker, one for each group.
+Slots keep only the newest frame of each stack of frames (:class:`rollmill.specs.FrameStack`). Policy workers read whole
+stacks from an array outside the slots that holds the latest observation of each group.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ __all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "damage_of", 
 _NO_LINK = -1
 _SLOT_OF_LINK = (1 << 32) - 1
 
-# What only on-policy learners look at.
+# Fields that only on-policy learners use.
 _NOT_KEPT = ("value", "log_prob", "episode_return", "episode_length")
 
 
 def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0, stride: int = 1) -> list[SlotField]:
-    """The arrays of a slot of the replay: of stacks one frame, and nothing that only on-policy learners need.
+    """The arrays of a slot of the replay, with one frame of each stack and without what only on-policy learners need.
 
     Args:
         spec: The environment.
         rollout_length: T.
-        state_size: S of the recurrent state, of which a slot keeps that before every ``stride``-th step.
+        state_size: S of the recurrent state, which a slot keeps from before every ``stride``-th step.
         stride: Steps from the start of one sequence to the next.
     """
     fields = [
@@ -62,9 +62,9 @@ def replay_fields(spec: EnvSpec, *, rollout_length: int, state_size: int = 0, st
 
 
 def stacked_entries(spec: EnvSpec, rollout_length: int) -> dict[str, FrameStack]:
-    """Name -> how they are stacked, of the observation's entries of which one frame is kept.
+    """Name -> stacking, for those entries of the observation of which slots keep one frame.
 
-    A stack that reaches back over more than one slot is kept as it is.
+    A stack that spans more than two slots is kept whole.
     """
     return {
         name: item.stack
@@ -80,7 +80,7 @@ def _kept(item: ArraySpec, rollout_length: int) -> ArraySpec:
 
 
 def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology, config: ReplayConfig) -> None:
-    """Reserves what a replay is: its slots, their links and generations, the tree, and the counters."""
+    """Reserves the replay: its slots, their links and generations, the tree, and the counters."""
     add_slots_to_layout(layout, fields, topology)
     for name in ("replay/next", "replay/previous", "replay/begun"):
         layout.add(name, (topology.num_slots,), "int64")
@@ -89,7 +89,7 @@ def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topolo
 
 
 def add_beside_to_layout(layout: ArenaLayout, spec: EnvSpec, fields: list[SlotField], topology: Topology) -> None:
-    """Reserves what stands beside the slots and does not outlive the processes."""
+    """Reserves the shared arrays that do not outlive the processes."""
     add_tables_to_layout(layout, fields, topology)
     for name in stacked_entries(spec, topology.rollout_length):
         item = spec.observation[name]
@@ -122,12 +122,12 @@ def _keeps_minimum(config: ReplayConfig) -> bool:
 
 
 def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig) -> str:
-    """What cannot be in a replay that processes have left, however they ended, and is in this one; empty for nothing.
+    """Describes damage to a replay that an earlier session left; empty if there is none.
 
-    It keeps what would crash, hang or stop those who go on with it from reaching them; observations may be anything.
+    It finds everything that would crash, hang or stop the processes of this run. Observations are not checked.
 
     Args:
-        arrays: What :func:`add_to_layout` has reserved; nobody else uses it.
+        arrays: The arrays that :func:`add_to_layout` has reserved, not used by other processes.
         topology: Of the replay.
         config: Of the replay.
     """
@@ -136,7 +136,7 @@ def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: Re
     for name in ("replay/next", "replay/previous"):
         links = arrays[name]
         if ((links != _NO_LINK) & ((links < 0) | ((links & _SLOT_OF_LINK) >= topology.num_slots))).any():
-            return f"{name} names slots that there are not"
+            return f"{name} names nonexistent slots"
     leaves = np.empty(_leaves(topology), np.float32)
     try:
         tree = _attach_tree(arrays, topology, config)
@@ -146,7 +146,7 @@ def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: Re
     except (ValueError, RuntimeError) as error:
         return f"its tree cannot be used ({error})"
     if not (np.isfinite(leaves).all() and (leaves >= 0.0).all() and np.isfinite(greatest) and greatest > 0.0):
-        return "some of its priorities are none"
+        return "it contains invalid priorities"
     return ""
 
 
@@ -161,12 +161,12 @@ class ReplayStore(SlotStore):
         limits: Of the rate limiter.
         state_size: Width of the recurrent state; 0 without one.
         create: True in exactly one process, before the others start.
-        is_kept: With ``create``: the slots hold what an earlier run left, which stays.
+        is_kept: With ``create``: the slots hold what an earlier session left, and keep it.
 
     Attributes:
-        limiter: Holds collecting and learning together.
+        limiter: Keeps the ratio of agent steps to SGD steps.
         tree: The sum tree over all steps of all slots: leaf = (slot * T + t) * B + row.
-        stacks: Name -> how the entries are stacked of which one frame is kept.
+        stacks: Name -> stacking, for the entries of which slots keep one frame.
         stride: Steps of a slot from one that has a leaf and a recurrent state to the next.
     """
 
@@ -202,7 +202,7 @@ class ReplayStore(SlotStore):
             self._begun[:] = 0
             self.limiter.begin()
         if create and is_kept:
-            # Whoever held the tree's lock may have died with it.
+            # A process that held the tree's lock may have died.
             self.tree.rebuild()
         self.slots = ReplaySlots(
             arrays["replay/tree"],
@@ -224,50 +224,54 @@ class ReplayStore(SlotStore):
 
     @property
     def size(self) -> int:
-        """Agent steps that the replay holds; the last of an episode, which cannot be drawn, too."""
+        """Agent steps that the replay holds, including the last ones of episodes, which cannot be drawn."""
         return min(self.limiter.held, self.tree.capacity)
 
     # --- The rollout worker that owns the slot.
 
     def begin(self, slot: int, previous: int) -> None:
-        """A free slot begins as the successor of ``previous`` (``NO_SLOT``: of none)."""
+        """Begins a free slot as the successor of ``previous`` (``NO_SLOT``: of none)."""
         self._begun[slot] = self.limiter.inserted
         self.slots.begin(slot, previous)
 
     def commit(self, slot: int, step: int, pending: NDArray[np.int64]) -> int:
-        """Step ``step`` and the observation after it stand in the slot: what misses nothing now becomes live.
+        """Commits step ``step``, which is in the slot with the observation after it: samples that are complete go live.
 
         Args:
             slot: The slot.
             step: Which of its steps.
-            pending: int64 ``[B]``, the group's own: how many steps of each row wait for later ones; 0 at first.
+            pending: int64 ``[B]``, kept by the caller for each group: steps of each row that wait for later ones; 0 at
+                first.
 
         Returns:
-            How many rows' steps are transitions.
+            The number of rows whose step is a transition.
         """
         return self.slots.commit(slot, step, pending)
 
     def evict(self, slot: int) -> None:
-        """Takes a slot out of the replay, so that it may be written over."""
+        """Removes a slot from the replay, so that it may be overwritten."""
         self.slots.evict(slot)
 
     def shown(self, group: int, slot: int, step: int) -> dict[str, NDArray[Any]]:
-        """Where the environments of a group show x_t: in the slot, but for stacks of frames."""
+        """Where the environments of a group write x_t: in the slot, except for stacks of frames."""
         return {
             name: self._shown[name][group] if name in self._shown else array[slot, step]
             for name, array in self.observation.items()
         }
 
     def keep_newest_frames(self, group: int, slot: int, step: int) -> None:
-        """Takes over into the slot, as x_t, the newest frame of each stack that is shown."""
+        """Copies the newest frame of each of the group's stacks into the slot, as x_t."""
         for name, shown in self._shown.items():
             self.observation[name][slot, step] = shown[group][:, -1]
 
     def take_over(self, slots: Iterable[int]) -> list[int]:
-        """What an earlier run left in these slots, which nobody writes yet: those that stay, the first begun in front.
+        """Takes over slots that an earlier session has filled, before any of them is written.
 
-        They can be drawn from, and are to be evicted like any completed slot. A slot of which nothing is live is as
-        good as free, but the last steps of the one before it may end in it: it is evicted here, and they with it.
+        They can be drawn from, and have to be evicted like any completed slot. A slot without live steps is evicted
+        here, because the last steps of the slot before it may refer to it.
+
+        Returns:
+            The slots with live steps, the one that was begun first in front.
         """
         if not self.limiter.held:
             return []
@@ -289,24 +293,24 @@ class ReplayStore(SlotStore):
     # --- Waiting for each other.
 
     def set_parked(self, worker: int, is_parked: bool) -> None:
-        """Says whether the rate limiter parks any group of this rollout worker."""
+        """Publishes whether the rate limiter parks any group of this rollout worker."""
         atomic_store(self._worker_is_parked, worker, int(is_parked))
 
     def wake_parked(self) -> None:
-        """Wakes the rollout workers with parked groups, so that they look at the rate limiter again."""
+        """Wakes the rollout workers with parked groups, so that they check the rate limiter again."""
         for worker in range(self.topology.num_workers):
             if atomic_load(self._worker_is_parked, worker):
                 self.inboxes[worker].wake()
 
     def wake_learners(self) -> None:
-        """Wakes the learners, so that they look at the rate limiter again."""
+        """Wakes the learners, so that they check the rate limiter again."""
         for ring in self.completed:
             ring.wake()
 
     # --- The policy worker.
 
     def keep_rnn_state(self, slots: NDArray[np.int64], steps: NDArray[np.int64], state: NDArray[np.float32]) -> None:
-        """Takes over the recurrent state from before x_t where a sequence may begin.
+        """Stores the recurrent state from before x_t where a sequence may begin.
 
         Args:
             slots: ``[n]``.
@@ -317,7 +321,7 @@ class ReplayStore(SlotStore):
         self.arrays[RNN_STATE][slots[begins], steps[begins] // self.stride] = state[begins]
 
     def shown_to(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> dict[str, Any]:
-        """x_t of some groups, name -> ``[n, B, ...]``, whole stacks; copies."""
+        """Copies of x_t of some groups, name -> ``[n, B, ...]``, with whole stacks."""
         return {
             name: self._shown[name][groups] if name in self._shown else array[slots, steps]
             for name, array in self.observation.items()

@@ -12,13 +12,13 @@ __all__ = ["ReplayConfig", "WeightNormalisation"]
 
 WeightNormalisation = Literal["batch", "global", "none"]
 
-# A thousand SGD steps for each agent step learn nothing any more.
+# More than a thousand SGD steps for each agent step would not help.
 _LEAST_INTERVAL = 0.001
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayConfig:
-    """What is kept, what is drawn of it, and how collecting and learning are held together.
+    """What the replay keeps, how batches are drawn, and the ratio of agent steps to SGD steps.
 
     Attributes:
         capacity: Agent steps that are kept, at least, with what follows each episode's last one, which takes the place
@@ -26,7 +26,7 @@ class ReplayConfig:
         min_size: Agent steps that are collected before the first batch is drawn (SB3's ``learning_starts``).
         update_interval: Agent steps for each SGD step: PAL's update interval, SB3's ``train_freq / gradient_steps``.
             ``batch_size / update_interval`` (of sequences, ``sequence_length`` times that) is Reverb's samples per
-            insert. It holds over the whole run, however fast the processes are: whoever is ahead waits.
+            insert. It holds over the whole run, at any speed of the processes: the side that is ahead waits.
         error_buffer: How many agent steps collecting may be ahead of or behind that, so that neither waits for each
             single step of the other. "auto": one step of every environment, and one update interval.
         n_step: Rewards that are added up before the bootstrap (Sutton 1988; 3 in Rainbow). At most ``rollout_length``.
@@ -49,10 +49,10 @@ class ReplayConfig:
         stratified: Draw one transition out of each of ``batch_size`` equal parts of the priorities' sum (the paper's
             appendix B.2.1), instead of each out of the whole.
         fanout: K of the sum tree.
-        remover: Which completed slot of a rollout worker is written over when none is free: the oldest ("fifo"), any
+        remover: Which completed slot of a rollout worker is overwritten when none is free: the oldest ("fifo"), any
             ("uniform"), of sixteen drawn at random the one with the smallest sum of priorities ("lowest_priority"), or
             one by a rule of your own (:func:`rollmill.storage.removers.register_remover`).
-        storage: "memory", or "file": the replay is a file in the run's directory, and a run that is resumed has it.
+        storage: "memory", or "file": the replay is a file in the run's directory, and a resumed run keeps it.
     """
 
     capacity: int = 1_000_000
@@ -82,7 +82,7 @@ class ReplayConfig:
 
     @property
     def has_sequences(self) -> bool:
-        """Whether what is drawn are sequences."""
+        """Whether sequences are drawn instead of single transitions."""
         return self.sequence_length > 0
 
     @property
@@ -99,11 +99,11 @@ class ReplayConfig:
 
     @property
     def steps_per_sample(self) -> int:
-        """Agent steps that are learned from with each sample of a batch."""
+        """Agent steps that each sample of a batch trains on."""
         return max(1, self.sequence_length)
 
     def least_min_size(self, rows: int) -> int:
-        """Agent steps after which each of so many rows has a whole transition, or sequence."""
+        """Agent steps after which each of ``rows`` rows has a whole transition, or sequence."""
         return rows * (self.window or self.n_step)
 
     def beta_at(self, progress: float) -> float:
@@ -135,7 +135,7 @@ class ReplayConfig:
             "replay.epsilon",
             self.epsilon,
             lambda value: value > 1e-12,
-            "above 1e-12: with 0, what is learned well is never drawn again",
+            "above 1e-12: with 0, transitions without error are never drawn again",
         )
         check_number("replay.max_priority_decay", self.max_priority_decay, share, "above 0 and at most 1")
         choices: dict[str, tuple[Any, ...]] = {

@@ -1,13 +1,13 @@
-"""A replay in a file: whether what an earlier process left there can be gone on with.
+"""A replay in a file, and whether a run can resume with it.
 
-``replay/slots`` holds the slots, the tree and the counters, mapped by all processes; ``replay/record.json`` says what
-that is. A process that is killed leaves the file as whole as memory would be: steps that were not committed have
-priority zero, and the tree's lock is mended by its next holder. A machine that goes down leaves whatever had reached
-the disk, so the record also says in which boot the file was opened, and whether it was closed since. The record is
-signed with the user's key, because native code uses the slots without checks: each rank verifies its own.
+``replay/slots`` holds the slots, the tree and the counters, mapped by all processes; ``replay/record.json`` describes
+it. A process that is killed leaves the file consistent: steps that were not committed have priority zero, and the next
+holder of the tree's lock repairs it. After a crash of the machine the file may be incomplete, so the record also names
+the boot in which the file was opened, and whether it was closed since. The record is signed with the user's key,
+because native code uses the slots without checks: each rank verifies its own.
 
-A new file is made beside the old one, and takes its place when the run has begun to learn: a run that is refused, or
-cannot start, leaves the replay that it was to go on with.
+A new file is created next to the old one and replaces it when the run starts to learn. So a run that cannot start
+leaves the replay that it would have resumed with.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _NEW = "new-"
 
 
 class ReplayFolderError(OSError):
-    """Nothing can be kept where a run's replay is to be."""
+    """The folder of a run's replay cannot be written."""
 
 
 class OpenedReplay(NamedTuple):
     """A replay's memory.
 
     Attributes:
-        arena: It.
-        is_kept: Whether it holds what an earlier run left.
-        note: Why it does not, where one was asked for; else empty.
+        arena: The memory.
+        is_kept: Whether it holds what an earlier session left.
+        note: Why it does not, if that was requested; else empty.
     """
 
     arena: Arena
@@ -69,21 +69,21 @@ def open_replay(
     poison: bool = False,
     trust: bool = False,
 ) -> OpenedReplay:
-    """Opens the replay of a run, or makes one, which is the run's from :func:`adopt_replay` on.
+    """Opens the replay of a run, or creates one, which :func:`adopt_replay` makes the run's.
 
     Args:
         run_dir: The run's directory.
-        layout: What is to be in it.
-        rules: By what it is written beyond the layout, as JSON has it: a replay with others is begun anew.
-        resume: Whether to go on with what is there.
-        damage: What cannot be in such a replay, unless it was damaged, and is; empty for nothing.
+        layout: The contents.
+        rules: What the contents depend on beyond the layout, as JSON: a replay with other rules is recreated.
+        resume: Whether to resume with an existing replay.
+        damage: Describes damage to a replay; empty for none.
         poison: See :meth:`rollmill.runtime.arena.Arena.create`.
         trust: Whether to use the replay even if another user wrote it.
 
     Raises:
         UntrustedError: The replay was written by another user.
         NotEnoughDisk: There is no room for it.
-        ReplayFolderError: Nothing can be written there.
+        ReplayFolderError: The folder cannot be written.
     """
     try:
         return _open(run_dir, layout, rules, resume=resume, damage=damage, poison=poison, trust=trust)
@@ -113,7 +113,7 @@ def _open(
         try:
             arena = Arena.open_file(layout, folder / _SLOTS)
         except NotEnoughDisk:
-            raise  # Nor would there be room for another one.
+            raise  # There would be no room for a new one either.
         except OSError as error:
             note = str(error)
         else:
@@ -131,11 +131,11 @@ def _open(
 
 
 def adopt_replay(run_dir: Path) -> None:
-    """A replay that was made new, if there is one, is the run's: it takes the place of an older one."""
+    """Replaces the run's replay by a newly created one, if there is one."""
     folder = run_dir / _FOLDER
     if not (folder / f"{_NEW}{_RECORD}").exists():
         return
-    # No record meanwhile: it would be taken for the other file's.
+    # No record meanwhile: the old one would describe the new file.
     (folder / _RECORD).unlink(missing_ok=True)
     os.replace(folder / f"{_NEW}{_SLOTS}", folder / _SLOTS)
     os.replace(folder / f"{_NEW}{_RECORD}", folder / _RECORD)
@@ -148,24 +148,24 @@ def discard_new_replay(run_dir: Path) -> None:
 
 
 def has_replay(run_dir: Path) -> bool:
-    """Whether a run has left a replay there."""
+    """Whether the directory holds a replay."""
     return (run_dir / _FOLDER / _RECORD).exists()
 
 
 def remove_replay(run_dir: Path) -> None:
-    """Removes the replay of a run that goes on without it, if there is one: nobody could go on with it any more."""
+    """Removes the replay of a run that continues without it: later sessions cannot resume with it."""
     for name in (_RECORD, _SLOTS):
         (run_dir / _FOLDER / name).unlink(missing_ok=True)
 
 
 def close_replay(run_dir: Path) -> None:
-    """All processes have ended: what they wrote is brought to the disk, and the record says so."""
+    """Flushes the replay to the disk and marks it as closed, after all processes have ended."""
     record, path = run_dir / _FOLDER / _RECORD, run_dir / _FOLDER / _SLOTS
     if not record.exists():
         return  # The run ended before it had a replay.
     content, verdict = read_signed(record, _PURPOSE)
     if verdict is not Verdict.VALID:
-        return  # The run ended before its own took the place of this one.
+        return  # The run ended before its own replay replaced this one.
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -175,7 +175,7 @@ def close_replay(run_dir: Path) -> None:
 
 
 def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object], *, trust: bool) -> str:
-    """What keeps a run from going on with its replay; empty for nothing.
+    """Why a run cannot resume with its replay; empty if it can.
 
     Raises:
         UntrustedError: The replay would fit, but another user wrote it.
@@ -183,20 +183,20 @@ def _why_not(record: Path, layout: ArenaLayout, rules: Mapping[str, object], *, 
     try:
         found, verdict = read_signed(record, _PURPOSE)
     except FileNotFoundError:
-        return "there is none; a run removes the one that it goes on without"
+        return "there is none; a run that resumes without its replay removes it"
     except (OSError, ValueError) as error:
         return f"{record} cannot be read ({error})"
     try:
         digest, old, boot, closed = found["layout"], dict(found["rules"]), found["boot"], found["closed"]
     except (ValueError, KeyError, TypeError) as error:
-        return f"{record} is no record of a replay ({error!r})"
+        return f"{record} is not the record of a replay ({error!r})"
     if digest != layout.digest():
-        return "its slots are of another shape: settings, the number of workers or Rollmill's version changed"
+        return "its slots have another shape: settings, the number of workers or Rollmill's version changed"
     if changed := [name for name in {**old, **rules} if old.get(name) != rules.get(name)]:
         was = ", ".join(f"{name}={old.get(name)!r} (now {rules.get(name)!r})" for name in changed)
         return f"it was written with {was}"
     if not closed and boot != boot_id():
-        return "the machine went down while it was written, so not all of it may have reached the disk"
+        return "the machine crashed while it was written, so parts of it may not have reached the disk"
     require_trust(record, verdict, "native code uses the memory of a replay without checks", trust=trust)
     return ""
 

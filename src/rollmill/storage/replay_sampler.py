@@ -1,9 +1,9 @@
 """Draws batches out of the replay: by priority, gathered into arrays of their own, never torn.
 
-A draw looks at the tree once: leaves, priorities and generations are of one moment. Then observations and actions are
-copied, while rollout workers go on writing elsewhere; and then the generations are looked at again. What was evicted
-meanwhile, and may have been overwritten, is drawn again. All of that is one native call for each batch. Here are single
-transitions; :mod:`rollmill.storage.sequence_sampler` has sequences.
+A draw reads the tree once, so that leaves, priorities and generations are consistent. Then observations and actions are
+copied while rollout workers write to other slots, and the generations are checked again. Samples that were evicted
+meanwhile, and may be overwritten, are drawn again. One native call does all of this for a batch. This module draws
+single transitions; :mod:`rollmill.storage.sequence_sampler` draws sequences.
 """
 
 from __future__ import annotations

@@ -1,20 +1,21 @@
-"""The slot store: shared arrays ``[num_slots, T(+1), B, ...]``, who holds which, and who hears of it.
+"""The slot store: shared arrays ``[num_slots, T(+1), B, ...]``, their owners, and the rings that announce changes.
 
-Three kinds of process meet here and nowhere else. What they exchange beside the arrays are integers in rings:
+Three kinds of process meet here and nowhere else. Apart from the arrays they exchange integers in rings:
 
-    rollout worker --group--> policy worker      (requests: "the group's x_t stands in its slot")
-    policy worker  --group--> rollout worker     (inbox, ACTIONS: "a_t stands beside it")
-    rollout worker --slot---> learner            (completed: "T steps and V(x_T) are there")
-    learner        --slot---> rollout worker     (inbox, FREE_SLOT: "nobody reads it any more")
+    rollout worker --group--> policy worker      (requests: the group's x_t is in its slot)
+    policy worker  --group--> rollout worker     (inbox, ACTIONS: a_t is in the slot as well)
+    rollout worker --slot---> learner            (completed: T steps and V(x_T) are in the slot)
+    learner        --slot---> rollout worker     (inbox, FREE_SLOT: the slot has no readers)
 
-A slot belongs to one rollout worker for good, so a free list has one consumer and needs no lock, and when a worker
-dies its slots are known. Within it, a slot may belong to one of its groups for good, too: then how many slots a group
-has bounds how far it runs ahead of the learner, exactly (the lockstep regime). The life of a slot::
+A slot belongs to one rollout worker, so a free list has one consumer and needs no lock. A slot may also belong to one
+group of that worker: the number of slots of a group then bounds how far it runs ahead of the learner (the lockstep
+regime). The life of a slot::
 
     free --take--> filling (t = 0..T) --V(x_T) written--> completed --all references dropped--> free, generation + 1
 
-Every ring is as large as the number of messages that can exist at once, so a put never fails: there is one request or
-reply a group, and one completion or release a slot.
+Every ring has room for all messages that can exist at once, so a put never fails: there is at most one request or
+reply for each group, and one completion or release for each slot. (In a replay no slot is completed. The ring carries
+finished episodes instead, and rollout workers retry when it is full.)
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class SlotField(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Topology:
-    """How many of each there are, and which group is whose.
+    """How many workers, groups and slots there are, and which belong together.
 
     Attributes:
         rollout_length: T, steps of a slot.
@@ -66,8 +67,8 @@ class Topology:
         worker_of_group: Rollout worker of each group.
         policy_worker_of_group: Policy worker of each group.
         slots_of_worker: How many slots each rollout worker owns; they are numbered consecutively.
-        slots_per_group: How many of them belong to each group alone; 0 where a worker's groups share all of them.
-        groups_per_batch: How many groups, consecutive ones, are always inferred together; 0 where it is as it comes.
+        slots_per_group: How many of them belong to each group; 0 where a worker's groups share all of them.
+        groups_per_batch: How many consecutive groups are always inferred together; 0 where any groups may be.
         num_policy_workers: Policy workers.
         num_learners: Learners.
     """
@@ -103,14 +104,14 @@ class Topology:
         return range(first, first + self.slots_of_worker[worker])
 
     def slots_of_group(self, group: int) -> range:
-        """The slots that belong to this group alone. Only where slots belong to groups."""
+        """The slots that belong to this group, if slots belong to groups."""
         assert self.slots_per_group, "a worker's groups share its slots"
         worker = self.worker_of_group[group]
         first = self.groups_of_worker(worker).index(group) * self.slots_per_group
         return self.slots_owned_by(worker)[first : first + self.slots_per_group]
 
     def group_of_slot(self) -> list[int]:
-        """For each slot, the group that it belongs to. Only where slots belong to groups."""
+        """For each slot, the group that it belongs to, if slots belong to groups."""
         owners = [0] * self.num_slots
         for group in range(self.num_groups):
             for slot in self.slots_of_group(group):
@@ -133,7 +134,7 @@ RNN_STATE = "rnn_state"
 def slot_fields(
     spec: EnvSpec, *, rollout_length: int, state_size: int, inferred: Literal["float32", "float64"] = "float32"
 ) -> list[SlotField]:
-    """The arrays of a slot, in the meaning that :mod:`rollmill.specs` gives them.
+    """The arrays of a slot, as :mod:`rollmill.specs` defines them.
 
     Args:
         spec: The environment.
@@ -181,7 +182,7 @@ def add_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topolo
 
 
 def add_slots_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
-    """Reserves the slots, and who holds them."""
+    """Reserves the slots, their generations and reference counts."""
     slots, rows = topology.num_slots, topology.group_rows
     for slot_field in fields:
         time = (slot_field.time,) if slot_field.time else ()
@@ -191,7 +192,7 @@ def add_slots_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: 
 
 
 def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
-    """Reserves where each group stands, and the rings."""
+    """Reserves the position of each group, and the rings."""
     rows = topology.group_rows
     for name in ("group_slot", "group_step", "group_previous_slot", "group_iteration"):
         layout.add(name, (topology.num_groups,), "int64")
@@ -204,7 +205,7 @@ def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology:
 
 
 def _ring_shapes(topology: Topology) -> list[tuple[str, int, int]]:
-    """(name, lanes, capacity) of every ring: a lane for each process that may put into it."""
+    """(name, lanes, capacity) of every ring, with a lane for each process that may put into it."""
     capacity = topology.num_groups + topology.num_slots
     inbox_lanes = topology.num_policy_workers + topology.num_learners
     return (
@@ -222,7 +223,7 @@ class SlotStore:
         fields: What :func:`slot_fields` gave.
         topology: The same in every process.
         create: True in exactly one process, before the others start: initialises rings, table and free lists.
-        is_kept: With ``create``: the slots hold what is to stay.
+        is_kept: With ``create``: the contents of the slots are kept.
     """
 
     def __init__(
@@ -242,7 +243,7 @@ class SlotStore:
             for f in fields
             if f.name.startswith(OBSERVATION_PREFIX)
         }
-        # What x_T of one slot and x_0 of the next one share.
+        # The arrays that are copied from x_T of a slot to x_0 of the next one.
         self.carried = [
             name for name in self.arrays if name.startswith(OBSERVATION_PREFIX) or name in ("reset", "action_mask")
         ]
@@ -286,26 +287,26 @@ class SlotStore:
             array[slot, 0] = array[full, self.topology.rollout_length]
 
     def complete(self, slot: int) -> None:
-        """Hands a slot that is whole to the learner, with one reference for it."""
+        """Hands a complete slot to the learner, with one reference."""
         self.retain(slot)
         delivered = self.completed[0].put(int(self._owner[slot]), slot)
         assert delivered, "the completion ring holds a place for every slot"
 
     def retain(self, slot: int) -> None:
-        """Takes one more reference on a completed slot, so that it is not reused while somebody reads it."""
+        """Takes one more reference on a completed slot, so that it is not reused while it is read."""
         atomic_add(self.references, slot, 1)
 
     def release(self, slot: int) -> None:
-        """Drops one reference; the last one hands the slot back to the rollout worker that owns it."""
+        """Drops one reference; the last one returns the slot to the rollout worker that owns it."""
         if atomic_add(self.references, slot, -1) == 1:
             atomic_add(self.generation, slot, 1)
             lane = self.topology.num_policy_workers  # the learner's
             self.inboxes[int(self._owner[slot])].put(lane, encode(FREE_SLOT, slot))
 
     def park(self, group: int) -> None:
-        """Says that a group may not go on, so that no policy worker waits for it.
+        """Marks a group that may not step, so that no policy worker waits for it.
 
-        Its rollout worker may have nothing to step now, which matters to every policy worker that has requests of it.
+        Its rollout worker may be idle now, which concerns every policy worker that has requests from it.
         """
         self.group_is_parked[group] = True
         worker = self.topology.worker_of_group[group]
@@ -314,14 +315,14 @@ class SlotStore:
 
 
 def slots_needed(*, num_groups: int, group_rows: int, rollout_length: int, batch_size: int) -> int:
-    """How many slots let no stage wait for another one's storage, and no sample wait longer than it must.
+    """The number of slots with which no stage waits for storage, and no sample waits longer than necessary.
 
-    Each group fills one slot; one batch is being learned from and another one is collected. More slots would only hold
-    samples that grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
-    stop for good: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
+    Each group fills one slot; one batch is being learned from and another one is collected. More slots would only let
+    samples grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
+    deadlock: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
     cannot become complete.
     """
     slot_samples = rollout_length * group_rows
-    # Where slots do not divide a batch, the next batch begins in the middle of this one's last slot.
+    # If slots do not divide a batch, the next batch begins in the middle of this one's last slot.
     batch_slots = -(-batch_size // slot_samples) + (batch_size % slot_samples != 0)
     return num_groups + 2 * batch_slots

@@ -1,12 +1,12 @@
 """Weight publication: a ring of whole versions in shared memory, never read torn.
 
-The learner writes each version into the next of ``R`` places and then says, in one word, which version is the newest
-and where it lies; readers copy it out and check afterwards that it was not overwritten meanwhile (a seqlock). With
-``R >= 2`` the writer never touches the version that it published last, so a reader has to start again only when two
-publications overtook it. Compared with pinning, a reader that is killed in the middle of reading leaves nothing behind
-that could stop the writer.
+The learner writes each version into the next of ``R`` places and then stores, in one word, the newest version and its
+place; readers copy it and check afterwards that it was not overwritten meanwhile (a seqlock). With ``R >= 2`` the
+writer never touches the version that it published last, so a reader has to start again only when two publications
+overtake it. Unlike with pinning, a reader that is killed while it reads leaves nothing behind that could stop the
+writer.
 
-Bytes in, bytes out: what they mean is for :mod:`rollmill.models.flat_state` to know.
+The store handles bytes; :mod:`rollmill.models.flat_state` defines their meaning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, po
     if num_versions < 2:
         raise ValueError(
             f"num_versions={num_versions}: a ring of at least 2 versions is needed, so that the writer "
-            "never writes into the version that readers are told to read."
+            "never overwrites the version that readers read."
         )
     layout.add(f"weights/{policy}/header", (num_versions, 2), "int64")
     layout.add(f"weights/{policy}/newest", (1,), "int64")
@@ -65,7 +65,7 @@ class WeightStore:
         """Copies the newest version into ``into`` unless the caller has it already.
 
         Returns:
-            The version that is now in ``into``: ``unless`` where nothing newer exists (``into`` is untouched then).
+            The version that is now in ``into``: ``unless`` if there is none that is newer (``into`` is unchanged then).
         """
         while True:
             version, place = self._newest_and_place()
@@ -81,14 +81,14 @@ class WeightStore:
             LookupError: It is not in the ring: not published yet, or overwritten.
         """
         for place in range(len(self._header)):
-            # The header is looked at first only to spare a copy; what counts is what the whole read says.
+            # Checking the header first only saves a copy; the result of the whole read counts.
             header = self._header[place]
             if header[1] == version and snapshot_read(header, into, self._data[place, : into.nbytes]) == version:
                 return
         raise LookupError(f"version {version} of the weights is not in the ring, whose newest is {self.newest}")
 
     def _newest_and_place(self) -> tuple[int, int]:
-        """The newest version and its place; ``NOT_PUBLISHED`` stands in the last one, where nothing was written."""
+        """The newest version and its place; before the first publication ``NOT_PUBLISHED`` and the last place."""
         return divmod(atomic_load(self._newest, 0), len(self._header))
 
     def wait_for(self, version: int, *, timeout_s: float) -> bool:

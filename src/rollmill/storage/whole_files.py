@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whatever dies meanwhile."""
+"""Files that are written atomically, also if a process is killed or the machine crashes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ __all__ = ["write_whole"]
 
 
 def write_whole(path: Path, content: bytes | bytearray, aside: Path) -> None:
-    """Puts a file in its place, or leaves what was there.
+    """Writes a file, or leaves the old one unchanged.
 
     Args:
-        path: Where it is to be.
-        content: All of it.
-        aside: In the same folder, where it is written first.
+        path: The file.
+        content: Its content.
+        aside: A temporary file in the same folder.
 
     Raises:
-        OSError: The disk did not take it.
+        OSError: The file cannot be written.
     """
     try:
         with open(aside, "wb") as file:
@@ -31,6 +31,6 @@ def write_whole(path: Path, content: bytes | bytearray, aside: Path) -> None:
             aside.unlink(missing_ok=True)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)  # else a power cut may forget the rename
+        os.fsync(folder)  # otherwise a power cut may undo the rename
     finally:
         os.close(folder)
