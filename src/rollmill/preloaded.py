@@ -1,7 +1,7 @@
-"""What the fork server imports, once for all processes of a program: importing it makes a process the fork server.
+"""The imports of the fork server, once for all processes of a program; importing this makes a process the server.
 
-Code of the user's, and Gymnasium, which imports what others have registered with it, are left to the processes
-themselves. Nothing here may start a thread, which a fork would not copy, or use CUDA, which a fork breaks.
+It must not import code of the user's, or Gymnasium, which imports plugins. It must not start threads, which a fork does
+not copy, or use CUDA, which does not survive a fork.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _MODULES = (
 
 
 def _import_optimisers() -> None:
-    """PyTorch imports its compiler, which takes a second, when the first optimiser is made.
+    """Make an optimiser, because PyTorch then imports its compiler, which takes a second.
 
-    No step is made with it: it would ask for a GPU.
+    Do not step it: a step initialises the GPU.
     """
     import torch
 
@@ -43,12 +43,12 @@ def _import_optimisers() -> None:
 
 
 become_fork_server()
-# What cannot be imported fails in the process that needs it, which reports it.
+# If an import fails, the process that needs the module reports it.
 for _module in _MODULES:
     with contextlib.suppress(Exception):
         importlib.import_module(_module)
 with contextlib.suppress(Exception):
     _import_optimisers()
 gc.collect()
-# Collections in the processes leave all of this alone, whose pages stay shared.
+# Exclude all objects from garbage collection in the processes, so that their pages stay shared.
 gc.freeze()

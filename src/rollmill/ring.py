@@ -7,11 +7,11 @@ corrupts nothing. Consumers exclude each other with a robust mutex, which the ke
 Where it differs from ``multiprocessing.Queue``:
 
 * Messages are ``int`` (64 bits) and ``bytes``; anything else is a TypeError.
-* There is no feeder thread: what ``put`` has returned for is in the queue, and survives its producer.
+* There is no feeder thread: after ``put`` returns, the message is in the queue and survives its producer.
 * Messages of one producer arrive in order; those of several take turns by lane and not by time.
-* ``capacity`` bounds each producer by itself. A producer whose lane is full waits for consumers.
-* It takes no name anywhere: the memory is a memfd, inherited by fork and passed by descriptor to spawned children, and
-  is gone with the last process that has it.
+* ``capacity`` bounds each producer separately. A producer whose lane is full waits for consumers.
+* It has no name: the memory is a memfd, inherited by fork and passed by descriptor to spawned children, and is freed
+  with the last process that has it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Queue(MessageLanes):
         descriptor = os.memfd_create("rollmill-queue", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, size)
-            # Nobody who holds the descriptor can cut the memory from under the others.
+            # A process that holds the descriptor must not be able to shrink the memory.
             fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             self._attach(descriptor, capacity, max_producers, create=True)
         except BaseException:

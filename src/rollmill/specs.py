@@ -29,7 +29,7 @@ Autoreset is NEXT_STEP for every environment, whatever its own mode: when the ep
 ``valid[t+1]`` is False, and x_{t+2} is the first observation of the next episode with ``reset[t+2]`` True. The
 recurrent state is carried into x_{t+1}, so V(x_{t+1}) is the right bootstrap for a truncated episode without a special
 case. (Vectors that reset in the same step show the next episode's first observation right behind a termination, with
-``reset[t+1]`` True and nothing masked: a terminated episode has no use for its final observation.)
+``reset[t+1]`` True and nothing masked: the final observation of a terminated episode is not needed.)
 
 The recursions over time (GAE, V-trace) therefore need only three facts of a step:
 

@@ -1,4 +1,4 @@
-"""Whether runs come out the same: a configuration twice, with other workers, with delays, and resumed half way."""
+"""Verification that runs are reproducible: one configuration twice, with other workers, delays and a resume."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ DELAY_S = 0.05
 
 @dataclass(frozen=True)
 class Verification:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         regime: The regime that was compared: "lockstep" or "async".
-        updates: Updates that were compared: as many as were asked for, or fewer if a run made fewer.
-        hash_a: SHA-256 over everything that the first run learned from and what became of the network, in hexadecimal.
+        updates: Number of compared updates: the requested number, or fewer if a run made fewer.
+        hash_a: SHA-256 of all data of the first run's updates and of the networks after them, in hexadecimal.
         hash_b: The second run's.
         equal: Whether they are the same.
-        difference: The first difference, or None. Outside of lockstep its part is "batch": the two batches hold
-            different samples, so nothing can be said of who began it.
-        workers_a: Rollout workers and policy workers of the first run, which nothing delays.
-        workers_b: Those of the second run, every process of which is delayed at random.
-        resumed_from: The update that the second run went back to, as if it had been interrupted, and was resumed from;
-            0 if it was not.
+        difference: The first difference, or None. Outside of lockstep its part is "batch": the batches contain
+            different samples, so its cause is unknown.
+        workers_a: Rollout workers and policy workers of the first run, which is not delayed.
+        workers_b: Those of the second run, whose processes are delayed at random.
+        resumed_from: The update from which the second run was resumed, as if it had been interrupted; 0 if it was not.
     """
 
     regime: str
@@ -94,19 +93,19 @@ def verify(
     say: Callable[[str], None] = lambda text: None,
     **overrides: object,
 ) -> Verification:
-    """Trains twice, and compares; in lockstep the second run is also resumed from half way.
+    """Train twice and compare; in lockstep the second run is also resumed from half way.
 
     Args:
         preset: What to train, as for :func:`rollmill.train`.
-        updates: Batches to learn from.
+        updates: Updates of each run.
         algo: See :func:`rollmill.train`.
-        delay_s: Longest of the second run's delays.
-        say: Gets a line before each run.
+        delay_s: Longest delay of the second run.
+        say: Receives a line before each run.
         **overrides: Settings; the regime is "lockstep" unless they say otherwise. "async" may be given to see how its
             runs differ.
 
     Raises:
-        ValueError: The configuration cannot be used, ``updates`` is below 1, or the regime is "replay".
+        ValueError: The configuration is invalid, ``updates`` is below 1, or the regime is "replay".
         ProcessFailed: A run failed.
     """
     if updates < 1:
@@ -128,7 +127,7 @@ def verify(
     }
     resumed_from = updates // 2 if config.in_lockstep else 0
     if resumed_from:
-        settings["checkpoint.keep"] = 100  # That one, too, in the end.
+        settings["checkpoint.keep"] = 100  # Including the one to resume from.
         settings["checkpoint.every_steps"] = resumed_from * config.learner.batch_size
     workers_a, workers_b = _workers(config)
     with tempfile.TemporaryDirectory(prefix="rollmill-verify-") as folder:
@@ -156,7 +155,7 @@ def verify(
 
 
 def _go_back(run_dir: Path) -> None:
-    """Leaves a run as a kill behind its first checkpoint would have left it."""
+    """Restore the state of a run that was killed after its first checkpoint."""
     paths = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).paths()
     of_training = sorted((header.agent_steps, path) for path in paths if (header := read_header(path)).agent_steps)
     for _, path in of_training[1:]:
@@ -164,7 +163,7 @@ def _go_back(run_dir: Path) -> None:
 
 
 def _workers(config: Config) -> tuple[tuple[int, int], tuple[int, int]]:
-    """(rollout workers, policy workers) of the two runs: as few as possible, and about two of each."""
+    """(rollout workers, policy workers) of both runs: as few as possible, and about two of each."""
     resolved = config.resolved()
     assert resolved.envs_per_group != "auto"
     num_groups = resolved.num_envs // resolved.envs_per_group

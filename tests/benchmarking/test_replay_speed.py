@@ -17,7 +17,7 @@ def test_every_figure_is_there(tmp_path: Path) -> None:
     operations = ("sample_us", "update_us", "insert64_us")
     peers = result["peers"]
     for name in ("cpprb", "tianshou", "torchrl", "rllib"):
-        assert "--install-peers makes it" in peers[name]["absent"]
+        assert "--install-peers creates it" in peers[name]["absent"]
     for times in (result, peers["numpy-binary-tree"], *result["capacity"].values(), *result["batch"].values()):
         assert all(times[operation] > 0 for operation in operations)
     ours, numpy = (sum(times[operation] for operation in operations) for times in (result, peers["numpy-binary-tree"]))

@@ -12,10 +12,10 @@ from rollmill.regimes.running import probe
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.curves import Curve
+from rollmill.tuning.explain import curves_of
 from rollmill.tuning.model import Allocation
 from rollmill.tuning.network import NetworkTimes, by_amdahl, gain_of_learners, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
-from rollmill.tuning.report import curves_of
 from rollmill.tuning.settings import allocation_of
 from rollmill.tuning.trials import Trial
 

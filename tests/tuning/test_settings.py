@@ -22,9 +22,9 @@ from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.options import OptionError
 from rollmill.tuning.curves import Curve, CurveError, Curves
+from rollmill.tuning.explain import curves_of
 from rollmill.tuning.model import StageCosts, predict
 from rollmill.tuning.profile import workload_of
-from rollmill.tuning.report import curves_of
 from rollmill.tuning.search import search
 from rollmill.tuning.settings import (
     LEARNER_COUNTS,

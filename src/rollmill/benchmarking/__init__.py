@@ -1,1 +1,1 @@
-"""Measurements: the ring, the replay, pure simulation, the sampler, full training, and the bound of the machine."""
+"""The benchmarks of ``rollmill bench``: ring, replay, pure simulation, sampler and training."""

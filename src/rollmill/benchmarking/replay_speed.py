@@ -1,13 +1,13 @@
-"""``rollmill bench replay``: how long a prioritised replay's operations take, beside its peers', and why.
+"""``rollmill bench replay``: the times of a prioritised replay's operations, compared with other libraries.
 
 The headline is a replay of a million transitions (eight float32 as observation), batches of 256: ``sample`` gives
 indices, weights and all fields, ``update`` takes the batch's TD errors, ``insert64`` takes 64 transitions. Ours and the
-peers' are measured by the same script (``benchmarks/replay_peers.py`` of a checkout), round after round in turn on one
-core; each peer has an environment of its own, and one that has none here is absent, with the reason.
+peers' are measured by the same script (``benchmarks/replay_peers.py`` of a checkout), in turns on one core. Each peer
+has its own environment; a peer without one is reported as absent, with the reason.
 
-The rest is about what ours is made of: the fanout K of the tree with its groups of siblings on cache lines or across
-them, the capacity, the batch size, and how much several threads and processes get done with our locking, with one lock
-that is held over the writing of data too, and with none.
+The other figures concern our implementation: the fanout K of the tree with groups of siblings on cache lines or across
+them, the capacity, the batch size, and the throughput of several threads and processes with our locking, with one lock
+that is also held while data are written, and without locks.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ _LOCKINGS: tuple[Literal["robust", "nested", "sharded", "global", "over_write", 
     "over_write",
     "none",
 )
-_LOAD_CAPACITY, _LOAD_ROW_BYTES = 1 << 14, 84 * 84  # frames of Atari, which take a while to copy
+_LOAD_CAPACITY, _LOAD_ROW_BYTES = 1 << 14, 84 * 84  # frames of Atari, whose copies take long
 _OFFSET = 32  # bytes past the start of a line: a group of 16 lies half on the next one
 _ROUNDS = 3
 _PEER_ROUNDS = 5
 _OPERATIONS = ("sample", "update", "insert64")
-# What each part may take of the time.
+# The share of the time for each part.
 _SHARES = {"peers": 0.4, "fanout": 0.12, "capacity": 0.12, "batch": 0.06, "load": 0.3}
 
 
@@ -68,17 +68,17 @@ def run(
     batches: Sequence[int] = _BATCHES,
     workers: Sequence[int] = _WORKERS,
 ) -> dict[str, Any]:
-    """Measures everything.
+    """Run all measurements.
 
     Args:
-        seconds: What all measurements together may take, without the filling of replays and the starting of processes.
-        environments: Folder with the peers' environments; by default what ``ROLLMILL_PEERS`` says, else the checkout.
-        install_peers: Whether to make those that are not there.
+        seconds: Time of all measurements together, without filling replays and starting processes.
+        environments: Folder with the peers' environments; by default that in ``ROLLMILL_PEERS``, else the checkout.
+        install_peers: Whether to create missing environments.
         capacity: Transitions of the headline.
-        capacities: To go through.
-        fanouts: To go through.
-        batches: To go through.
-        workers: Numbers of threads, and of processes, to go through.
+        capacities: Capacities to measure.
+        fanouts: Fanouts to measure.
+        batches: Batch sizes to measure.
+        workers: Numbers of threads, and of processes, to measure.
 
     Returns:
         ``sample_us``, ``update_us``, ``insert64_us`` (medians); ``peers``: name -> the same, or ``{"absent": reason}``;
@@ -120,7 +120,7 @@ def run(
 
 @contextlib.contextmanager
 def _one_core() -> Iterator[int]:
-    """This thread stays on the last core that there is."""
+    """Pin this thread to the last usable core."""
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(cores)})
     try:
@@ -134,7 +134,7 @@ def _beside_peers(seconds: float, capacity: int, environments: Path, install: bo
         script = _load_script(_CHECKOUT / "benchmarks" / "replay_peers.py")
     except OSError as error:
         times = _replay_times(_filled(capacity), seconds, _BATCH)
-        reason = f"peers are measured from a checkout, and this is none ({error})"
+        reason = f"peers are measured from a checkout only ({error})"
         return {**times, "peers": {"all": {"absent": reason}}, "ratio_to_best_peer": None}
     ours = script.Peer(name="rollmill", script="replay_rollmill.py", imports="rollmill.replay")
     peers, absent = [ours], {}
@@ -173,13 +173,13 @@ def _load_script(path: Path) -> ModuleType:
 def _why_not_installed(peer: Any, environments: Path) -> str:
     python = peer.python(environments)
     if not python.exists():
-        return f"there is no {python}; --install-peers makes it, --peers or {PEERS_VARIABLE} names another folder"
+        return f"{python} does not exist; --install-peers creates it, --peers or {PEERS_VARIABLE} names another folder"
     done = subprocess.run([python, "-c", f"import {peer.imports}"], capture_output=True, text=True, check=False)
     return "" if done.returncode == 0 else f"{python} cannot import {peer.imports}; --install-peers repairs it"
 
 
 def _median_us(seconds: float, *operations: Callable[[], object]) -> list[float]:
-    """Medians of the microseconds of single calls, in turn; a fifth of the time warms up."""
+    """Median microseconds of single calls, in turns; a fifth of the time is a warm-up."""
     times: list[list[int]] = [[] for _ in operations]
     clock = time.perf_counter_ns
     start = clock()
@@ -205,7 +205,7 @@ def _transitions(count: int, generator: np.random.Generator) -> dict[str, np.nda
 
 
 def _filled(capacity: int) -> PrioritizedReplay:
-    """A full replay, with priorities of all sizes."""
+    """A full replay with priorities of different magnitudes."""
     generator = np.random.default_rng(0)
     replay = PrioritizedReplay(
         capacity,
@@ -261,7 +261,7 @@ def _tree_times(capacity: int, seconds: float, batch: int) -> dict[str, float]:
 
 
 def _in_rounds(cases: Sequence[str], measure: Callable[[str], dict[str, float]]) -> dict[str, dict[str, float]]:
-    """Medians over rounds in which all cases take turns: a slow moment of the machine hits all of them."""
+    """Medians over rounds in which all cases take turns, so that a slow moment of the machine affects all of them."""
     found: dict[str, list[dict[str, float]]] = {case: [] for case in cases}
     for _ in range(_ROUNDS):
         for case in cases:
@@ -313,7 +313,7 @@ def _by_batch(seconds: float, capacity: int, batches: Sequence[int]) -> dict[str
 
 
 def _under_load(seconds: float, workers: Sequence[int]) -> dict[str, Any]:
-    """What several at once cost each other: figure 10 of the paper."""
+    """Throughput of several threads and processes at once: figure 10 of the paper."""
     length = max(seconds / (_ROUNDS * len(_LOCKINGS) * 2 * len(workers)), 0.01)
     load: dict[str, Any] = {locking: {"threads": {}, "processes": {}} for locking in _LOCKINGS}
     ratios: dict[str, Any] = {"threads": {}, "processes": {}}

@@ -1,8 +1,8 @@
-"""``rollmill bench ring``: messages a second through ``rollmill.ring.Queue`` and what one would use instead.
+"""``rollmill bench ring``: messages a second through ``rollmill.ring.Queue`` and the alternatives.
 
 Every producer is a process that calls ``put`` once for each message, as a rollout worker does; one consumer, this
-process, takes them in batches where the queue can. The queues take turns, and each figure is the median of its rounds:
-the machine may be slower in one minute than in the next, and is then slower for all of them.
+process, takes them in batches where the queue supports it. The queues take turns, so that changes of the machine's
+speed affect all of them, and each figure is the median of its rounds.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Put = Callable[[int], None]
 
 @dataclass(frozen=True, kw_only=True)
 class _Contender:
-    """One queue: how to make it, and how to take messages from it.
+    """One queue: how to create it, and how to receive messages.
 
     Attributes:
-        make: Makes the queue.
+        make: Creates the queue.
         drain: Receives all available messages, waiting briefly for the first one; returns their number.
     """
 
@@ -56,7 +56,7 @@ def _rollmill() -> _Contender:
 
 def _multiprocessing() -> _Contender:
     def drain(messages: Any) -> int:
-        # Emptying it without asking the clock: this queue has no batched get.
+        # This queue has no batched get. Empty it without reading the clock.
         count = 0
         try:
             for count in range(1, 1001):  # noqa: B007
@@ -65,7 +65,7 @@ def _multiprocessing() -> _Contender:
             count -= 1
         return count
 
-    # Bounded like ours: unbounded, its feeder threads fall ever further behind, and it moves less.
+    # Bounded like ours: without a bound its feeder threads fall behind, and the throughput is lower.
     return _Contender(make=lambda: multiprocessing.get_context("fork").Queue(_CAPACITY), drain=drain)
 
 
@@ -85,7 +85,7 @@ def _faster_fifo() -> _Contender | None:
 
 
 def _produce(messages: Any) -> None:
-    """Puts integers, one call for each, until killed."""
+    """Put integers, with one call each, until killed."""
     put: Put = messages.put
     while True:
         for value in range(_CHUNK):
@@ -117,10 +117,10 @@ def _measure(contender: _Contender, producers: int, seconds: float) -> float:
 
 
 def run(seconds: float, producers: Sequence[int] = (1, 4, 20)) -> dict[str, dict[str, dict[str, float]]]:
-    """Measures every queue that is installed with every number of producers.
+    """Measure every installed queue with every number of producers.
 
     Args:
-        seconds: What all measurements together may take, without the starting of processes.
+        seconds: Time of all measurements together, without starting processes.
         producers: Numbers of producer processes.
 
     Returns:
@@ -128,7 +128,7 @@ def run(seconds: float, producers: Sequence[int] = (1, 4, 20)) -> dict[str, dict
         ``faster_fifo`` only where it can be imported.
 
     Raises:
-        ValueError: ``seconds`` is not positive, or ``producers`` is empty or names less than one.
+        ValueError: ``seconds`` is not positive, or ``producers`` is empty or contains a number below 1.
     """
     if not seconds > 0:
         raise ValueError(f"seconds is {seconds}; give a positive number of seconds")

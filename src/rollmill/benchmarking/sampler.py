@@ -22,13 +22,13 @@ _PAIR_S = 1.0
 def run(
     preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None, pairs: int | None = None
 ) -> dict[str, object]:
-    """Measures pairs of pure simulation and sampler with random actions.
+    """Measure pairs of pure simulation and sampler with random actions.
 
     Args:
         preset: A preset's name.
         seconds: For all pairs together; starting, and a quarter of a second before each half, come in addition.
-        overrides: Settings over the preset's.
-        pairs: How many pairs; by default one for every second, and three at least.
+        overrides: Settings that replace the preset's.
+        pairs: How many pairs; by default one for every second, and at least three.
     """
     if pairs is None:
         pairs = max(_FEWEST_PAIRS, int(seconds / _PAIR_S))

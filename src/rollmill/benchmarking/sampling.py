@@ -1,6 +1,6 @@
-"""Sampling without learning, for measuring the sampler: the same processes as in the async regime, but for the learner.
+"""Sampling without learning, for measuring the sampler: the processes of the async regime without the learner.
 
-Completed slots go straight back to their rollout workers, from this process, which stands in the learner's lane.
+This process takes the place of the learner and returns completed slots to their rollout workers at once.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ __all__ = ["Sampler"]
 
 
 class Sampler(SteppingProcesses):
-    """Rollout workers and policy workers, which draw uniformly random actions; counted by the rollout workers.
+    """Rollout workers and policy workers with uniformly random actions.
 
-    Counting completed slots would round by several per cent.
+    Rollout workers count the steps, because counting completed slots would round by several per cent.
 
     Args:
         config: A resolved configuration.

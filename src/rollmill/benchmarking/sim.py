@@ -1,4 +1,4 @@
-"""``rollmill bench sim``: how fast the environments are by themselves."""
+"""``rollmill bench sim``: the speed of the environments alone."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from rollmill.benchmarking.simulation import pure_simulation
 
 
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Measures a preset's environments with random actions, one process a core.
+    """Measure a preset's environments with random actions, with one process for each core.
 
     Args:
         preset: A preset's name.
         seconds: Length of the measurement.
-        overrides: Settings over the preset's.
+        overrides: Settings that replace the preset's.
     """
     config = make_config(preset, overrides).resolved()
     return {

@@ -1,7 +1,7 @@
-"""Pure simulation: the environments of a preset, stepped with random actions as fast as the cores allow, nothing else.
+"""Pure simulation: the environments of a preset, stepped with random actions as fast as the cores allow.
 
-One process a core, without niceness, policy, slots or messages: what a sampler would reach if everything but the
-environments were free (Sample Factory, section 4.2: "pure simulation").
+There is one process for each core, without niceness, policy, slots or messages. A sampler would reach this speed if
+everything but the environments were free (Sample Factory, section 4.2: "pure simulation").
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PureSimulation(SteppingProcesses):
         assert envs_per_group != "auto"
         num_groups = config.num_envs // envs_per_group
         probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
-        # On the cores that a sampler's rollout workers would have, beside its policy workers.
+        # Use the cores that the rollout workers of a sampler with policy workers would have.
         placement = plan(
             num_rollout_workers=num_workers,
             num_policy_workers=config.inference.num_workers,
@@ -81,13 +81,13 @@ def pure_simulation(config: Config, *, seconds: float) -> float:
 def _simulate(
     context: ChildContext, config: Config, user_code: UserCode, probed: Probed, groups: list[int], worker: int
 ) -> None:
-    """Child: steps its groups one after another until told to stop."""
+    """Child process: step its groups one after another until told to stop."""
     user_code.install(networks=False)
     envs_per_group = config.envs_per_group
     assert envs_per_group != "auto"
     rows = envs_per_group * probed.spec.rows_per_env
     random = stream(config.seed, "pure simulation", worker)
-    # Drawn beforehand: drawing is the policy's work, not the environments'. Only masks must be obeyed as they come.
+    # Actions are drawn beforehand, because drawing is the policy's work; only masks have to be applied at each step.
     prepared = [random_actions(probed.spec.action, None, rows, random) for _ in range(_PREPARED_ACTIONS)]
     hosted: list[tuple[Any, ObservationView, OutcomeView]] = []
     for group in groups:

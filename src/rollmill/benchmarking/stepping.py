@@ -27,7 +27,7 @@ _POLL_S = 0.1
 
 
 class TooShortError(RuntimeError):
-    """A measurement has nothing to report."""
+    """A measurement was too short to give a result."""
 
 
 class SteppingProcesses(ABC):
@@ -44,18 +44,18 @@ class SteppingProcesses(ABC):
 
     @abstractmethod
     def _start(self, supervisor: Supervisor) -> None:
-        """Starts the processes."""
+        """Start the processes."""
 
     @abstractmethod
     def _serve(self, timeout_s: float) -> None:
-        """Does what the processes need this one for, for about so long."""
+        """Serve the processes for about ``timeout_s``."""
 
     def _warm_up(self) -> None:
-        """Lets the processes, which have all stepped, run until they may be measured."""
+        """Let the processes run until they may be measured; all of them have stepped."""
         self._run_for(_WARM_UP_S)
 
     def __enter__(self) -> Self:
-        """Starts the processes, and returns when all of them have stepped for a while.
+        """Start the processes, and return when all of them have stepped for a while.
 
         Raises:
             ProcessFailed: A process failed, or the environments did not start within five minutes.
@@ -87,7 +87,7 @@ class SteppingProcesses(ABC):
             self._supervisor.__exit__(kind, error, trace)
 
     def measure(self, seconds: float) -> float:
-        """Agent steps a second, masked rows not counted, while the processes may run for so long and a moment before.
+        """Continue the processes and measure agent steps a second for ``seconds``, without masked rows.
 
         Raises:
             ProcessFailed: A process failed.
@@ -112,7 +112,7 @@ class SteppingProcesses(ABC):
         return [handle.pid for handle in self._supervisor.handles]
 
     def _counts(self) -> list[int]:
-        """Of each stepping process."""
+        """Agent steps of each stepping process."""
         name = self._role.counters[0]
         accounts = self._supervisor.snapshot().values()
         return [int(account.counters[name]) for account in accounts if account.role == self._role.name]

@@ -1,4 +1,4 @@
-"""What a benchmark has found, for people: first a sentence for each fact, and on request every value."""
+"""Results of benchmarks as text: a sentence for each fact, and on request every value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NAMES = {"rollmill": "Rollmill's", "multiprocessing": "multiprocessing's", "fas
 
 
 def summary(what: str, result: Mapping[str, Any]) -> str:
-    """One sentence a fact, each on a line.
+    """One sentence for each fact, each on a line.
 
     Args:
         what: "sim", "sampler", "train", "ring" or "replay".

@@ -26,7 +26,7 @@ _SIMULATION_SHARE = 0.15
 
 
 class _Slices:
-    """Collects the learner's reports after the warm-up, slice by slice.
+    """The learner's reports after the warm-up, by slices.
 
     Args:
         count: Slices.
@@ -41,7 +41,7 @@ class _Slices:
         self._left_out = 0
 
     def take(self, report: LearnerReport, time_s: float) -> None:
-        """Receives one report; the clock of the warm-up starts with the first that has learned something."""
+        """Receive one report. The warm-up starts with the first one after learning began."""
         if self._begins_at is None:
             if report.agent_steps:
                 self._begins_at = time_s + _WARM_UP_S
@@ -52,13 +52,13 @@ class _Slices:
 
     @property
     def is_slice_full(self) -> bool:
-        """Whether the slice at hand has its seconds."""
+        """Whether the current slice has its seconds."""
         reports = self.slices[-1]
         return len(reports) >= 2 and reports[-1][0] - reports[0][0] >= self._seconds
 
     @property
     def is_last_slice(self) -> bool:
-        """Whether the slice at hand is the last one."""
+        """Whether the current slice is the last one."""
         return len(self.slices) == self._count
 
     def next_slice(self) -> None:
@@ -68,12 +68,12 @@ class _Slices:
 
     @property
     def seconds(self) -> float:
-        """From the first to the last report of each slice, together."""
+        """Seconds from the first to the last report of each slice, summed."""
         return sum(reports[-1][0] - reports[0][0] for reports in self.slices)
 
     @property
     def steps_per_second(self) -> float:
-        """Agent steps consumed, in all slices together."""
+        """Agent steps consumed a second, over all slices."""
         if len(self.slices[-1]) < 2:
             raise TooShortError(
                 "the learner reported less than twice after the warm-up: measure for longer (--seconds), or use "
@@ -171,17 +171,17 @@ def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object
 
 
 def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
-    """Trains for a while and measures.
+    """Train for a while and measure.
 
     Args:
         preset: A preset's name.
-        seconds: Of training that count, after ten seconds of warm-up and a measurement of pure simulation.
-        overrides: Settings over the preset's.
+        seconds: Measured training, after ten seconds of warm-up and a measurement of pure simulation.
+        overrides: Settings that replace the preset's.
     """
     config = make_config(preset, overrides).resolved()
     if config.in_replay:
         return _run_replay(preset, config, seconds)
-    # Pure simulation has all cores, whatever the run gives its rollout workers, if its environments can be spread so.
+    # Pure simulation uses all cores, if the environments can be distributed over them.
     alone = config
     with suppress(ConfigError):
         alone = make_config(

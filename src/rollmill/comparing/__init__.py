@@ -1,1 +1,1 @@
-"""Comparing runs: their curves, their scores, and what the differences are worth."""
+"""Comparison of runs: curves, scores, and the uncertainty of differences."""

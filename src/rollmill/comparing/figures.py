@@ -41,12 +41,12 @@ def _save(figure: Any, path: Path) -> Path:
 
 
 def _wrapped(label: str) -> str:
-    # A name's "$" begins no formula.
+    # A "$" in a name does not start a formula.
     return textwrap.fill(label, _LABEL_WIDTH).replace("$", r"\$")
 
 
 def _legend(figure: Any, handles: Sequence[Any]) -> None:
-    """Below the axes, where it hides no curve."""
+    """A legend below the axes, where it hides no curve."""
     longest = max(len(line) for handle in handles for line in str(handle.get_label()).splitlines())
     columns = max(1, min(len(handles), _LEGEND_WIDTH // (longest + 8)))
     figure.legend(

@@ -1,4 +1,4 @@
-"""What is drawn of a method's runs, and what cannot be: runs with few rows of metrics are shown or named."""
+"""The curves of a method's runs, and notes on runs whose metrics have too few rows for one."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class MethodCurves:
 
 
 def curves_of_method(runs: Sequence[ComparedRun], axis: str) -> MethodCurves:
-    """What to draw of runs.
+    """The curves to draw.
 
     Args:
-        runs: Of one method and one environment.
+        runs: The runs of one method in one environment.
         axis: ``"agent_steps"`` or ``"time_s"``.
     """
     singles = tuple(curve for run in runs if len((curve := curve_of(run.records, axis, "episode_return")).x))

@@ -1,4 +1,4 @@
-"""Which settings make a method, which of them differ between runs, and how methods are named by them."""
+"""The settings that define a method, those that differ between runs, and names of methods made from them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 __all__ = ["differing_settings", "is_of_method", "labels", "settings_of_run"]
 
-# What says which run it is, not how it was trained.
+# Settings that identify a run, but do not affect training.
 _IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
-# What two runs of one method may differ in, because it changes neither the method nor, beyond chance, its result.
+# Settings in which runs of one method may differ, because they do not change results beyond chance.
 _SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes")
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
 _OF_REPLAY = ("off_policy.", "replay.")
@@ -32,8 +32,8 @@ def settings_of_run(
         records: Its metrics.
 
     Returns:
-        Key -> value. ``learner.precision`` is what the run computed in, where ``auto`` was given and the run says it;
-        a run that was resumed in another precision has both, as in ``"bf16, then fp32"``.
+        Key -> value. With ``learner.precision=auto``, the value is the precision that the run reports; a run that was
+        resumed in another precision has both, as in ``"bf16, then fp32"``.
     """
     found = {key: value for key, value in config.items() if key not in _IDENTITY and _has_effect(key, config)}
     if found.get(_PRECISION) == "auto":
@@ -42,7 +42,7 @@ def settings_of_run(
 
 
 def is_of_method(key: str) -> bool:
-    """Whether two runs that differ in this setting are of different methods."""
+    """Whether runs that differ in this setting belong to different methods."""
     return key not in _SAME_METHOD and not key.startswith(_SAME_METHOD_PARTS)
 
 
@@ -54,7 +54,7 @@ def _has_effect(key: str, config: Mapping[str, object]) -> bool:
 
 
 def _resolved_precision(run_dir: Path, records: Sequence[Mapping[str, Any]]) -> str:
-    """The precisions that the run computed in, in order; empty where neither metrics nor log say."""
+    """The precisions that the run computed in, in order; empty if neither metrics nor log report it."""
     found = [str(record["precision"]) for record in records if record.get("precision") is not None]
     if not found:
         try:
@@ -68,7 +68,7 @@ def _resolved_precision(run_dir: Path, records: Sequence[Mapping[str, Any]]) -> 
 def differing_settings(settings: Sequence[Mapping[str, Any]], envs: Sequence[str]) -> list[str]:
     """Keys whose values differ between runs of one environment.
 
-    Presets of different environments differ as well, which is no difference between methods.
+    Differences between the presets of different environments are not differences between methods.
 
     Args:
         settings: Of each run, see :func:`settings_of_run`.
@@ -80,14 +80,14 @@ def differing_settings(settings: Sequence[Mapping[str, Any]], envs: Sequence[str
     keys = dict.fromkeys(key for of_run in settings for key in of_run)
 
     def differs(key: str, group: Sequence[Mapping[str, Any]]) -> bool:
-        # A setting without effect in one run's regime does not differ there: the regime does.
+        # A setting without effect in the regime of one run does not differ; the regime does.
         return len({repr(of_run[key]) for of_run in group if key in of_run}) > 1
 
     return [key for key in keys if any(differs(key, group) for group in by_env.values())]
 
 
 def labels(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[str]:
-    """For each run, the settings that tell its method from the others: ``"regime=async, epochs=4"``.
+    """For each run, the settings that distinguish its method: ``"regime=async, epochs=4"``.
 
     Args:
         settings: Of each run, see :func:`settings_of_run`.
@@ -103,7 +103,7 @@ def labels(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> list[s
 
 
 def _keys_needed(settings: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> int:
-    """How many of the keys, the first ones, tell as many methods apart as all of them do."""
+    """The number of leading keys that distinguish as many methods as all keys do."""
 
     def told_apart(count: int) -> int:
         return len({tuple(repr(of_run.get(key)) for key in keys[:count]) for of_run in settings})

@@ -1,4 +1,4 @@
-"""The report: one HTML page that holds everything, its pictures as PNG files, and its figures as JSON."""
+"""The report: one self-contained HTML page, its pictures as PNG files, and its figures as JSON."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { 
 
 
 class NotWritableError(ValueError):
-    """The report cannot be written where it was to be."""
+    """The report cannot be written to the given directory."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What was written.
+    """A written report.
 
     Attributes:
         page: The HTML page; needs no other file.
         pictures: The PNG files.
-        figures: What ``report.json`` holds: runs, scores, aggregates with their intervals.
+        figures: The content of ``report.json``: runs, scores, aggregates with their intervals.
     """
 
     page: Path
@@ -63,18 +63,18 @@ class Report:
 def write_report(
     runs: Sequence[str | Path], output: Path | str = "report", *, title: str = "", seed: int = 0
 ) -> Report:
-    """Compares runs and writes the page.
+    """Compare runs and write the page.
 
     Args:
         runs: Run directories, or ``NAME=DIRECTORY``, see :func:`rollmill.comparing.runs.compare`.
         output: Directory of the page and the pictures.
         title: The page's; by default it says how many runs are compared.
-        seed: Keys the bootstrap, so that the same runs give the same page.
+        seed: Key of the bootstrap, so that the same runs give the same page.
 
     Raises:
         ComparisonError: The runs cannot be compared.
         MissingReportExtraError: Some are of Atari games, and rliable is not installed.
-        NotWritableError: The directory cannot be made, or nothing can be written into it.
+        NotWritableError: The directory cannot be created or written to.
     """
     comparison = compare(runs)
     folder = Path(output)
@@ -114,7 +114,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
 
 def _draw(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterval], folder: Path) -> list[Path]:
     """The pictures of one environment."""
-    # A stranger's run may name anything as its environment.
+    # In the run of a stranger the name of the environment may be any text.
     name = re.sub(r"[^\w.+-]", "-", env).encode()[:_LONGEST_NAME].decode(errors="ignore")
     drawn = [draw_curves(comparison, env, folder / f"curves-{name}.png")]
     if intervals:

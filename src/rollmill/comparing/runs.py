@@ -1,4 +1,4 @@
-"""Which runs are compared, and with what: read from their directories, grouped by what was done alike."""
+"""The runs to compare, read from their directories and grouped by method."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]
 
 
 class ComparisonError(ValueError):
-    """The runs that were named cannot be compared."""
+    """The given runs cannot be compared."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class ComparedRun:
         env: The environment's name.
         seed: Its seed.
         records: Its metrics.
-        evaluations: What its evaluations found, in the order of their agent steps.
+        evaluations: The results of its evaluations, in the order of their agent steps.
         settings: Its settings by dotted key; see :func:`rollmill.comparing.methods.settings_of_run`.
     """
 
@@ -56,13 +56,13 @@ class ComparedRun:
 
     @property
     def human_normalised_score(self) -> float | None:
-        """The score in units of a human's; None where there is no such unit."""
+        """The human-normalised score; None for environments without one."""
         return None if self.score is None else human_normalised(self.env, self.score)
 
     def return_at(self, axis: str, place: float) -> float | None:
-        """Mean return of the last 100 training episodes at so many ``agent_steps`` or seconds (``time_s``).
+        """Mean return of the last 100 training episodes at a number of ``agent_steps`` or seconds (``time_s``).
 
-        Between two records linearly, behind the last one as it was there; None before the first episode has ended.
+        It is linear between records and constant after the last one; None before the first episode has ended.
         """
         curve = curve_of(self.records, axis, "episode_return")
         if not len(curve.x) or place < curve.x[0]:
@@ -76,7 +76,7 @@ class ComparedRun:
 
     @property
     def minutes(self) -> float:
-        """How long it took."""
+        """Minutes of training at its last record."""
         return float(self.records[-1]["time_s"]) / 60.0 if self.records else 0.0
 
 
@@ -97,7 +97,7 @@ class Comparison:
         return sorted({run.env for run in self.runs})
 
     def common(self, env: str) -> tuple[int, float]:
-        """So many agent steps, and minutes, have all runs of an environment come, but for those that never began."""
+        """Agent steps and minutes that all runs of an environment reached, except for those without records."""
         runs = [run for run in self.runs if run.env == env]
         runs = [run for run in runs if run.agent_steps] or runs
         return min(run.agent_steps for run in runs), min(run.minutes for run in runs)
@@ -119,15 +119,15 @@ class Comparison:
 
 
 def compare(runs: Sequence[str | Path]) -> Comparison:
-    """Reads runs.
+    """Read runs.
 
     Args:
-        runs: Their directories; ``NAME=DIRECTORY`` names the method, others are named by the settings that they differ
-            in.
+        runs: Their directories. ``NAME=DIRECTORY`` names the method; other methods are named by the settings that
+            differ.
 
     Raises:
-        ComparisonError: None were given, one twice, or two runs of one method have the same environment and seed.
-        RunDirectoryError: A directory holds no run.
+        ComparisonError: No runs, a duplicate, or two runs of one method with the same environment and seed.
+        RunDirectoryError: A directory does not contain a run.
         NoMetricsError: A run has no metrics.
     """
     if not runs:
@@ -174,6 +174,6 @@ def _check_seeds(runs: Sequence[ComparedRun]) -> None:
         if key in seen:
             raise ComparisonError(
                 f"{seen[key]} and {run.path} are the same method ({run.label}) on {run.env} with seed {run.seed}: they "
-                "are no independent runs; leave one out, or name methods as NAME=DIRECTORY"
+                "are not independent; omit one, or name methods as NAME=DIRECTORY"
             )
         seen[key] = run.path

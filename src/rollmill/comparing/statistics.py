@@ -1,4 +1,4 @@
-"""What scores over several seeds and games say.
+"""Statistics of scores over several seeds and games.
 
 In one environment: the mean return with its interval of the percentile bootstrap over runs. Over several Atari games,
 after Agarwal et al. (2021, arXiv:2108.13264), by their own library: scores are human-normalised, ``[runs, games]`` for
@@ -36,7 +36,7 @@ _PROFILE_POINTS = 101
 
 
 class MissingReportExtraError(ImportError):
-    """The library of the statistics is not installed."""
+    """rliable, the library of the statistics, is not installed."""
 
 
 class ScoreInterval(NamedTuple):
@@ -61,7 +61,7 @@ def mean_intervals(
 ) -> dict[str, ScoreInterval]:
     """Mean raw return of each method in one environment, with its 95 % interval of the percentile bootstrap over runs.
 
-    A method without a return is left out. The interval of a single run is that run: nothing is known of its spread.
+    A method without a return is omitted. The interval of a single run is the run itself, because its spread is unknown.
 
     Args:
         comparison: The runs.
@@ -158,7 +158,7 @@ def profile(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Rliable draws from NumPy's global generator, whatever it is given: it is lent for as long, and put back."""
+    """Seed NumPy's global generator, which rliable always uses, and restore it on exit."""
     before = np.random.get_state()  # noqa: NPY002  # rliable has no other
     np.random.seed(seed)  # noqa: NPY002  # likewise
     try:

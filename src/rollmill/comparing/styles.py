@@ -1,4 +1,4 @@
-"""Colours and line styles that tell any number of methods apart."""
+"""Colours and line styles that distinguish any number of methods."""
 
 from __future__ import annotations
 

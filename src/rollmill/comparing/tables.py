@@ -59,7 +59,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _short(keys: Sequence[str]) -> list[str]:
-    """Last parts of dotted keys, or the whole keys where two of them end alike."""
+    """Last parts of dotted keys, or the complete keys if two of them have the same last part."""
     last = [key.rpartition(".")[2] for key in keys]
     return [key if last.count(name) > 1 else name for key, name in zip(keys, last, strict=True)]
 
@@ -102,7 +102,7 @@ def _summary(runs: Sequence[ComparedRun], interval: ScoreInterval | None, *, has
 
 
 def _at_common_places(runs: Sequence[ComparedRun], common: tuple[int, float]) -> list[str]:
-    """Mean return over the runs at so many agent steps, and minutes."""
+    """Mean return over the runs at given agent steps and minutes."""
     steps, minutes = common
     cells = []
     for axis, place in (("agent_steps", float(steps)), ("time_s", 60.0 * minutes)):

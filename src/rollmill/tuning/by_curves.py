@@ -13,9 +13,9 @@ from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
 from rollmill.envs.registry import find_registration
 from rollmill.settings.config import Config
 from rollmill.tuning.curves import LARGEST, Balance, Curve, CurveError, Curves, balance
+from rollmill.tuning.explain import Change
 from rollmill.tuning.model import Allocation, Floats
 from rollmill.tuning.profile import workload_of
-from rollmill.tuning.report import Change
 from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import WORTH_IT, Space, counts, nearest
 from rollmill.tuning.settings import settings_of, space_of, under

@@ -9,8 +9,8 @@ from typing import Any
 
 from rollmill.runtime.signed_files import signed
 from rollmill.tuning.curves import Balance, Curves
+from rollmill.tuning.explain import Change, describe_allocation, draw
 from rollmill.tuning.model import Allocation, StageCosts
-from rollmill.tuning.report import Change, describe_allocation, draw
 from rollmill.tuning.search import Candidate
 
 __all__ = ["TUNED_FILE", "Tuning"]

@@ -20,10 +20,10 @@ from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config, ConfigError
 from rollmill.tuning.curves import balance
+from rollmill.tuning.explain import LIMITS, bounds_sentence, changes, curves_of, describe_allocation
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
 from rollmill.tuning.network import NetworkTimes, by_amdahl, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
-from rollmill.tuning.report import LIMITS, bounds_sentence, changes, curves_of, describe_allocation
 from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import Candidate, Space, choose, distance, expected_speeds, rank, search
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
