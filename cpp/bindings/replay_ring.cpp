@@ -81,6 +81,11 @@ struct Pooled {
     }
 };
 
+struct PyRingShape {
+    RingShape shape;
+    std::vector<Field> fields;
+};
+
 struct PyReplayRing {
     PyReplayRing(Buffer held, const ReplayRing& core, std::vector<Field> all, std::int64_t envs, std::uint64_t first_seed,
                  bool is_shared)
@@ -124,36 +129,33 @@ struct PyReplayRing {
     float least_priority = 0.0f;
 };
 
-RingShape shape_of(std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward,
-                   std::int64_t n_step, double discount, int fanout, bool minimum) {
-    RingShape shape{.capacity = capacity,
-                    .fields = {},
-                    .linked = linked,
-                    .reward = reward,
-                    .n_step = n_step,
-                    .discount = discount,
-                    .tree = {.fanout = fanout, .minimum = minimum}};
+void construct_shape(PyRingShape* self, std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked,
+                     int reward, std::int64_t n_step, double discount, int fanout, bool minimum) {
+    PyRingShape shape{{.capacity = capacity,
+                       .fields = {},
+                       .linked = linked,
+                       .reward = reward,
+                       .n_step = n_step,
+                       .discount = discount,
+                       .tree = {.fanout = fanout, .minimum = minimum}},
+                      {}};
     for (const auto& [format, row, has_next] : fields) {
         Py_ssize_t bytes = PyBuffer_SizeFromFormat(format.c_str());
         if (bytes < 0) throw nb::python_error();
         for (const std::int64_t axis : row) bytes *= axis;
-        shape.fields.push_back({static_cast<std::size_t>(bytes), has_next});
+        shape.shape.fields.push_back({static_cast<std::size_t>(bytes), has_next});
+        shape.fields.push_back({format, row});
     }
-    return shape;
+    new (self) PyRingShape(std::move(shape));
 }
 
-void construct(PyReplayRing* self, nb::handle memory, std::int64_t capacity, const std::vector<FieldTuple>& fields,
-               bool linked, int reward, std::int64_t n_step, double discount, int fanout, bool minimum,
-               std::int64_t num_envs, std::uint64_t seed, bool shared, bool create) {
+void construct(PyReplayRing* self, nb::handle memory, const PyRingShape& shape, std::int64_t num_envs,
+               std::uint64_t seed, bool shared, bool create) {
     Buffer buffer(memory, "memory", true);
-    const RingShape shape = shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum);
     const auto size = static_cast<std::size_t>(buffer.nbytes());
-    auto* data = buffer.data<void>();
-    const ReplayRing ring =
-        create ? ReplayRing::initialise(data, size, shape) : ReplayRing::attach(data, size, shape);
-    std::vector<Field> columns;
-    for (const auto& [format, row, has_next] : fields) columns.push_back({format, row});
-    new (self) PyReplayRing(std::move(buffer), ring, std::move(columns), num_envs, seed, shared);
+    const ReplayRing ring = create ? ReplayRing::initialise(buffer.data<void>(), size, shape.shape)
+                                   : ReplayRing::attach(buffer.data<void>(), size, shape.shape);
+    new (self) PyReplayRing(std::move(buffer), ring, shape.fields, num_envs, seed, shared);
 }
 
 void configure(PyReplayRing& self, double alpha, double epsilon, double decay, const std::string& weights,
@@ -307,11 +309,12 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
     return self.ring.update(tickets.span<std::int64_t>(), value, self.decay, self.least_priority);
 }
 
-// Whatever waits for a lock, or looks at every row.
+// Calls `work(ring)` without the GIL: for whatever waits for a lock, or reads every row.
 template <class Work>
-auto without_gil(Work&& work) {
+auto with_ring(PyReplayRing& self, Work&& work) {
+    self.notice_fork();
     const nb::gil_scoped_release released;
-    return work();
+    return work(self.ring);
 }
 
 void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array, float maximum) {
@@ -321,27 +324,20 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.span<float>()) >= 0)
         raise_value_error("these are no priorities of a replay");
-    self.notice_fork();
-    without_gil([&] { self.ring.restore(given, priorities.span<float>(), maximum); });
+    with_ring(self, [&](ReplayRing& ring) { ring.restore(given, priorities.span<float>(), maximum); });
 }
 
 }  // namespace
 
 void bind_replay_ring(nb::module_& m) {
     pthread_atfork(nullptr, nullptr, [] { ++forks; });
+    nb::class_<PyRingShape>(m, "RingShape")
+        .def("__init__", &construct_shape, nb::kw_only(), nb::arg("capacity"), nb::arg("fields"), nb::arg("linked"),
+             nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"), nb::arg("minimum"))
+        .def_prop_ro("nbytes", [](const PyRingShape& self) { return ReplayRing::nbytes(self.shape); });
     nb::class_<PyReplayRing>(m, "ReplayRing")
-        .def("__init__", &construct, nb::arg("memory"), nb::kw_only(), nb::arg("capacity"), nb::arg("fields"),
-             nb::arg("linked"), nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"),
-             nb::arg("minimum"), nb::arg("num_envs"), nb::arg("seed"), nb::arg("shared"), nb::arg("create"))
-        .def_static(
-            "nbytes",
-            [](std::int64_t capacity, const std::vector<FieldTuple>& fields, bool linked, int reward, std::int64_t n_step,
-               double discount, int fanout, bool minimum) {
-                return ReplayRing::nbytes(
-                    shape_of(capacity, fields, linked, reward, n_step, discount, fanout, minimum));
-            },
-            nb::kw_only(), nb::arg("capacity"), nb::arg("fields"), nb::arg("linked"), nb::arg("reward"),
-            nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"), nb::arg("minimum"))
+        .def("__init__", &construct, nb::arg("memory"), nb::arg("shape"), nb::kw_only(), nb::arg("num_envs"),
+             nb::arg("seed"), nb::arg("shared"), nb::arg("create"))
         .def("configure", &configure, nb::kw_only(), nb::arg("alpha"), nb::arg("epsilon"), nb::arg("decay"),
              nb::arg("weights"), nb::arg("stratified"))
         .def("add", &add, nb::arg("columns"))
@@ -349,8 +345,7 @@ void bind_replay_ring(nb::module_& m) {
              nb::arg("truncated").none(), nb::arg("valid").none())
         .def("forget",
              [](PyReplayRing& self) {
-                 self.notice_fork();
-                 without_gil([&] {
+                 with_ring(self, [&](ReplayRing&) {
                      const std::lock_guard guard(self.mutex);
                      self.stream.forget();
                  });
@@ -361,11 +356,7 @@ void bind_replay_ring(nb::module_& m) {
         .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
              nb::arg("are_priorities") = false)
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
-        .def("flush",
-             [](PyReplayRing& self) {
-                 self.notice_fork();
-                 without_gil([&] { self.ring.flush(); });
-             })
+        .def("flush", [](PyReplayRing& self) { with_ring(self, [](ReplayRing& ring) { ring.flush(); }); })
         .def("check_process", [](PyReplayRing& self) { self.notice_fork(); })
         .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
         .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
@@ -374,22 +365,20 @@ void bind_replay_ring(nb::module_& m) {
                  const Buffer out(out_array, "out", true);
                  if (out.format() != 'f' || out.ndim() != 1 || out.shape(0) != self.ring.shape().capacity)
                      raise_value_error("out must be a float32 array with an entry for each row");
-                 self.notice_fork();
-                 const auto copied = without_gil([&] { return self.ring.copy_priorities(out.span<float>()); });
+                 const auto copied =
+                     with_ring(self, [&](ReplayRing& ring) { return ring.copy_priorities(out.span<float>()); });
                  return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
              }, nb::arg("out"))
         .def("verify",
-             [](PyReplayRing& self) { return without_gil([&] { return self.ring.tree().hold().verify(); }); })
+             [](PyReplayRing& self) {
+                 return with_ring(self, [](ReplayRing& ring) { return ring.tree().hold().verify(); });
+             })
         .def_prop_ro("given", [](const PyReplayRing& self) { return self.ring.given(); })
         .def_prop_ro("live",
-                     [](PyReplayRing& self) {
-                         self.notice_fork();
-                         return without_gil([&] { return self.ring.live(); });
-                     })
+                     [](PyReplayRing& self) { return with_ring(self, [](ReplayRing& ring) { return ring.live(); }); })
         .def_prop_ro("max_priority",
                      [](PyReplayRing& self) {
-                         self.notice_fork();
-                         return without_gil([&] { return static_cast<double>(self.ring.tree().hold().maximum()); });
+                         return with_ring(self, [](ReplayRing& ring) { return ring.tree().hold().maximum(); });
                      })
         .def_prop_ro("lookahead", [](const PyReplayRing& self) { return self.ring.lookahead(); })
         .def_prop_ro("stride", [](const PyReplayRing& self) { return self.ring.stride(); })

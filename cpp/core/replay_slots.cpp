@@ -195,14 +195,12 @@ ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step,
 }
 
 void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
-    const std::int64_t first = batch.leaves[index], row = first % shape_.rows, generation = batch.generations[index];
-    const std::int64_t slot = first / (shape_.steps * shape_.rows), step = first / shape_.rows % shape_.steps;
+    const auto [slot, step, row] = step_of(batch.leaves[index]);
     auto& links = batch.links[index];
-    links[1] = no_link;
-    links[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
+    links = {no_link, no_link, needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link};
     const Ahead ahead = look_ahead(slot, step, row, rule, &links[1]);
     // The leaf was live when it was drawn, so a slot without the next one that it needs is another one by now.
-    links[0] = own_link(slot, ahead.is_whole ? generation : generation - 1);
+    links[0] = own_link(slot, batch.generations[index] - !ahead.is_whole);
     batch.cells[index] = cell(slot, step, row);
     batch.cells[batch.size() + index] = cell(ahead.slot, ahead.step, row);
     batch.reward[index] = static_cast<float>(ahead.reward);
@@ -210,18 +208,16 @@ void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch)
 }
 
 void ReplaySlots::walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
-    const std::int64_t first = batch.leaves[index], row = first % shape_.rows, generation = batch.generations[index];
-    const std::int64_t slot = first / (shape_.steps * shape_.rows), step = first / shape_.rows % shape_.steps;
+    const auto [slot, step, row] = step_of(batch.leaves[index]);
     auto& links = batch.links[index];
-    links[1] = no_link;
-    links[2] = needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link;
+    links = {no_link, no_link, needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link};
     bool is_whole = true;
     if (step + shape_.window > shape_.steps) {
         links[1] = load(arrays_.next + slot);
         is_whole = links[1] != no_link;
     }
-    links[0] = own_link(slot, is_whole ? generation : generation - 1);
-    batch.states[index] = first / shape_.rows / shape_.stride * shape_.rows + row;
+    links[0] = own_link(slot, batch.generations[index] - !is_whole);
+    batch.states[index] = (slot * shape_.steps + step) / shape_.stride * shape_.rows + row;
     // What was overwritten is drawn again, but must be read from somewhere until then.
     const std::int64_t behind = is_whole ? slot_of(links[1]) : slot;
     const std::int64_t burn_in = shape_.window - batch.learned() - shape_.n_step + 1;

@@ -131,6 +131,12 @@ class ReplaySlots {
         bool is_whole;  // else the slot behind was looked for and is gone
     };
 
+    struct Step {
+        std::int64_t slot, step, row;
+    };
+    Step step_of(std::int64_t leaf) const noexcept {
+        return {leaf / (shape_.steps * shape_.rows), leaf / shape_.rows % shape_.steps, leaf % shape_.rows};
+    }
     std::int64_t leaf(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept {
         return (slot * shape_.steps + step) * shape_.rows + row;
     }

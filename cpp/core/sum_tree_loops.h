@@ -9,34 +9,27 @@
 
 template <int K>
 struct Loops {
-    ROLLMILL_TARGET static void sum_scattered(const float* children, float* parents,
-                                              std::span<const std::int64_t> leaves, int shift, int fanout) {
+    template <bool of_minimums>
+    ROLLMILL_TARGET static float reduce(const float* children, int fanout) {
+        if constexpr (of_minimums) return Group::minimum(children, fanout);
+        else return Group::sum(children, fanout);
+    }
+
+    template <bool of_minimums>
+    ROLLMILL_TARGET static void scattered(const float* children, float* parents, std::span<const std::int64_t> leaves,
+                                          int shift, int fanout) {
         if constexpr (K > 0) fanout = K;
         for (const std::int64_t leaf : leaves) {
             const std::int64_t parent = leaf >> shift;
-            parents[parent] = Group::sum(children + parent * fanout, fanout);
+            parents[parent] = reduce<of_minimums>(children + parent * fanout, fanout);
         }
     }
 
-    ROLLMILL_TARGET static void sum_range(const float* children, float* parents, std::int64_t first, std::int64_t last,
-                                          int fanout) {
+    template <bool of_minimums>
+    ROLLMILL_TARGET static void range(const float* children, float* parents, std::int64_t first, std::int64_t last,
+                                      int fanout) {
         if constexpr (K > 0) fanout = K;
-        for (std::int64_t i = first; i < last; ++i) parents[i] = Group::sum(children + i * fanout, fanout);
-    }
-
-    ROLLMILL_TARGET static void minimum_scattered(const float* children, float* parents,
-                                                  std::span<const std::int64_t> leaves, int shift, int fanout) {
-        if constexpr (K > 0) fanout = K;
-        for (const std::int64_t leaf : leaves) {
-            const std::int64_t parent = leaf >> shift;
-            parents[parent] = Group::minimum(children + parent * fanout, fanout);
-        }
-    }
-
-    ROLLMILL_TARGET static void minimum_range(const float* children, float* parents, std::int64_t first,
-                                              std::int64_t last, int fanout) {
-        if constexpr (K > 0) fanout = K;
-        for (std::int64_t i = first; i < last; ++i) parents[i] = Group::minimum(children + i * fanout, fanout);
+        for (std::int64_t i = first; i < last; ++i) parents[i] = reduce<of_minimums>(children + i * fanout, fanout);
     }
 
     // A search is a chain of loads, each of which needs the one before: searches go down together, a level at a time, and
@@ -82,7 +75,7 @@ struct Loops {
         for (int at = 0; at < fanout; at += line_floats) __builtin_prefetch(below + node * fanout + at);
     }
 
-    static constexpr SumTreeKernels table{sum_scattered, sum_range, minimum_scattered, minimum_range, find};
+    static constexpr SumTreeKernels table{scattered<false>, range<false>, scattered<true>, range<true>, find};
 };
 
 // The default fanout's loops are unrolled.

@@ -326,17 +326,10 @@ class SumTree:
     def use_instructions(self, most: Literal["scalar", "avx2", "avx512"]) -> None:
         """Let this object use no instructions beyond these; the results are the same. Raises ValueError for others."""
 
-class ReplayRing:
-    """A ring of transitions with a sum tree over it: the core of :class:`rollmill.replay.PrioritizedReplay`.
-
-    A transition's fields lie next to each other in one record. With ``linked`` a row is a step of an environment and knows
-    the next one; see ``cpp/core/replay_ring.h``. Methods release the GIL while they work, and raise ``RuntimeError`` when a
-    lock is not to be had within a minute, because its holder is stopped. Arrays that are not C-contiguous, or not of the
-    declared dtype and shape, are not converted: methods then return -1.
+class RingShape:
+    """What the bytes of a :class:`ReplayRing` depend on.
 
     Args:
-        memory: Writable memory shared by the processes, of at least ``nbytes`` bytes, zero at first; its start must be a
-            multiple of 64 bytes. It is kept alive.
         capacity: Rows.
         fields: For each field the format of its entries (of the buffer protocol), the shape of a row, and whether batches
             have it of the row that they bootstrap from, too.
@@ -346,6 +339,36 @@ class ReplayRing:
         discount: Of each later one.
         fanout: Of the sum tree.
         minimum: Whether the tree keeps the least priority.
+    """
+
+    def __init__(
+        self,
+        *,
+        capacity: int,
+        fields: list[tuple[str, list[int], bool]],
+        linked: bool,
+        reward: int,
+        n_step: int,
+        discount: float,
+        fanout: int,
+        minimum: bool,
+    ) -> None: ...
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory. Raises ValueError if a number is out of range."""
+
+class ReplayRing:
+    """A ring of transitions with a sum tree over it: the core of :class:`rollmill.replay.PrioritizedReplay`.
+
+    A transition's fields lie next to each other in one record. With ``linked`` a row is a step of an environment and knows
+    the next one; see ``cpp/core/replay_ring.h``. Methods release the GIL while they work, and raise ``RuntimeError`` when
+    they time out acquiring a lock after a minute, because its holder is stopped. Arrays that are not C-contiguous, or not
+    of the declared dtype and shape, are not converted: methods then return -1.
+
+    Args:
+        memory: Writable memory shared by the processes, of at least ``shape.nbytes`` bytes, zero at first; its start must
+            be a multiple of 64 bytes. It is kept alive.
+        shape: The same in every process.
         num_envs: Environments whose steps this object adds.
         seed: Of the draws; each object, and each child process, draws from a stream of its own.
         shared: Whether a forked child has the same memory. If not, what it calls raises ValueError.
@@ -356,36 +379,8 @@ class ReplayRing:
     """
 
     def __init__(
-        self,
-        memory: Buffer | _Array,
-        *,
-        capacity: int,
-        fields: list[tuple[str, list[int], bool]],
-        linked: bool,
-        reward: int,
-        n_step: int,
-        discount: float,
-        fanout: int,
-        minimum: bool,
-        num_envs: int,
-        seed: int,
-        shared: bool,
-        create: bool,
+        self, memory: Buffer | _Array, shape: RingShape, *, num_envs: int, seed: int, shared: bool, create: bool
     ) -> None: ...
-    @staticmethod
-    def nbytes(
-        *,
-        capacity: int,
-        fields: list[tuple[str, list[int], bool]],
-        linked: bool,
-        reward: int,
-        n_step: int,
-        discount: float,
-        fanout: int,
-        minimum: bool,
-    ) -> int:
-        """Bytes of memory. Raises ValueError if a number is out of range."""
-
     def configure(self, *, alpha: float, epsilon: float, decay: float, weights: str, stratified: bool) -> None:
         """Says how this object draws and updates.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -24,7 +23,7 @@ __all__ = ["Memory", "PrivateMemory", "map_of", "prefer_large_pages", "shared_me
 _ADVICE = "Give a smaller capacity, smaller fields (uint8 frames), or path= for a file."
 
 
-class PrivateMemory(Mapping[str, NDArray[Any]]):
+class PrivateMemory(dict[str, NDArray[Any]]):
     """Named arrays, as an :class:`rollmill.runtime.arena.Arena`'s, of this process alone.
 
     Raises:
@@ -36,20 +35,9 @@ class PrivateMemory(Mapping[str, NDArray[Any]]):
         if self.nbytes > (available := cgroups.available_memory()):
             raise NotEnoughMemory(self.nbytes, available, _ADVICE)
         memory = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._views = {
-            name: np.ndarray(field.shape, field.dtype, buffer=memory, offset=field.offset)
-            for name, field in layout.fields.items()
-        }
+        for name, field in layout.fields.items():
+            self[name] = np.ndarray(field.shape, field.dtype, buffer=memory, offset=field.offset)
         prefer_large_pages(self)
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self._views[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._views)
-
-    def __len__(self) -> int:
-        return len(self._views)
 
     def __reduce__(self) -> NoReturn:
         raise ValueError("this replay is of one process; make it without shared=False to send it to others")

@@ -158,7 +158,7 @@ class PrioritizedReplay:
         self._settings = settings
         self._ring = ReplayRing(
             arena["ring"],
-            **settings.geometry(),
+            settings.shape(),
             num_envs=settings.num_envs,
             seed=settings.seed,
             shared=not isinstance(arena, PrivateMemory),

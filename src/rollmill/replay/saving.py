@@ -46,7 +46,7 @@ def layout_of(settings: Settings) -> ArenaLayout:
     layout = ArenaLayout()
     layout.add("settings", _SETTINGS_BYTES, "uint8")
     layout.add("boot", 64, "uint8")
-    layout.add("ring", ReplayRing.nbytes(**settings.geometry()), "uint8", page_aligned=True)
+    layout.add("ring", settings.shape().nbytes, "uint8", page_aligned=True)
     return layout
 
 
@@ -98,7 +98,7 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
             raise ValueError(f"{path} is damaged ({error}); load a copy made by save, or start a new one") from error
         arena = Arena.open_file(layout_of(settings), path)
         if arena["boot"].tobytes().rstrip(b"\0") != boot_id().encode():
-            ring = ReplayRing(arena["ring"], **settings.geometry(), num_envs=1, seed=0, shared=True, create=False)
+            ring = ReplayRing(arena["ring"], settings.shape(), num_envs=1, seed=0, shared=True, create=False)
             if not ring.is_flushed:
                 arena.close()
                 raise ValueError(

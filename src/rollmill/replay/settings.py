@@ -10,7 +10,7 @@ from typing import Literal, TypedDict, get_args
 
 import numpy as np
 
-from rollmill.native import FANOUTS
+from rollmill.native import FANOUTS, RingShape
 from rollmill.replay.fields import Field, FieldSpecs, fields_of
 
 __all__ = ["FLAGS", "Geometry", "Settings", "WeightNormalisation"]
@@ -28,7 +28,7 @@ _OF_THE_TREE = ("fanout", "minimum")
 
 
 class Geometry(TypedDict):
-    """What the bytes of a replay depend on: arguments of :class:`rollmill.native.ReplayRing`."""
+    """What the bytes of a replay depend on: arguments of :class:`rollmill.native.RingShape`."""
 
     capacity: int
     fields: list[tuple[str, list[int], bool]]
@@ -178,7 +178,7 @@ class Settings:
         return tuple(field for field in fields_of(self.specs) if not (self.is_linked and field.name in FLAGS))
 
     def geometry(self) -> Geometry:
-        """What the native ring is made with."""
+        """What the bytes of the replay depend on."""
         fields = self.fields
         return Geometry(
             capacity=self.capacity,
@@ -190,6 +190,10 @@ class Settings:
             fanout=self.fanout,
             minimum=self.weights == "global" and not self.uniform,
         )
+
+    def shape(self) -> RingShape:
+        """The geometry, for the native ring."""
+        return RingShape(**self.geometry())
 
     def to_json(self) -> str:
         """For a file; :meth:`from_json` reads it."""
