@@ -127,7 +127,7 @@ def ignore_everything(context: ChildContext) -> None:
 
 
 def start_engines(context: ChildContext, end: str) -> None:
-    """Grandchildren like a simulator's engines: in the worker's group, in a session of their own, in nobody's care."""
+    """Grandchildren like a simulator's engines: in the worker's group, in a session of their own, or orphaned."""
     engines = [
         subprocess.Popen(["sleep", "600"], close_fds=False),  # as simulators written in C++ do it
         subprocess.Popen(["sleep", "600"], start_new_session=True),

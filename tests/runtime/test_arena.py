@@ -1,4 +1,4 @@
-"""Shared arenas: layout, sharing across spawn, poison, sizes, what is left behind."""
+"""Shared arenas: layout, sharing across spawn, poison, sizes, leftovers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _layout() -> ArenaLayout:
 
 
 def _descriptors() -> int:
-    gc.collect()  # What other tests have dropped must not be let go of in the middle of this one.
+    gc.collect()  # Garbage of other tests must not be collected in the middle of this one.
     return len(os.listdir("/proc/self/fd"))
 
 

@@ -201,7 +201,7 @@ def test_only_new_and_unmapped_memory_of_simulators_is_removed(monkeypatch: pyte
 
 def test_the_watchdog_kills_registered_groups_unless_they_were_unregistered() -> None:
     with _sleeper("none") as kept, _sleeper("none") as given_up:
-        watchdog = Watchdog("a-token-that-nobody-has")
+        watchdog = Watchdog("a-token-without-processes")
         watchdog.add_group(kept.pid)
         watchdog.add_group(given_up.pid)
         watchdog.remove_group(kept.pid)
@@ -212,7 +212,7 @@ def test_the_watchdog_kills_registered_groups_unless_they_were_unregistered() ->
 
 
 def test_the_watchdog_heeds_no_polite_signal_and_is_small() -> None:
-    watchdog = Watchdog("a-token-that-nobody-has")
+    watchdog = Watchdog("a-token-without-processes")
     status = Path(f"/proc/{watchdog.pid}/status")
     polite = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     while not all(_ignored(watchdog.pid) >> (number - 1) & 1 for number in polite):
@@ -230,7 +230,7 @@ def test_the_watchdog_heeds_no_polite_signal_and_is_small() -> None:
 
 
 def test_a_watchdog_that_does_not_end_is_ended() -> None:
-    watchdog = Watchdog("a-token-that-nobody-has")
+    watchdog = Watchdog("a-token-without-processes")
     os.kill(watchdog.pid, signal.SIGSTOP)
     watchdog.close(timeout_s=0.2)
     assert watchdog.exit_code == -signal.SIGKILL

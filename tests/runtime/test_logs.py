@@ -1,4 +1,4 @@
-"""run.log: every process, one line each, nobody's chatter, nothing on the console."""
+"""run.log: records of all processes, one line each, without the noise of libraries, nothing on the console."""
 
 from __future__ import annotations
 

@@ -272,7 +272,7 @@ def test_a_run_leaves_no_descriptors_and_no_shared_memory_behind() -> None:
 
     use()  # multiprocessing's own helper starts with the first.
     named = {line for line in Path("/proc/self/maps").read_text().splitlines() if "/dev/shm" in line}
-    gc.collect()  # What other tests have dropped must not be let go of in the middle of this one.
+    gc.collect()  # Garbage of other tests must not be collected in the middle of this one.
     descriptors = len(os.listdir("/proc/self/fd"))
     use()
     assert len(os.listdir("/proc/self/fd")) == descriptors

@@ -1,4 +1,4 @@
-"""How a child's exception is told: from the user's own code on."""
+"""A child's exception is shown from the user's own code on."""
 
 from __future__ import annotations
 

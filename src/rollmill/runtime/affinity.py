@@ -1,4 +1,4 @@
-"""Which cores we may use, and who gets which of them with what niceness."""
+"""The usable cores, and the placement and niceness of processes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Placement", "PlacementConfig", "PlacementPlan", "plan", "usable_core
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig:
-    """Where the processes run and who goes first.
+    """Placement and priority of the processes.
 
     Attributes:
         pin: ``"on"`` gives each process cores of its own, in turn where there are not enough. ``"rollout_workers"``
@@ -65,7 +65,7 @@ def usable_cpus() -> tuple[int, ...]:
 
 
 def usable_cores() -> int:
-    """How many cores' worth of time there is: usable CPUs, or the container's limit (rounded up) if that is less."""
+    """The number of usable CPUs, or the container's limit (rounded up) if that is less."""
     quota = cgroups.cpu_quota()
     count = len(usable_cpus())
     return count if quota is None else max(1, min(count, -int(-quota // 1)))
@@ -114,7 +114,7 @@ def plan(
         given += count
         return Placement(tuple(sorted(chosen)), nice)
 
-    # Those that must not wait choose first: where cores are shared, it is by the rollout workers.
+    # Processes that must not wait come first, so that rollout workers share cores if anyone does.
     all_pinned, rollout_pinned = pin == "on", pin in ("on", "rollout_workers")
     learners = tuple(take(threads_per_learner, config.learner_nice, all_pinned) for _ in range(num_learners))
     policy_workers = tuple(take(1, config.policy_worker_nice, all_pinned) for _ in range(num_policy_workers))

@@ -1,9 +1,8 @@
 """Arrays in shared memory: anonymous, or a file's.
 
-Anonymous memory belongs to no name: it is a memfd, handed to child processes by descriptor, and the kernel frees it
-when the last process that maps it has ended, however it ended. Nothing can be left in ``/dev/shm``, whose size does not
-limit it either. What is to outlive the processes is mapped from a file; whoever opens it again must know that it was
-written with the same layout.
+Anonymous memory has no name: it is a memfd, passed to child processes by descriptor, and the kernel frees it when the
+last process that maps it has ended, however it ended. Nothing can remain in ``/dev/shm``, whose size does not limit it
+either. Memory that outlives the processes is mapped from a file, which must be opened with the same layout again.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ CACHE_LINE = 64
 
 
 class NotEnoughMemory(MemoryError):  # noqa: N818  named for what it says
-    """The memory asked for is not there.
+    """The requested memory is not available.
 
     Attributes:
         needed: Bytes asked for.
@@ -65,7 +64,7 @@ class NotEnoughMemory(MemoryError):  # noqa: N818  named for what it says
 
 
 class MemoryPart(NamedTuple):
-    """One thing that takes memory.
+    """A part of the memory that a run needs.
 
     Attributes:
         what: For messages, with its size in the user's terms.
@@ -77,17 +76,17 @@ class MemoryPart(NamedTuple):
 
 
 def describe_parts(parts: Sequence[MemoryPart]) -> str:
-    """What takes how much, the largest first."""
+    """Lists the parts and their sizes, the largest first."""
     ordered = sorted((part for part in parts if part.nbytes), key=lambda part: -part.nbytes)
     return "; ".join(f"{readable(part.nbytes)} for {part.what}" for part in ordered)
 
 
 class NotEnoughDisk(OSError):  # noqa: N818  named for what it says
-    """The file asked for does not fit on its disk."""
+    """The requested file does not fit on its disk."""
 
 
 class ArenaField(NamedTuple):
-    """Where one array lies."""
+    """The position of an array in an arena."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -96,7 +95,7 @@ class ArenaField(NamedTuple):
 
 
 class ArenaLayout:
-    """Collects named arrays and gives each its place; an arena is then made of it."""
+    """Collects named arrays and their positions; an arena is created from it."""
 
     def __init__(self) -> None:
         self._fields: dict[str, ArenaField] = {}
@@ -139,11 +138,11 @@ class ArenaLayout:
 
     @property
     def fields(self) -> Mapping[str, ArenaField]:
-        """Name -> place, in the order in which they were added."""
+        """Name -> position, in the order in which they were added."""
         return dict(self._fields)
 
     def digest(self) -> str:
-        """The same for the same arrays in the same places, and for no others."""
+        """A digest of the arrays and their positions."""
         text = repr([(name, f.shape, f.dtype.str, f.offset) for name, f in self._fields.items()])
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -162,7 +161,7 @@ class Arena(Mapping[str, NDArray[Any]]):
     """
 
     def __init__(self, descriptor: int, fields: Mapping[str, ArenaField], nbytes: int) -> None:
-        """Maps a descriptor, which is the arena's own from now on; use `Arena.create`."""
+        """Maps a descriptor and takes ownership of it; use `Arena.create`."""
         self._descriptor = descriptor
         self._close_descriptor = weakref.finalize(self, os.close, descriptor)
         self._layout = dict(fields)
@@ -189,7 +188,7 @@ class Arena(Mapping[str, NDArray[Any]]):
             poison: Debugging: fill every array with values that stand out (see `poison_value`), so that what is read
                 before it was written shows. Touches all of the memory.
             advice: Last sentence of the error when memory does not suffice: what the user can change.
-            parts: What the arena takes, and what the program will take beside it, to be there as well.
+            parts: What the arena needs, and what else the program will need, all of which must be available.
 
         Raises:
             NotEnoughMemory: The machine or the container has less memory left than the layout takes. Checked before
@@ -276,14 +275,14 @@ class Arena(Mapping[str, NDArray[Any]]):
         return _attach, (reduction.DupFd(self._descriptor), self._layout, self.nbytes)
 
     def close(self) -> None:
-        """Gives up this process's hold. Memory returns when the last process and the last view are gone."""
-        # The mapping is not closed but dropped: NumPy's views keep it alive, and do not keep it from being closed.
+        """Releases this process's reference. The memory is freed with the last process and the last view."""
+        # The reference is dropped instead of closing the mapping, because closing would invalidate NumPy's views.
         self._views = {}
         self._close_descriptor()
 
 
 def poison_value(dtype: DTypeLike) -> Any:
-    """What a poisoned array of this dtype is full of.
+    """The value that fills a poisoned array of this dtype.
 
     NaN for floats, the smallest value plus 90 for signed integers, the byte 0xA5 repeated for unsigned ones, True for
     booleans.
@@ -305,7 +304,7 @@ def poison_value(dtype: DTypeLike) -> Any:
 
 
 def _take_from_disk(descriptor: int, path: Path, nbytes: int) -> None:
-    """All that a file will ever take, at once: too late would be a SIGBUS."""
+    """Allocates all blocks of a file now: a full disk would later cause a SIGBUS."""
     try:
         os.posix_fallocate(descriptor, 0, nbytes)
     except OSError as error:
@@ -320,7 +319,7 @@ def _attach(descriptor: Any, fields: dict[str, ArenaField], nbytes: int) -> Aren
 
 
 def readable(nbytes: int) -> str:
-    """Bytes for people, in binary units."""
+    """Formats bytes in binary units."""
     for unit, size in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if nbytes >= size:
             return f"{nbytes / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Which boot of the machine this is: of what was written in an earlier one, not all need have reached the disk."""
+"""The current boot of the machine: files written in an earlier one may be incomplete on the disk."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def boot_id() -> str:
-    """The same until the machine starts anew; empty where it does not say."""
+    """An identifier that changes with each boot of the machine; empty if it is unknown."""
     return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""

@@ -1,4 +1,4 @@
-"""What the machine and the container (control groups, version 1 or 2) let this process have: memory and CPU time."""
+"""Limits of the machine and the container (control groups, version 1 or 2): memory and CPU time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def available_memory(root: Path = Path("/")) -> int:
         usage = _number(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"))
         if limit is None or usage is None or limit >= _UNLIMITED:
             continue
-        # File cache that nobody is using is given back on demand, so it counts as available.
+        # Unused file cache is freed on demand, so it counts as available.
         cache = _field(folder / "memory.stat", "inactive_file" if version == 2 else "total_inactive_file")
         available = min(available, max(0, limit - max(0, usage - cache)))
     return available
@@ -51,7 +51,7 @@ def cpu_quota(root: Path = Path("/")) -> float | None:
 
 
 def oom_kills(root: Path = Path("/")) -> int:
-    """How many processes of this process's memory group the out-of-memory killer has killed; 0 where not told."""
+    """How many processes of this process's memory group the out-of-memory killer has killed; 0 if unknown."""
     for folder, version in _folders("memory", root):
         return _field(folder / ("memory.events" if version == 2 else "memory.oom_control"), "oom_kill")
     return 0

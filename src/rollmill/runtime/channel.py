@@ -1,4 +1,4 @@
-"""Messages from a child to the main process: pickles with a length in front, through a pipe, at a low rate.
+"""Messages from a child to the main process: length-prefixed pickles through a pipe, at a low rate.
 
 Not ``multiprocessing.Connection``, whose ``recv`` blocks on a message that its writer was killed in the middle of.
 """
@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 
 
 class SentDescriptor:
-    """A file descriptor that a child is to get; over there ``number`` is its number in the child."""
+    """A file descriptor that is sent to a child; after loading, ``number`` is its number in the child."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -33,7 +33,7 @@ def _received(duplicate: Any) -> SentDescriptor:
 
 
 class Sender:
-    """The child's end. Any thread may send; a message is whole or, if the process is killed, not there at all."""
+    """The child's end. Any thread may send; a killed process leaves no partial message behind for the reader."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -63,7 +63,7 @@ class Receiver:
         self._buffer = bytearray()
 
     def receive(self) -> list[object]:
-        """All messages that are completely there; half a message stays until its rest comes, if it ever does."""
+        """All complete messages; a partial one stays until its rest arrives."""
         while self.open:
             try:
                 data = os.read(self.descriptor, _CHUNK)

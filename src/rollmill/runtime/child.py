@@ -39,7 +39,7 @@ STACK_SIGNAL = signal.SIGUSR1
 
 
 class StopFlag:
-    """A flag in shared memory that asks every process of the run to end; costs a memory read to look at."""
+    """A flag in shared memory that asks every process of the run to end; checking it costs a memory read."""
 
     FIELD = "stop"
 
@@ -49,11 +49,11 @@ class StopFlag:
         self._view = arena[self.FIELD].data
 
     def is_set(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run should end."""
         return bool(self._view[0])
 
     def set(self) -> None:
-        """Asks for the end; cannot be taken back."""
+        """Asks for the end; cannot be undone."""
         self._view[0] = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -80,7 +80,7 @@ class ChildContext:
         name: The process's name, for example ``"rollout worker 3"``.
         stop: Look at it often and return soon after it is set.
         send: ``send(object)`` sends a message to the main process, where ``poll`` returns it. For the few messages
-            that are no data: reports, results.
+            that carry no bulk data: reports, results.
         ledger: This process's account of its time.
         log: Logger that writes to ``run.log``.
         inject_delay: Called where a process could be slow. It sleeps at random in runs that check what depends on
@@ -97,7 +97,7 @@ class ChildContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Launch:
-    """How a child is to begin; ``parent`` is the fork server's process id."""
+    """How a child starts; ``parent`` is the fork server's process id."""
 
     name: str
     parent: int
@@ -107,9 +107,9 @@ class Launch:
 
 
 class Work:
-    """What a child is to do. Pickled apart, so that what cannot be loaded over there is reported like any failure.
+    """The task of a child. It has a pickle of its own, so that an error while loading it is reported like any failure.
 
-    Everything that shares memory goes into this one pickle: in it, an arena that is named twice is sent once.
+    Everything that shares memory goes into this one pickle, so that an arena that is referenced twice is sent once.
     """
 
     def __init__(

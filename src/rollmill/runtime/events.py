@@ -1,4 +1,4 @@
-"""What the supervisor reports of its processes, and how their deaths are put into words."""
+"""Events that the supervisor reports, and descriptions of how processes died."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Message(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """A process has ended and should not have.
+    """A process has ended unexpectedly.
 
     Attributes:
         handle: The process.
@@ -72,7 +72,7 @@ class Failed(NamedTuple):
 
 
 class Exited(NamedTuple):
-    """A process has ended as it should: its target returned, or it was told to end."""
+    """A process has ended as expected: its target returned, or it was asked to end."""
 
     handle: Handle
 
@@ -102,7 +102,7 @@ class Hung(NamedTuple):
     is_stopped: bool = False
 
     def error(self, stacks: str = "", advice: str = "") -> ProcessHung:
-        """The exception to raise for it, with what ``Supervisor.stacks`` gave, and what sets the limit."""
+        """The exception to raise for it, with the result of ``Supervisor.stacks`` and the source of the limit."""
         if self.is_stopped:
             what = f"it has been stopped in phase {self.phase!r}, by SIGSTOP or a debugger, for {self.seconds:.0f} s"
         elif self.is_waiting:
@@ -134,10 +134,10 @@ class ProcessFailed(RuntimeError):  # noqa: N818  named for what it says
 
 
 class ProcessHung(ProcessFailed):
-    """A process of the run makes no progress. Its traceback is where it was stuck."""
+    """A process of the run makes no progress. Its traceback shows where it was stuck."""
 
 
-# How PyTorch and others say it, whose exceptions are RuntimeErrors on a CPU.
+# Messages of PyTorch and others, which raise RuntimeError on a CPU.
 _ALLOCATION_FAILED = (
     "can't allocate memory",
     "cannot allocate memory",
@@ -148,7 +148,7 @@ _ALLOCATION_FAILED = (
 
 
 def lacks_memory(error: BaseException | None) -> bool:
-    """Whether an exception, or one that it came of, says that an allocation failed: NumPy's, PyTorch's, CUDA's."""
+    """Whether an exception or one of its causes is a failed allocation of NumPy, PyTorch or CUDA."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -160,7 +160,7 @@ def lacks_memory(error: BaseException | None) -> bool:
 
 
 def describe_failure(who: Handle, summary: str, *, out_of_memory: bool) -> str:
-    """Puts an exception that ended a process into words.
+    """Describes an exception that ended a process.
 
     Args:
         who: The process.
@@ -178,7 +178,7 @@ def describe_failure(who: Handle, summary: str, *, out_of_memory: bool) -> str:
 
 
 def describe_death(who: Handle, exit_code: int, *, started: bool, oom_kills_before: int) -> str:
-    """Puts an unexplained end into words, with its likely cause.
+    """Describes an unexplained end, with its likely cause.
 
     Args:
         who: The process.
@@ -201,12 +201,12 @@ def describe_death(who: Handle, exit_code: int, *, started: bool, oom_kills_befo
     return f"{who} was killed by {name}{_cause(name, oom_kills_before)}."
 
 
-# What multiprocessing says where the fork server can no longer say how a process ended.
+# The exit code that multiprocessing reports if the fork server is gone.
 _UNKNOWN_EXIT_CODE = 255
 
 
 def has_fork_server_died(exit_code: int, server_exit_code: int | None) -> bool:
-    """Whether a process ended because the fork server that it is forked from did.
+    """Whether a process ended because its fork server ended.
 
     Args:
         exit_code: The process's, as ``multiprocessing`` has it.
@@ -216,7 +216,7 @@ def has_fork_server_died(exit_code: int, server_exit_code: int | None) -> bool:
 
 
 def describe_end_of_fork_server(who: Handle, pid: int, exit_code: int, *, oom_kills_before: int) -> str:
-    """Puts into words that a process ended with the fork server.
+    """Describes that a process ended with its fork server.
 
     Args:
         who: The process.

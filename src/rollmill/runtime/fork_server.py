@@ -57,13 +57,13 @@ _changing = threading.Lock()
 
 
 def thread_environment(extra: Mapping[str, str] | None) -> dict[str, str]:
-    """Environment variables of a child: one thread for every numerical library unless ``extra`` says otherwise."""
+    """Environment variables of a child: one thread for every numerical library unless ``extra`` overrides it."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
     return dict.fromkeys(names, "1") | dict(extra or {})
 
 
 class _Server(ForkServer):
-    """multiprocessing's fork server, with an environment of its own and without a name in the file system."""
+    """multiprocessing's fork server, with its own environment and without a name in the file system."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class _Server(ForkServer):
                 self._forkserver_address = f"/proc/self/fd/{self._socket}"
 
     def exit_code(self, pid: int) -> int | None:
-        """None while it lives; minus the signal's number if a signal killed it; 255 if that is unknown."""
+        """None while it lives; the negative signal number if a signal killed it; 255 if that is unknown."""
         if pid in self.exit_codes:
             return self.exit_codes[pid]
         try:
@@ -120,7 +120,7 @@ class _Server(ForkServer):
         return code
 
     def _end_replaced(self) -> None:
-        """Ends the replaced servers that no process is left of: until then they report how their processes end."""
+        """Ends replaced servers without living processes: until then they report how their processes end."""
         for pid, descriptor in list(self._replaced.items()):
             if self._wait_if_ended(pid) or not Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
                 os.close(descriptor)
@@ -136,7 +136,7 @@ class _Server(ForkServer):
         return True
 
     def forget(self) -> None:
-        """Gives up the hold on it, which ends it unless a process that it has forked holds it, or a copy does."""
+        """Closes the descriptor that keeps it alive; it ends unless a forked process still holds a copy."""
         for descriptor in (self._forkserver_alive_fd, self._socket):
             if descriptor is not None:
                 os.close(descriptor)
@@ -148,7 +148,7 @@ class _Server(ForkServer):
             for pid in {*self._replaced, *self._ending, self.pid} - {None}:
                 assert pid is not None
                 if self.exit_code(pid) is not None:
-                    continue  # The number may mean another process by now.
+                    continue  # The process id may have been reused.
                 with contextlib.suppress(ProcessLookupError, ChildProcessError):
                     os.kill(pid, signal.SIGKILL)
                     os.waitpid(pid, 0)
@@ -204,7 +204,7 @@ def become_fork_server() -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when the thread that started it ends.
+    """Asks the kernel to kill this process when the thread that started it ends.
 
     Args:
         parent: Process id of its parent, which may have died already.
@@ -217,7 +217,7 @@ def die_with_parent(parent: int) -> None:
 
 
 def show_tokens(tokens: str) -> None:
-    """Has ``/proc/PID/environ`` show these tokens, where :mod:`~rollmill.runtime.sweep` looks for them.
+    """Shows these tokens in ``/proc/PID/environ``, where :mod:`~rollmill.runtime.sweep` looks for them.
 
     It shows the memory in which the environment lay when the fork server was started, which a process forked from it
     shares until it writes there.
@@ -241,7 +241,7 @@ def show_tokens(tokens: str) -> None:
 
 
 def _read_while_loading() -> dict[str, str]:
-    """Environment variables that a process forked from a server cannot be given any more, those for threads apart."""
+    """Environment variables that cannot be changed after the fork, except those for threads."""
     names = thread_environment(None)
     return {
         name: value for name, value in os.environ.items() if name.startswith(_READ_WHILE_LOADING) and name not in names
@@ -256,7 +256,7 @@ def _server_environment() -> dict[str, str]:
         # Started by another thread, the kernel would end it with that thread. Then it ends when this program has closed
         # its pipe.
         _PARENT: str(os.getpid()) if is_main_thread else "",
-        # Nothing of the working directory takes the place of what is installed.
+        # Modules in the working directory must not shadow installed ones.
         "PYTHONSAFEPATH": "1",
         "PYTHONPATH": os.pathsep.join(_search_path()),
         # A library that looks for a GPU in the server must not initialise CUDA, which cannot be used after a fork.
@@ -278,7 +278,7 @@ def _search_path() -> list[str]:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """``os.environ`` with these variables, for a process that is started meanwhile."""
+    """Sets these variables in ``os.environ`` while a process is started."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -293,7 +293,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _sigint_blocked() -> Iterator[None]:
-    """Blocks SIGINT in the process that is started meanwhile, and in those that it forks, until they ignore it."""
+    """Blocks SIGINT in a process that is started meanwhile, and in those that it forks, until they ignore it."""
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -303,7 +303,7 @@ def _sigint_blocked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_for_socket() -> Iterator[None]:
-    """A new folder in which multiprocessing makes a socket meanwhile, by a path short enough for one."""
+    """A new folder for multiprocessing's socket, with a path that is short enough for one."""
     # multiprocessing has no public way to choose where its sockets are, and the type stubs lack this one.
     config = process.current_process()._config  # type: ignore[attr-defined]
     before = config.get("tempdir")

@@ -1,4 +1,4 @@
-"""Where each process's time goes, in shared memory.
+"""The ledger accounts for each process's time, in shared memory.
 
 A process is in exactly one named phase at any moment ("step", "wait for actions", ...). Changing the phase costs about
 a tenth of a microsecond, and anybody may read all accounts at any time: the live display, the final report, the tuner
@@ -42,7 +42,7 @@ _CPUCLOCK_SCHED = 2  # linux/posix-timers.h
 
 @dataclass(frozen=True, kw_only=True)
 class Role:
-    """What processes of one kind account for. The position in ``phases`` and ``counters`` is the index to write with.
+    """The phases and counters of one kind of process; positions in them are the indices to write with.
 
     Attributes:
         name: For example ``"rollout worker"``.
@@ -69,7 +69,7 @@ class Role:
         if len(set(self.counters)) != len(self.counters):
             raise ValueError(f"Role {self.name!r} has counters {self.counters}; they must be distinct.")
         if unknown := self.waiting - set(self.phases):
-            raise ValueError(f"Role {self.name!r} waits in {sorted(unknown)}, which are none of its phases.")
+            raise ValueError(f"Role {self.name!r} waits in {sorted(unknown)}, which are not among its phases.")
 
 
 class Ledger:
@@ -117,13 +117,13 @@ class Ledger:
 
     @classmethod
     def private(cls, role: Role) -> Ledger:
-        """A ledger that nobody else sees, for tests and for running a part alone."""
+        """A ledger without a board, for tests and for running a part alone."""
         row = np.zeros(ROW)
         _open_row(row, role, os.getpid())
         return cls(row, role)
 
     def write_cpu_time(self) -> None:
-        """Leaves this process's CPU time (all threads) in its account; called as its last act."""
+        """Writes this process's CPU time (all threads) into its account; called last."""
         self._cpu[_CPU] = time.process_time()
 
 
@@ -173,12 +173,12 @@ class ProcessAccount:
 
     @property
     def wall_seconds(self) -> float:
-        """Time accounted for."""
+        """Total time of all phases."""
         return sum(self.phases.values())
 
 
 class LedgerBoard:
-    """All accounts of a run: gives out rows and reads them."""
+    """All accounts of a run: assigns rows and reads them."""
 
     def __init__(self, capacity: int = 1024) -> None:
         """Makes room for ``capacity`` accounts over the whole run (512 bytes each, taken when used)."""
@@ -187,7 +187,7 @@ class LedgerBoard:
         self._names: list[tuple[str, Role]] = []
 
     def seat(self, name: str, role: Role, pid: int = 0) -> LedgerSeat:
-        """Takes a row; its time begins now, in phase ``"start"``.
+        """Assigns a row; its time starts now, in phase ``"start"``.
 
         Raises:
             ValueError: The board is full.
@@ -200,7 +200,7 @@ class LedgerBoard:
         return LedgerSeat(self._arena, number, role)
 
     def set_pid(self, seat: LedgerSeat, pid: int) -> None:
-        """Says whose account it is, for CPU times."""
+        """Sets the process id of an account, for CPU times."""
         self._rows[seat.row, _PID] = pid
 
     def end(self, seat: LedgerSeat) -> None:
@@ -216,7 +216,7 @@ class LedgerBoard:
         return {self._names[number][0]: self._read(number) for number in range(len(self._names))}
 
     def close(self) -> None:
-        """Gives up the memory; accounts read before stay."""
+        """Releases the memory; accounts that were read before stay valid."""
         self._rows = np.zeros((0, ROW))
         self._names = []
         self._arena.close()
@@ -253,9 +253,9 @@ class LedgerBoard:
 
 
 def between(before: Mapping[str, ProcessAccount], after: Mapping[str, ProcessAccount]) -> dict[str, ProcessAccount]:
-    """What happened between two snapshots: accounts whose phases, counters and CPU seconds are the differences.
+    """The difference of two snapshots: accounts with the differences of phases, counters and CPU seconds.
 
-    Processes that are new in ``after``, or were started anew under the same name, are taken whole.
+    Processes that are new in ``after``, or were restarted under the same name, are included as they are.
     """
     result: dict[str, ProcessAccount] = {}
     for name, now in after.items():
@@ -279,9 +279,9 @@ def _open_row(row: NDArray[np.float64], role: Role, pid: int) -> None:
 
 
 def _cpu_seconds(pid: int) -> float:
-    """CPU time of a process, all its threads together; 0 where there is none of that number."""
+    """CPU time of all threads of a process; 0 if it does not exist."""
     try:
-        # Its clock for CPU time, as clock_getcpuclockid(3) makes the number; /proc counts in ticks of 10 ms.
+        # The process's CPU clock, numbered as by clock_getcpuclockid(3); /proc counts in ticks of 10 ms.
         return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
     except OSError:
         pass

@@ -1,4 +1,4 @@
-"""``run.log``: what every process of a run has to say, one line each, with the process's name.
+"""``run.log``: the log records of all processes of a run, each line with the process's name.
 
 The console is not touched: it belongs to the live display and to the final report.
 """
@@ -19,7 +19,7 @@ _DATE = "%Y-%m-%d %H:%M:%S"
 
 
 class _LineFormatter(logging.Formatter):
-    """Repeats the head on every line of a longer record, so that each line says when and whose it is."""
+    """Repeats the head on every line of a record, so that each line has its time and process."""
 
     def __init__(self, process: str) -> None:
         super().__init__(_FORMAT.format(process=process.replace("%", "%%")), _DATE)
@@ -34,7 +34,7 @@ class _LineFormatter(logging.Formatter):
 
 
 class _QuietThirdParties(logging.Filter):
-    """Ours from INFO on; of everybody else only warnings."""
+    """Passes Rollmill's records from INFO on, and warnings of other libraries."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         ours = record.name == "rollmill" or record.name.startswith("rollmill.")
@@ -42,7 +42,7 @@ class _QuietThirdParties(logging.Filter):
 
 
 class _LogFile(logging.FileHandler):
-    """A full disk loses lines; it does not put a traceback for each of them before the run's own error."""
+    """Drops lines on a full disk instead of printing a traceback for each of them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
         if not isinstance(sys.exc_info()[1], OSError):

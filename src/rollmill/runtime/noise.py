@@ -1,4 +1,4 @@
-"""Random numbers that are a function of who draws and when, and of nothing else.
+"""Random numbers that depend only on the row and the step that draw them.
 
 A generator's numbers depend on how many were drawn before, and so on which process serves whom. Here row r's numbers at
 step t are those of a generator of its own, SplitMix64 (Steele, Lea & Flood 2014), entered at position t: any process
@@ -41,7 +41,7 @@ class RowNoise:
             rows: int64 ``[n]``, >= 0, each at its own step.
             steps: int64 ``[n]``, >= 0.
         """
-        # Rows start at places of their own in the generator's cycle of 2^64, mixed, so that they are no neighbours.
+        # Rows start at places of their own in the generator's cycle of 2^64, mixed, so that they do not overlap.
         start = _mixed(self._key + _GAMMA * (rows.astype(np.uint64) + np.uint64(1)))
         count = steps.astype(np.uint64)[:, None] * np.uint64(self._width) + self._places
         bits = _mixed(start[:, None] + _GAMMA * (count + np.uint64(1)))

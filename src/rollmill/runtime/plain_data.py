@@ -1,4 +1,4 @@
-"""Plain data as bytes: what goes over a network, because decoding it executes no code.
+"""Plain data as bytes, for messages over a network: decoding executes no code.
 
 A message is the length of its text (8 bytes, little-endian), a JSON text, and the arrays that the text refers to, one
 after the other. The text says for each value what it is::
@@ -45,7 +45,7 @@ _TENSORS = {
 
 
 class MalformedMessageError(ValueError):
-    """Bytes that :func:`encode` did not write."""
+    """The bytes were not written by :func:`encode`."""
 
 
 def encode(item: object) -> bytes:
@@ -63,7 +63,7 @@ def encode(item: object) -> bytes:
 
 
 def decode(message: bytes | memoryview) -> Any:
-    """The item that :func:`encode` was given; arrays and tensors are copies that may be written to.
+    """Decodes what :func:`encode` wrote; arrays and tensors are writable copies.
 
     Raises:
         MalformedMessageError: The bytes are no such message, or are not whole.
@@ -105,7 +105,7 @@ def _described(item: object, parts: list[bytes]) -> object:
 
 
 def _described_tensor(item: Any, parts: list[bytes]) -> dict[str, object] | None:
-    # Whoever has a tensor has PyTorch; rollout workers, which must not import it, have none.
+    # Imported here because rollout workers, which have no tensors, must not import PyTorch.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(item, torch.Tensor):
         return None
@@ -145,7 +145,7 @@ def _built(description: Any, rest: _Rest) -> Any:
 
 
 class _Rest:
-    """The bytes behind a message's text, taken in their order."""
+    """The bytes after a message's text, read in order."""
 
     def __init__(self, view: memoryview) -> None:
         self._view = view

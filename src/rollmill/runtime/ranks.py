@@ -1,4 +1,4 @@
-"""Which of several cooperating programs this one is, as ``torchrun`` says it. Imports no torch."""
+"""The rank of this program among several that cooperate, as ``torchrun`` sets it. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class DistributedConfig:
     """Ranks that train one policy together, started by torchrun: in lockstep and in the replay regime.
 
     Attributes:
-        timeout_s: A rank that is waited for so long is taken for lost, and the run ends. It has to be longer than what
+        timeout_s: A rank that is waited for longer counts as lost, and the run ends. It has to be longer than what
             one rank may need more than another for an iteration, or for building its environments.
     """
 
     timeout_s: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuses values that no run could use."""
+        """Raises for values that no run could use."""
         if not 0 < self.timeout_s < math.inf:
             raise ValueError(f"distributed.timeout_s={self.timeout_s}: must be positive (seconds).")
 
 
 class RanksError(ValueError):
-    """The environment variables of a distributed run do not fit together, or not this run."""
+    """The environment variables of a distributed run are inconsistent, or do not fit this run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class Ranks:
 
     @classmethod
     def of_this_process(cls, environment: Mapping[str, str] = os.environ) -> Ranks:
-        """What ``torchrun`` has set; alone where it has not.
+        """Reads what ``torchrun`` has set; a single rank if it has not.
 
         Raises:
             RanksError: Some of its variables are missing, or are no numbers that fit together.
@@ -86,21 +86,21 @@ class Ranks:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether this is the only rank."""
         return self.world_size == 1
 
     @property
     def is_one_host(self) -> bool:
-        """Whether all of them are on this machine, as ``torchrun`` says it."""
+        """Whether all ranks are on this machine, as ``torchrun`` sets it."""
         return self.local_world_size == self.world_size
 
     def share(self, number: int) -> range:
-        """Which of ``number`` things, equally spread over the ranks, are this one's."""
+        """This rank's share of ``number`` things that are spread equally over the ranks."""
         each = number // self.world_size
         return range(self.rank * each, (self.rank + 1) * each)
 
     def cores(self, cores: list[int]) -> list[int]:
-        """Which of a machine's cores are this rank's: equal parts, or all of them where there are too few."""
+        """This rank's share of a machine's cores: equal parts, or all of them if there are too few."""
         if self.local_world_size > len(cores):
             return cores
         first, end = (len(cores) * place // self.local_world_size for place in (self.local_rank, self.local_rank + 1))
@@ -108,22 +108,22 @@ class Ranks:
 
 
 def folder_of_rank(run_dir: Path, rank: int) -> Path:
-    """Where in a run's directory a rank keeps what is its own; rank 0 in the directory itself."""
+    """The folder of a rank's own files in a run's directory; for rank 0 the directory itself."""
     return run_dir / f"rank-{rank}" if rank else run_dir
 
 
 class Launcher:
-    """The program that has started this one, where that is ``torchrun``, which ranks are not to outlive.
+    """The program that has started this one, if that is ``torchrun``, which ranks must not outlive.
 
-    It ends its ranks with SIGTERM, unless it is killed itself: then nobody would ever end them. A wrapper between the
-    two (``torchrun --no-python ./wrapper.sh`` that does not ``exec``) is what is looked at then.
+    It ends its ranks with SIGTERM. If it is killed itself, no other process ends them. With a wrapper between the two
+    (``torchrun --no-python ./wrapper.sh`` that does not ``exec``), the wrapper is watched.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        """Looks at who it is now."""
+        """Records the present parent."""
         self._pid = os.getppid() if "TORCHELASTIC_RUN_ID" in environment else None
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has died. False where there is none."""
+        """Whether it has died; False if there is none."""
         return self._pid is not None and os.getppid() != self._pid

@@ -1,4 +1,4 @@
-"""Definitions of the user's own, as bytes for the processes that this program starts.
+"""The user's own definitions as bytes, for the processes that this program starts.
 
 What a process can import travels by reference, as pickles have it: the definitions of modules, and those of the script,
 which every process imports. What was defined in a notebook's cell or at a prompt exists in this process
@@ -25,7 +25,7 @@ _MAINS = ("__main__", "__mp_main__")
 
 
 class UnsendableError(TypeError):
-    """A definition of the user's own cannot be sent to the processes of a run."""
+    """A user-defined object cannot be sent to the processes of a run."""
 
 
 def is_main_importable(main: ModuleType | None = None) -> bool:
@@ -40,7 +40,7 @@ def is_main_importable(main: ModuleType | None = None) -> bool:
 
 
 class Definition:
-    """Something of the user's own under a name; pickled while a process is being started, it becomes bytes.
+    """A named object of the user's; when it is pickled for a process that starts, it becomes bytes.
 
     Over there it is a :class:`SealedDefinition`, so that each process loads what it needs and no more, and so that what
     cannot be loaded harms those runs only that use it.
@@ -48,8 +48,8 @@ class Definition:
     Args:
         kind: What it is, in words for messages.
         name: The user's name for it.
-        value: It.
-        is_needed: Whether the run uses it. One that it does not use is left out where it cannot be sent.
+        value: The object.
+        is_needed: Whether the run uses it. An unused object that cannot be sent is left out.
     """
 
     def __init__(self, kind: str, name: str, value: object, *, is_needed: bool) -> None:
@@ -78,7 +78,7 @@ class SealedDefinition:
         self._data = data
 
     def open(self) -> Any:
-        """Loads it; None where the run does not use it and it cannot be loaded.
+        """Loads it; None if it cannot be loaded and the run does not use it.
 
         Raises:
             Exception: Whatever loading it raises, where the run uses it.

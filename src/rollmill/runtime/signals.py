@@ -1,4 +1,4 @@
-"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop looks at, or as an exception where there is no such loop."""
+"""SIGINT (Ctrl-C) and SIGTERM as a flag that the main loop checks, or as an exception without such a loop."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _ONE_WISH_S = 1.0
 class StopSignals:
     """While its context lasts, the first SIGINT or SIGTERM sets a flag, and a second one interrupts at once.
 
-    What comes within a second of the first is taken for the same signal, delivered twice.
+    Signals within a second of the first count as the same signal, delivered twice.
 
     ``with StopSignals() as signals: while not signals.received: ...``. The handlers from before are put back at the
     end. Outside the main thread Python allows no handlers: then nothing is changed and the flag stays unset.
 
     Attributes:
-        received: The first signal that came, or None.
+        received: The first signal, or None.
     """
 
     def __init__(self) -> None:

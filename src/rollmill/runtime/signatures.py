@@ -1,4 +1,4 @@
-"""Signatures by which a user's own files are told from others': HMAC-SHA256 under a key that only the user can read.
+"""Signatures that identify a user's own files: HMAC-SHA256 with a key that only the user can read.
 
 The key is made when it is first needed, in ``$XDG_CONFIG_HOME/rollmill`` (``~/.config/rollmill``), with mode 0600.
 Where nothing can be kept there, it is in a folder of the user's own in the temporary directory, and where that is not
@@ -28,7 +28,7 @@ _in_memory = secrets.token_bytes(_BYTES)
 
 
 class Verdict(enum.Enum):
-    """What a signature says of a content."""
+    """The result of verifying a signature."""
 
     VALID = "valid"
     CHANGED = "changed"  # Signed with this user's key, and changed since.
@@ -40,9 +40,9 @@ class SigningKey(NamedTuple):
     """The user's key.
 
     Attributes:
-        secret: It.
+        secret: The key.
         place: The file that holds it; None if only this process has it.
-        note: Why it is not in the user's configuration folder, in a line for people; empty if it is.
+        note: Why it is not in the user's configuration folder, in one line; empty if it is.
     """
 
     secret: bytes
@@ -51,12 +51,12 @@ class SigningKey(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What tells it from other keys; says nothing about it."""
+        """An identifier of the key, which does not reveal it."""
         return hashlib.sha256(b"rollmill key\0" + self.secret).hexdigest()[:16]
 
 
 def signing_key() -> SigningKey:
-    """The key of this user, made where there is none yet; never raises."""
+    """The key of this user, created if there is none; never raises."""
     reasons = []
     for folder in (_configuration_folder, _temporary_folder):
         try:
@@ -93,7 +93,7 @@ def sign(purpose: str, parts: Iterable[bytes]) -> dict[str, str]:
 
 
 def verify(purpose: str, parts: Iterable[bytes], signature: object) -> Verdict:
-    """What a signature says of a content; see :func:`sign`."""
+    """Verifies the signature of a content; see :func:`sign`."""
     if not isinstance(signature, Mapping):
         return Verdict.UNSIGNED
     name, given = signature.get("key"), signature.get("hmac")
@@ -107,7 +107,7 @@ def verify(purpose: str, parts: Iterable[bytes], signature: object) -> Verdict:
 
 
 def _readable_keys() -> Iterator[SigningKey]:
-    """All keys of this user that are there; makes none."""
+    """All existing keys of this user; creates none."""
     for folder in (_configuration_folder, _temporary_folder):
         with contextlib.suppress(OSError, ValueError):
             place = folder(make=False) / _FILE
@@ -125,7 +125,7 @@ def _digest(secret: bytes, purpose: str, parts: Iterable[bytes]) -> str:
 
 def _configuration_folder(*, make: bool) -> Path:
     given = os.environ.get("XDG_CONFIG_HOME", "")
-    if os.path.isabs(given):  # Relative ones are to be ignored, as its specification says.
+    if os.path.isabs(given):  # The specification says to ignore relative ones.
         folder = Path(given) / "rollmill"
     else:
         home = "" if os.environ.get("HOME") == "" else os.path.expanduser("~")
@@ -166,14 +166,14 @@ def _read_or_make(place: Path) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         with contextlib.suppress(FileExistsError):
-            os.link(aside, place)  # Of several processes that do this at once, one makes the key of all.
+            os.link(aside, place)  # If several processes do this at once, one of them creates the key.
     finally:
         os.unlink(aside)
     return _read(place)
 
 
 def _read(place: Path) -> bytes:
-    # Without O_NONBLOCK, opening a pipe would wait for somebody to write.
+    # Without O_NONBLOCK, opening a pipe would wait for a writer.
     descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         _require_own(place, os.fstat(descriptor))

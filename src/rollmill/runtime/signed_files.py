@@ -1,4 +1,4 @@
-"""JSON files with a signature in them, and when what is in a run's directory may be executed.
+"""JSON files with a signature in them, and when code from a run's directory may be executed.
 
 Files of strangers are read as data. What would execute code, or hand a file's bytes to native code, asks
 :func:`require_trust` first: this user's own processes signed the file, or the user said ``--trust``.
@@ -20,11 +20,11 @@ _SETTINGS = "settings"  # The purpose of config.json and tuned.json, see `sign`.
 
 
 class UntrustedError(ValueError):
-    """A file would have code executed, and neither this user's key nor the user vouches for it."""
+    """A file names code to execute, and neither this user's key nor the user vouches for it."""
 
 
 def signed(content: Mapping[str, Any], purpose: str = _SETTINGS) -> dict[str, Any]:
-    """The content of a JSON file with a signature in it."""
+    """Adds a signature to the content of a JSON file."""
     content = unsigned(content)
     return {**content, _SIGNATURE: sign(purpose, [_canonical(content)])}
 
@@ -35,12 +35,12 @@ def unsigned(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def verdict_on(content: Mapping[str, Any], purpose: str = _SETTINGS) -> Verdict:
-    """What the signature of a JSON file's content says of it."""
+    """Verifies the signature in the content of a JSON file."""
     return verify(purpose, [_canonical(unsigned(content))], content.get(_SIGNATURE))
 
 
 def read_signed(path: Path, purpose: str = _SETTINGS) -> tuple[dict[str, Any], Verdict]:
-    """The content of a JSON file without its signature, and what that says of it: of one reading.
+    """Reads a JSON file once: its content without the signature, and the verdict on that.
 
     Raises:
         OSError: It cannot be read.
@@ -56,12 +56,12 @@ def read_signed(path: Path, purpose: str = _SETTINGS) -> tuple[dict[str, Any], V
 
 
 def _canonical(content: Mapping[str, Any]) -> bytes:
-    """The same for the same content, however it was written."""
+    """A canonical form of the content, independent of its formatting."""
     return json.dumps(json.loads(json.dumps(content)), sort_keys=True, separators=(",", ":")).encode()
 
 
 def require_trust(path: Path, verdict: Verdict, reason: str, *, trust: bool) -> None:
-    """Raise unless a file may have code executed.
+    """Raise unless a file may name code to execute.
 
     Args:
         path: The file.

@@ -1,4 +1,4 @@
-"""The moment in which a process is started: what it inherits, and from whom."""
+"""Starting a process, and what it inherits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ServedProcess(ForkServerProcess):
 
 
 class _Popen(popen_forkserver.Popen):
-    """As multiprocessing's, which knows one fork server, of its own; and the surroundings go before all else."""
+    """As multiprocessing's, but with Rollmill's fork server, and with the surroundings sent first."""
 
     def _launch(self, process_obj: Any) -> None:
         buffer = io.BytesIO()

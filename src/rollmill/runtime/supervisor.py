@@ -8,9 +8,9 @@
                     case Failed():
                         raise event.error()
 
-Whatever way the block is left, no process of the run is: workers are asked (the stop flag), then told (SIGTERM), then
-killed, by group, and a sweep finds what their simulators started. If the main process is killed itself, its workers
-are by the kernel and everything else by the watchdog.
+However the block is left, no process of the run remains: workers are asked to end (the stop flag), then terminated
+(SIGTERM), then killed by group, and a sweep finds what their simulators started. If the main process itself is killed,
+the kernel kills its workers, and the watchdog everything else.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ from rollmill.runtime.watchdog import Watchdog
 
 __all__ = ["Supervisor"]
 
-# Between two looks for hung processes; the main loop takes a quarter of a second, and a report some more. What a look
-# takes beyond the first of these does not count: other processes may have been stopped with this one. Beyond the second
-# one they were, and everybody has the whole time again.
+# Seconds between two checks for hung processes; the main loop takes a quarter of a second, and a report some more. Time
+# beyond the first of these does not count, because other processes may have been stopped with this one. Beyond the
+# second one they were, and the time of all processes starts again.
 _COUNTED_S = 1.0
 _HELD_STILL_S = 5.0
-# A process that has shown no sign of life for so long is looked at: whether a signal has stopped it.
+# After this time without a sign of life, a process is checked for having been stopped by a signal.
 _SILENT_S = 1.0
 
 log = logging.getLogger("rollmill.supervisor")
 
 NO_ROLE = Role(name="process")
 TERMINATE_GRACE_S = 1.0
-# A death is usually seen at once; where a grandchild holds the pipe that tells of it, within this time.
+# A death is usually noticed at once; if a grandchild holds the pipe that reports it, within this time.
 LONGEST_WAIT_S = 0.25
 
 
 @dataclass(kw_only=True)
 class _Child:
-    """What the supervisor knows of a process that it has not yet reported the end of."""
+    """The supervisor's record of a process whose end it has not reported yet."""
 
     handle: Handle
     process: ServedProcess
@@ -104,8 +104,8 @@ class Supervisor:
     """The processes of one run; a context manager. Its methods are called by one thread.
 
     Attributes:
-        stop_flag: What the children see as ``context.stop``.
-        board: The run's ledger; take a further seat for a thread, or for the main process.
+        stop_flag: The children's ``context.stop``.
+        board: The run's ledger; a thread or the main process takes a seat of its own.
         run_id: Names the run in its processes' environments (``ROLLMILL_RUN_ID``).
     """
 
@@ -199,7 +199,7 @@ class Supervisor:
         )
         reading, writing = os.pipe()
         notes = os.memfd_create("rollmill-notes", os.MFD_CLOEXEC)
-        # Not a daemon: daemons may have no children of their own, and environments do.
+        # Not a daemon: daemons may not have children, and environments do.
         process = ServedProcess(
             target=run_child,
             args=(launch, SentDescriptor(writing), SentDescriptor(notes), Work(self.stop_flag, seat, target, args)),
@@ -296,9 +296,9 @@ class Supervisor:
     ) -> list[Hung]:
         """Processes that have shown no sign of life for too long. To be called at least once a second.
 
-        A sign of life is that a process enters a phase, be it the one that it is in: loops that wait do so several
-        times a second. Only time in which this process was awake itself counts: where the calls stop, it was held still
-        (Ctrl-Z, a paused container, a debugger), and the others may have been.
+        Entering a phase, also the current one, is a sign of life: loops that wait do so several times a second. Only
+        time in which this process was awake itself counts: if the calls stop, it was paused (Ctrl-Z, a paused
+        container, a debugger), and the others may have been.
 
         Args:
             limits: Phase -> seconds; ``"start"`` is the phase before a process enters one of its own. Phases without
@@ -448,7 +448,7 @@ class Supervisor:
         return events
 
     def _wake_helpers(self) -> None:
-        """Continues the processes that end by themselves when this one does: stopped, they would stay behind."""
+        """Continues stopped processes that end with this one: while stopped, they would remain."""
         self._helpers_looked_at = time.monotonic()
         watchdog = None if self._watchdog is None else self._watchdog.pid
         for name, pid in (
@@ -471,7 +471,7 @@ class Supervisor:
 
 
 def _grace(kind: type[BaseException] | None) -> float:
-    """Seconds that processes have to end by themselves: after an exception nobody waits for their results any more."""
+    """Seconds that processes have to end by themselves; fewer after an exception, as their results are not needed."""
     if kind is None:
         return 5.0
     return 0.0 if issubclass(kind, KeyboardInterrupt) else 2.0

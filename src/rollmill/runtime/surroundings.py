@@ -1,4 +1,4 @@
-"""What a process is to find as its parent has it, although it is forked from the fork server.
+"""What a process shares with its parent, although it is forked from the fork server.
 
 The fork server keeps the environment, the output and the limits that the program had when it was started. Those of the
 moment in which a process is started go with it and are entered before anything else is, the user's script included.
@@ -75,7 +75,7 @@ def _enter(sent: _Sent) -> None:
             with contextlib.suppress(ValueError, OSError):  # Raised by the program meanwhile, as root may.
                 resource.setrlimit(limit, value)
     importlib.invalidate_caches()
-    # `random` sees to itself after a fork.
+    # `random` reseeds itself after a fork.
     np.random.seed()  # noqa: NPY002  what the user's code may draw from
     if (torch := sys.modules.get("torch")) is not None:
         torch.default_generator.seed()

@@ -6,7 +6,7 @@ its parent is gone. Tokens of nested runs (a run started by a worker of another 
 colons, so that an outer run also finds what an inner one started.
 
 As a script (``python -I -S sweep.py MAIN_PID TOKEN``) it waits until its standard input ends, which happens when the
-main process closes it or dies in whatever way, and then kills what is left. Lines ``+PGID`` and ``-PGID`` on standard
+main process closes it or dies, and then kills all members. Lines ``+PGID`` and ``-PGID`` on standard
 input tell it of process groups, and ``hPID`` of the program's helpers (the resource tracker and the fork server), which
 end by themselves unless a signal has stopped them: then they are continued. Last it removes the named shared memory
 that a killed simulator could not remove.
@@ -28,13 +28,13 @@ VARIABLE = "ROLLMILL_RUN_ID"
 """Environment variable that carries the tokens."""
 
 LEFTOVERS = ("ViZDoom",)
-"""How the names begin that simulators give their shared memory in ``/dev/shm``."""
+"""Prefixes of the names that simulators give their shared memory in ``/dev/shm``."""
 
 _SETTLED_S = 1.0
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal (SIGSTOP, Ctrl-Z) has stopped a process; False where there is none."""
+    """Whether a signal (SIGSTOP, Ctrl-Z) has stopped a process; False if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] == b"T"
@@ -43,7 +43,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def _start_of(pid: int) -> bytes | None:
-    """When a process was started, in ticks since the machine was; None if it is none or has ended."""
+    """Start time of a process, in ticks since boot; None if it does not exist or has ended."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -76,7 +76,7 @@ def members(token: str, groups: Iterable[int] = ()) -> list[int]:
 
 
 def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) -> list[int]:
-    """Kills the members until none is left; returns those that were still there after ``timeout_s``."""
+    """Kills the members until none is left; returns those that remain after ``timeout_s``."""
     groups = list(groups)
     deadline = time.monotonic() + timeout_s
     began: dict[int, bytes | None] = {}
@@ -134,7 +134,7 @@ def _mapped_names() -> set[str]:
 
 
 def _wake_helper(pid: int) -> None:
-    """Continues a stopped helper of multiprocessing's, unless the number means another process by now."""
+    """Continues a stopped helper of multiprocessing's, unless its process id was reused."""
     with contextlib.suppress(OSError):
         if is_stopped(pid):
             with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -150,7 +150,7 @@ def _watch(main_pid: int, token: str) -> None:
     groups: set[int] = set()
     helpers: set[int] = set()
     buffer = b""
-    # The parent is looked at too: a process that the main one forked may hold the pipe open after its death.
+    # The parent is checked too: a process forked from it may hold the pipe open after its death.
     while os.getppid() == main_pid:
         if not select.select([0], [], [], 1.0)[0]:
             continue

@@ -14,7 +14,7 @@ _OURS_OR_LIBRARIES = tuple(f"{folder}/" for folder in dict.fromkeys([_PACKAGE, *
 
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
-    # Pseudo files such as "<frozen runpy>" are nobody's; notebooks' cells have real or "<ipython-...>" names.
+    # Pseudo files such as "<frozen runpy>" are not the user's; notebooks' cells have real or "<ipython-...>" names.
     # cloudpickle calls the files of what it has sent "<dynamic-code>".
     name = frame.filename
     if name.startswith("<") and not name.startswith(("<ipython", "<dynamic-code>")):
@@ -23,7 +23,7 @@ def _is_users(frame: traceback.FrameSummary) -> bool:
 
 
 def format_error(error: BaseException) -> str:
-    """The traceback as Python shows it, without the frames above the first one of the user's.
+    """The traceback as Python shows it, without the frames above the user's first one.
 
     The user's code is what is neither Rollmill's, the standard library's nor an installed package's. A syntax error in
     it is shown without frames, and so is an exception of Rollmill's own classes, whose message is written for the user.

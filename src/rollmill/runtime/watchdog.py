@@ -1,4 +1,4 @@
-"""The watchdog: a tiny process that outlives the main one just long enough to end everything that it had started."""
+"""The watchdog: a small process that outlives the main one to end everything that it started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Watchdog:
     """
 
     def __init__(self, token: str) -> None:
-        """Starts it; what carries ``token`` in its environment is what it will kill."""
+        """Starts it; it will kill the processes with ``token`` in their environment."""
         self._began = time.time()
         # -I -S: no site packages and none of the user's settings; it is up in 20 ms and takes a few MB.
         self._process = subprocess.Popen(
@@ -49,23 +49,23 @@ class Watchdog:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it lives; minus the signal's number if a signal killed it."""
+        """None while it lives; the negative signal number if a signal killed it."""
         return self._process.poll()
 
     def add_group(self, group: int) -> None:
-        """Tells it of a process group of the run."""
+        """Registers a process group of the run."""
         self._tell(f"+{group}\n")
 
     def remove_group(self, group: int) -> None:
-        """Tells it that a group is gone: its number may come to mean somebody else."""
+        """Unregisters a group that has ended: its number may be reused."""
         self._tell(f"-{group}\n")
 
     def wakes_at_end(self, pid: int) -> None:
-        """Tells it of a helper of multiprocessing's, which ends by itself unless it is stopped by a signal."""
+        """Registers a helper of multiprocessing's, which ends on its own unless a signal has stopped it."""
         self._tell(f"h{pid}\n")
 
     def close(self, timeout_s: float = 15.0) -> None:
-        """Lets it kill and remove what is left, and waits for its end."""
+        """Makes it kill and remove everything that remains, and waits for its end."""
         self._input.close()
         try:
             self._process.wait(timeout_s)
@@ -73,7 +73,7 @@ class Watchdog:
             self._process.kill()
             self._process.wait()
         self._output.close()
-        if self._process.returncode != 0:  # It did not come to that.
+        if self._process.returncode != 0:  # It was killed before it could.
             sweep.remove_leftovers(self._began)
 
     def _tell(self, line: str) -> None:
