@@ -17,7 +17,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +27,8 @@ from rollmill.algorithms.base import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.fast_path import PLAIN
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.device import take_threads
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -128,7 +129,7 @@ class Ours:
         algorithm = make_algorithm({"obs": task.observation}, task.action, task.model, config)
         # SB3 clips the gradient of DQN alone.
         learner = LearnerConfig(learning_rate=3e-4, max_grad_norm=10.0 if config.algorithm == "dqn" else None)
-        self.updater = OffPolicyUpdater(algorithm, learner, precision=task.precision)
+        self.updater = Update(algorithm, learner, replace(PLAIN, precision=task.precision))
         self.batches = batches_of(task)
         self.seconds(2 * _BATCHES)
 
@@ -136,7 +137,7 @@ class Ours:
         """CPU seconds of so many."""
         start = time.process_time()
         for index in range(updates):
-            self.updater.step(self.batches[index % _BATCHES])
+            self.updater.step([self.batches[index % _BATCHES]])
         self.updater.check()
         return time.process_time() - start
 

@@ -29,8 +29,9 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.schedules import coefficient_schedule
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.device import take_threads
 
@@ -150,7 +151,7 @@ class Loop:
     Args:
         task: What.
         seed: Of everything.
-        precision: See :class:`OffPolicyUpdater`.
+        precision: See :class:`rollmill.learning.fast_path.FastPath`.
     """
 
     def __init__(self, task: Task, seed: int, precision: Literal["fp32", "bf16", "fp64"] = "fp32") -> None:
@@ -162,7 +163,8 @@ class Loop:
         config = OffPolicyConfig(**task.off_policy)
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
         learner = task.learner or LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
-        self.updater = OffPolicyUpdater(self.algorithm, learner, precision=precision)
+        self.updater = Update(self.algorithm, learner, replace(PLAIN, precision=precision))
+        self.learning_rate = learner.learning_rate
         self.schedule = coefficient_schedule("linear" if learner.schedule == "linear" else "constant", 1.0, task.steps)
         self.generator = torch.Generator().manual_seed(seed)
         self.random = np.random.default_rng(seed)
@@ -197,20 +199,20 @@ class Loop:
         """One SGD step."""
         x, action, reward, discount, following = replay.sample(self.task.batch_size, self.random)
         is_discrete = self.action_spec.num_discrete > 0
-        self.updater.scale_learning_rates(self.schedule.value(self.steps))
-        self.updater.step(
-            TransitionBatch(
-                {"obs": x},
-                action if is_discrete else None,
-                None if is_discrete else action,
-                reward,
-                discount,
-                {"obs": following},
-                None,
-                None,
-                torch.ones(len(x)),
-            )
+        self.updater.set_learning_rate(self.learning_rate * self.schedule.value(self.steps))
+        batch = TransitionBatch(
+            {"obs": x},
+            action if is_discrete else None,
+            None if is_discrete else action,
+            reward,
+            discount,
+            {"obs": following},
+            None,
+            None,
+            torch.ones(len(x)),
         )
+        self.updater.centre_pictures(batch)
+        self.updater.step([batch])
 
     def explore(self, is_first: bool) -> Explore:
         """Of the one row."""

@@ -15,7 +15,7 @@ from rollmill.algorithms.base import Explore, OffPolicyAlgorithm, TransitionBatc
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -64,12 +64,14 @@ def test_every_spec_is_acted_on_and_learned_from(
     name: str, action: ActionSpec, shared: bool, observation: dict[str, ArraySpec], make_batch: MakeBatch
 ) -> None:
     algorithm = build(name, action, observation, replace(MODEL, shared=shared))
-    updater = OffPolicyUpdater(algorithm, LearnerConfig())
+    updater = Update(algorithm, LearnerConfig())
     batch = make_batch(observation, action, rows=ROWS)
     before = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
     for _ in range(2):
-        error = updater.step(batch)
+        step = updater.step([batch])
     updater.check()
+    assert step is not None
+    error = step.td_error
     assert error is not None
     assert error.shape == (ROWS,)
     assert not error.requires_grad
@@ -203,11 +205,9 @@ def test_what_none_stands_for(name: str, changes: dict[str, object], tau: float,
 def test_state_dicts_make_the_round_trip(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
     batch = make_batch(VECTOR, action)
     first, second = build(name, action, tau=0.1), build(name, action, tau=0.1)
-    updaters = [
-        OffPolicyUpdater(a, LearnerConfig(), generator=torch.Generator().manual_seed(1)) for a in (first, second)
-    ]
+    updaters = [Update(a, LearnerConfig(), generator=torch.Generator().manual_seed(1)) for a in (first, second)]
     for _ in range(3):
-        updaters[0].step(batch)
+        updaters[0].step([batch])
     file = io.BytesIO()
     torch.save({"model": first.state_dict(), "updater": updaters[0].state_dict()}, file)
     file.seek(0)
@@ -218,7 +218,7 @@ def test_state_dicts_make_the_round_trip(name: str, action: ActionSpec, make_bat
     generators = [torch.Generator().manual_seed(2) for _ in range(2)]
     for updater, generator in zip(updaters, generators, strict=True):
         updater._generator = generator
-        updater.step(batch)
-        updater.step(batch)
+        updater.step([batch])
+        updater.step([batch])
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)

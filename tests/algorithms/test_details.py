@@ -16,7 +16,7 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.update import Update
 from rollmill.losses.value_rescaling import rescale, unscale
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -116,12 +116,12 @@ def test_td3s_target_takes_the_lower_critic(make_batch: MakeBatch) -> None:
 
 def test_td3s_actor_waits_for_its_turn(make_batch: MakeBatch) -> None:
     td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig(policy_delay=3))
-    updater = OffPolicyUpdater(td3, LearnerConfig())
+    updater = Update(td3, LearnerConfig())
     batch = make_batch(OBSERVATION, BOX)
     changes = []
     for _ in range(6):
         before = [p.detach().clone() for p in (*td3.acting.parameters(), *td3.targets.parameters())]
-        updater.step(batch)
+        updater.step([batch])
         after = [*td3.acting.parameters(), *td3.targets.parameters()]
         changes.append(sum(not torch.equal(a, b) for a, b in zip(before, after, strict=True)))
     assert [bool(c) for c in changes] == [False, False, True, False, False, True]
@@ -174,8 +174,8 @@ def test_the_temperature_is_driven_by_the_entropy(
     action: ActionSpec, cls: type[SAC] | type[DiscreteSAC], target: float, grows: bool, make_batch: MakeBatch
 ) -> None:
     algorithm = cls(OBSERVATION, action, MODEL, OffPolicyConfig(target_entropy=target, temperature_learning_rate=0.1))
-    updater = OffPolicyUpdater(algorithm, LearnerConfig())
-    updater.step(make_batch(OBSERVATION, action))
+    updater = Update(algorithm, LearnerConfig())
+    updater.step([make_batch(OBSERVATION, action)])
     assert (algorithm.temperature() > 1.0).item() is grows
 
 

@@ -17,7 +17,7 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.update import Update
 from rollmill.models.config import CoreKind, ModelConfig
 from rollmill.models.q_network import QNetwork
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -262,14 +262,14 @@ def test_acting_keeps_the_state_and_forgets_at_resets(core: str) -> None:
 
 def test_all_weights_are_learned_and_saved() -> None:
     algorithm, other = (build(dueling=True, double=True, target_update_every=2) for _ in range(2))
-    updater = OffPolicyUpdater(algorithm, LearnerConfig(learning_rate=1e-2))
+    updater = Update(algorithm, LearnerConfig(learning_rate=1e-2))
     batch = make_batch(happenings(0), DISCRETE, algorithm.state_size)
     before = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
-    errors = [updater.step(batch) for _ in range(60)]
+    steps = [updater.step([batch]) for _ in range(60)]
     updater.check()
     for name, p in algorithm.named_parameters():
         assert not torch.equal(p, before[name]), name
-    first, last = errors[0], errors[-1]
+    first, last = (step.td_error for step in (steps[0], steps[-1]) if step is not None)
     assert first is not None
     assert last is not None
     assert last.mean() < 0.7 * first.mean()

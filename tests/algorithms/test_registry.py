@@ -18,7 +18,7 @@ from rollmill.algorithms.registry import UnknownAlgorithmError, make_algorithm, 
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.update import Update
 from rollmill.losses.dqn import taken_values
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, Head
@@ -72,12 +72,12 @@ def test_own_algorithms_learn(cls: type[DQN], make_batch: Callable[..., Transiti
     assert registry.is_registered_algorithm("own")
     assert not registry.is_registered_algorithm("dqn")
     assert algorithm.tau == 1.0
-    updater = OffPolicyUpdater(algorithm, LearnerConfig(learning_rate=1e-2))
+    updater = Update(algorithm, LearnerConfig(learning_rate=1e-2))
     batch = make_batch(OBSERVATION, DISCRETE, rows=32)
     (objective,) = algorithm.objectives()
     before = objective.loss(batch, None).value.item()
     for _ in range(50):
-        updater.step(batch)
+        updater.step([batch])
     assert objective.loss(batch, None).value.item() < 0.9 * before
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from rollmill.learning.lockstep import InFlight
+from rollmill.learning.in_flight import InFlight
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]

@@ -180,10 +180,6 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --total_steps 1.5", "is not a whole number such as 3000000 or 3e6"),
         ("train --preset gym/CartPole-v1", "--preset gym/CartPole-v1: the preset is not a setting"),
         ("bench sim --preset x", "--preset x: the preset is not a setting"),
-        (
-            "train gym/CartPole-v1 --learner.cuda-graphs true",
-            "learner.cuda_graphs=True: the update is not",
-        ),
         ("train gym/CartPole-v1 --advantage vtrace --compile true", "learner.compile=True with learner.advantage="),
         ("train gym/CartPole-v1 --model.core gru --learner.compile true", "learner.compile=True with model.core='gru'"),
         ("train gym/CartPole-v1 --run_dir /dev/null", "a file with this name exists"),

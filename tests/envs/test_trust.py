@@ -295,7 +295,7 @@ class Attack:
 def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Path) -> None:
     import torch
 
-    from rollmill.learning.lockstep import InFlight
+    from rollmill.learning.in_flight import InFlight
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
     from rollmill.storage.group_states import GroupState
 
@@ -365,8 +365,8 @@ def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureF
 @pytest.mark.parametrize("iteration", [4, "4", "../4", -1, True])
 def test_a_checkpoint_without_states_leads_to_no_others(tmp_path: Path, iteration: Any) -> None:
     """A signature over no states is in every run's first checkpoint, so it may not vouch for files that lie around."""
-    from rollmill.learning.lockstep import InFlight
-    from rollmill.regimes.setup import _unpack_states
+    from rollmill.learning.in_flight import InFlight
+    from rollmill.regimes.probing import _unpack_states
     from rollmill.runtime.plain_data import MalformedMessageError
     from rollmill.runtime.ranks import Ranks
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
-from rollmill.evaluation.policies import make_policy
+from rollmill.evaluation.policies import Policy
 from rollmill.models import observation as observation_module
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -31,23 +32,23 @@ def test_a_recurrent_dqn_acts_by_what_it_saw() -> None:
     for p in trained.parameters():
         p.add_(torch.randn(p.shape))
     generator = torch.Generator().manual_seed(0)
-    policy = make_policy(OBSERVATION, ACTION, MODEL, OffPolicyConfig(), torch.device("cpu"), generator)
+    policy = Policy(OBSERVATION, ACTION, MODEL, OffPolicyConfig(), torch.device("cpu"), generator)
     assert policy.state_size == 5
     policy.load(trained.state_dict())
     observation = torch.randn(9, 6, 3)
     q, last = trained.acting.unroll({"obs": observation}, None, None, ())
     state, remembered = None, []
     for x in observation:
-        choice, _, state = policy.choose(
+        action, state = policy.choose(
             {"obs": x}, state, None, is_first=torch.zeros(6, dtype=torch.bool), deterministic=True
         )
-        assert choice is not None
-        remembered.append(choice[:, 0].numpy())
+        assert action.discrete is not None
+        remembered.append(action.discrete[:, 0].numpy())
     np.testing.assert_array_equal(np.stack(remembered), q[:, :, 0].argmax(-1).numpy())
     torch.testing.assert_close(state, last)
     # Exploring keeps the state too.
     is_first = torch.zeros(6, dtype=torch.bool)
-    _, _, state = policy.choose({"obs": observation[0]}, state, None, is_first=is_first, deterministic=False)
+    _, state = policy.choose({"obs": observation[0]}, state, None, is_first=is_first, deterministic=False)
     assert state is not None
     assert state.shape == (6, 5)
 
@@ -57,12 +58,14 @@ def test_correlated_noise_begins_anew_with_each_episode() -> None:
     box = ActionSpec(heads=(BoxHead(low=(-1.0,), high=(1.0,), shape=(1,)),), structure="box")
     config = OffPolicyConfig(algorithm="ddpg", noise_kind="ou", noise_std=0.1, ou_theta=0.0, ou_dt=0.01)
     generator = torch.Generator().manual_seed(0)
-    policy = make_policy(OBSERVATION, box, ModelConfig(mlp_sizes=(8,)), config, torch.device("cpu"), generator)
+    policy = Policy(OBSERVATION, box, ModelConfig(mlp_sizes=(8,)), config, torch.device("cpu"), generator)
     observation = {"obs": torch.zeros(200, 3)}
 
     def noise(is_first: torch.Tensor) -> torch.Tensor:
-        _, best, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=True)
-        _, chosen, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=False)
+        best, chosen = (
+            policy.choose(observation, None, None, is_first=is_first, deterministic=best)[0].continuous
+            for best in (True, False)
+        )
         assert best is not None
         assert chosen is not None
         return (chosen - best)[:, 0]
@@ -78,10 +81,10 @@ def test_correlated_noise_begins_anew_with_each_episode() -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(8)], ids=["dropout", "batch norm"])
-@pytest.mark.parametrize("off_policy", [None, OffPolicyConfig(), OffPolicyConfig(algorithm="sac")])
+@pytest.mark.parametrize("algorithm", [OnPolicyConfig(), OffPolicyConfig(), OffPolicyConfig(algorithm="sac")])
 @torch.inference_mode()
 def test_layers_that_learn_otherwise_than_they_act(
-    layer: nn.Module, off_policy: OffPolicyConfig | None, monkeypatch: pytest.MonkeyPatch
+    layer: nn.Module, algorithm: OnPolicyConfig | OffPolicyConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One observation gets an answer, and always the same one."""
 
@@ -93,15 +96,17 @@ def test_layers_that_learn_otherwise_than_they_act(
 
     monkeypatch.setitem(observation_module._encoders, "own", encoder)
     model, generator = ModelConfig(encoder="own"), torch.Generator().manual_seed(0)
-    policy = make_policy(OBSERVATION, ACTION, model, off_policy, torch.device("cpu"), generator)
+    policy = Policy(OBSERVATION, ACTION, model, algorithm, torch.device("cpu"), generator)
     observation, is_first = {"obs": torch.randn(64, 3) * 5}, torch.ones(64, dtype=torch.bool)
-    first, _, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=True)
+    first = policy.choose(observation, None, None, is_first=is_first, deterministic=True)[0].discrete
     assert first is not None
     for _ in range(3):
-        again, _, _ = policy.choose(observation, None, None, is_first=is_first, deterministic=True)
+        again = policy.choose(observation, None, None, is_first=is_first, deterministic=True)[0].discrete
         assert again is not None
         assert torch.equal(first, again)
-    row, _, _ = policy.choose({"obs": observation["obs"][:1]}, None, None, is_first=is_first[:1], deterministic=True)
+    row = policy.choose({"obs": observation["obs"][:1]}, None, None, is_first=is_first[:1], deterministic=True)[
+        0
+    ].discrete
     assert row is not None
     assert torch.equal(row, first[:1])
 

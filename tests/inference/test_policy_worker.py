@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from rollmill.inference.actor_critic import ActorCriticPolicyWorker
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.algorithms.ppo import PPO
+from rollmill.inference.acting_weights import NewestWeights
+from rollmill.inference.batching import ReadyGroups
 from rollmill.inference.config import InferenceConfig
+from rollmill.inference.explorers import GeneratorExplorer
+from rollmill.inference.observation_readers import SlotReader
+from rollmill.inference.recurrent_states import RecurrentStates
+from rollmill.inference.worker import PolicyWorker
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
 from rollmill.roles import POLICY_WORKER
 from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
@@ -91,9 +99,33 @@ def serving(
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(model), alias=True).bytes)
     stop = threading.Event()
-    context: Any = SimpleNamespace(stop=stop, ledger=Ledger.private(POLICY_WORKER), inject_delay=lambda: None)
+    context = ChildContext(
+        name="policy worker 0",
+        stop=stop,
+        send=lambda message: None,
+        ledger=Ledger.private(POLICY_WORKER),
+        log=logging.getLogger("test"),
+    )
     config = InferenceConfig(device="cpu", precision=precision, **options)
-    worker = ActorCriticPolicyWorker(context, store, published, 0, model, action=SPEC.action, config=config, seed=0)
+    device = torch.device("cpu")
+    algorithm = PPO.over(model, OnPolicyConfig()).eval()
+    batching = ReadyGroups(store, 0, config, stop, on_cpu=True)
+    worker = PolicyWorker(
+        context,
+        store,
+        index=0,
+        action=SPEC.action,
+        config=config,
+        device=device,
+        batching=batching,
+        weights=NewestWeights(published, algorithm, is_lowered=precision == "bf16"),
+        reader=SlotReader(store, max_groups=batching.max_groups, device=device, may_view=True),
+        explorer=GeneratorExplorer(topology, device=device, seed=0),
+        states=RecurrentStates(
+            store, topology.groups_of_policy_worker(0), state_size=model.state_size, device=device, is_shared=False
+        ),
+        seed=0,
+    )
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
 import threading
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,21 @@ import torch
 from rollmill.algorithms.base import Action
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
+from rollmill.inference.acting_weights import NewestWeights
+from rollmill.inference.action_checks import check_action
+from rollmill.inference.batching import ReadyGroups
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.replay import ReplayPolicyWorker
+from rollmill.inference.explorers import ReplayExplorer
+from rollmill.inference.observation_readers import ShownReader
+from rollmill.inference.recurrent_states import RecurrentStates
+from rollmill.inference.worker import PolicyWorker
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
 from rollmill.roles import POLICY_WORKER
 from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
-from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 from rollmill.storage import weights
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
@@ -33,13 +40,14 @@ SPEC = EnvSpec(
     observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
     action=ActionSpec(heads=(CategoricalHead(n=5),), structure="discrete"),
 )
+NUMBERS = ActionSpec(heads=(BoxHead(low=(-1.0,) * 2, high=(1.0,) * 2, shape=(2,)),), structure="box")
 STEPS, STRIDE, ROWS, GROUPS = 6, 2, 2, 3
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
-def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
+def make_worker() -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
     torch.manual_seed(0)
-    config = ReplayConfig(min_size=1, sequence_length=4, sequence_stride=STRIDE)
+    replay = ReplayConfig(min_size=1, sequence_length=4, sequence_stride=STRIDE)
     algorithm = RecurrentDQN(
         SPEC.observation,
         SPEC.action,
@@ -57,29 +65,37 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, ReplayPolicyWorker]:
     size = algorithm.state_size
     fields = replay_fields(SPEC, rollout_length=STEPS, state_size=size, stride=STRIDE)
     layout = ArenaLayout()
-    add_to_layout(layout, fields, topology, config)
+    add_to_layout(layout, fields, topology, replay)
     add_beside_to_layout(layout, SPEC, fields, topology)
     weights.add_to_layout(layout, nbytes=flat_nbytes(algorithm.acting))
     arena = Arena.create(layout, poison=True)
-    store = ReplayStore(arena, SPEC, topology, config, LIMITS, state_size=size, create=True)
+    store = ReplayStore(arena, SPEC, topology, replay, LIMITS, state_size=size, create=True)
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(algorithm.acting), alias=True).bytes)
-    context: Any = SimpleNamespace(
-        stop=threading.Event(), ledger=Ledger.private(POLICY_WORKER), inject_delay=lambda: None
+    stop, device = threading.Event(), torch.device("cpu")
+    context = ChildContext(
+        name="policy worker 0",
+        stop=stop,
+        send=lambda message: None,
+        ledger=Ledger.private(POLICY_WORKER),
+        log=logging.getLogger("test"),
     )
-    worker = ReplayPolicyWorker(
+    config, acting = InferenceConfig(device="cpu"), copy.deepcopy(algorithm).eval()
+    worker = PolicyWorker(
         context,
         store,
-        published,
-        0,
-        copy.deepcopy(algorithm),
+        index=0,
         action=SPEC.action,
-        config=InferenceConfig(device="cpu"),
+        config=config,
+        device=device,
+        batching=ReadyGroups(store, 0, config, stop, on_cpu=True),
+        weights=NewestWeights(published, acting, is_lowered=False),
+        reader=ShownReader(store, device=device),
+        explorer=ReplayExplorer(store, device=device, seed=0, total_steps=1000, world_size=2, first_row=0),
+        states=RecurrentStates(
+            store, topology.groups_of_policy_worker(0), state_size=size, device=device, is_shared=False
+        ),
         seed=0,
-        total_steps=1000,
-        world_size=2,
-        first_row=0,
-        num_rows=GROUPS * ROWS,
     )
     return store, algorithm, worker
 
@@ -102,7 +118,7 @@ def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
             store.group_slot[group], store.group_step[group] = slot, step
             store.observation["obs"][slot, step] = random.normal(size=(ROWS, 3))
             store.arrays["reset"][slot, step] = random.random(ROWS) < 0.2 if at[group] else True
-        worker._answer(np.array(asking))
+        worker.answer(np.array(asking))
         answers = np.empty(GROUPS, np.int64)
         assert store.inboxes[0].get_many(answers, 0.0) == len(asking)
         for group in asking:
@@ -122,20 +138,14 @@ def test_slots_get_the_state_from_before_every_stride_th_step() -> None:
     assert num_stored == 2 * 2 * STEPS // STRIDE
 
 
-def test_schedules_count_the_steps_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, _, worker = make_worker()
-    seen = []
-    act = worker._acting.model.act_with_state
-
-    def watch(*args: Any) -> Any:
-        seen.append(args[-1])
-        return act(*args)
-
-    monkeypatch.setattr(worker._acting.model, "act_with_state", watch)
-    monkeypatch.setattr(store.limiter.__class__, "inserted", property(lambda _: 21))
-    store.group_slot[1], store.group_step[1] = 2, 0
-    worker._answer(np.array([1]))
-    assert (seen[0].agent_steps, seen[0].total_steps) == (42, 1000)
+def test_schedules_count_the_steps_of_all_ranks() -> None:
+    store, _, _ = make_worker()
+    store.limiter.set(inserted=21, drawn=0)
+    device = torch.device("cpu")
+    explorer = ReplayExplorer(store, device=device, seed=0, total_steps=1000, world_size=2, first_row=6)
+    explore = explorer.explore(np.array([1]), np.array([0]), torch.zeros(ROWS, dtype=torch.bool), None)
+    assert (explore.agent_steps, explore.total_steps, explore.num_rows) == (42, 1000, 2 * GROUPS * ROWS)
+    assert explore.rows.tolist() == [8, 9]
 
 
 @pytest.mark.parametrize(
@@ -154,7 +164,7 @@ def test_schedules_count_the_steps_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
 )
 def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make_worker()[2]._check_shapes(action, 4)
+        check_action(make_worker()[1], action, SPEC.action, 4)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +177,8 @@ def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, me
     ],
 )
 def test_actions_outside_of_the_action_space_are_refused(discrete: Any, continuous: Any, message: str) -> None:
-    given = None if discrete is None else np.array(discrete, np.int32)
-    numbers = None if continuous is None else np.array(continuous, np.float32)
+    given = None if discrete is None else torch.tensor(discrete, dtype=torch.int32)
+    numbers = None if continuous is None else torch.tensor(continuous)
+    spec = SPEC.action if continuous is None else NUMBERS
     with pytest.raises(ValueError, match=message):
-        make_worker()[2]._check_values(given, numbers)
+        check_action(make_worker()[1], Action(given, numbers), spec, len(discrete or continuous))

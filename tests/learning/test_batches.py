@@ -1,11 +1,12 @@
-"""Batches: whole rows, each exactly once, observations found in their slots, slots released exactly when unused."""
+"""Admission: whole rows, each exactly once, observations found in their slots, slots released exactly when unused."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from rollmill.learning.batches import BatchAssembler, BatchLoader
+from rollmill.learning.admission import CompletedSlots, FirstInFirstOut
+from rollmill.learning.batch_loader import BatchLoader
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.slots import SlotStore, Topology, add_to_layout, slot_fields
@@ -45,12 +46,12 @@ def flat_observations(store: SlotStore) -> np.ndarray:
 
 @pytest.mark.parametrize("num_trajectories", [1, 3, 4, 6, 8, 10])
 def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: int) -> None:
-    assembler = BatchAssembler(store, num_trajectories=num_trajectories)
+    admission = FirstInFirstOut(store, num_trajectories=num_trajectories)
     seen: list[int] = []
     for slot in range(SLOTS):
         store.retain(slot)
-        assembler.add(slot)
-        while (batch := assembler.take()) is not None:
+        admission.add(slot)
+        while (batch := admission.take()) is not None:
             assert batch.num_trajectories == num_trajectories
             seen += batch.arrays["reward"][0].astype(int).tolist()
             for of_batch in batch.slots:
@@ -65,11 +66,11 @@ def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: i
 
 
 def test_arrays_and_observations_belong_together(store: SlotStore) -> None:
-    assembler = BatchAssembler(store, num_trajectories=6)
+    admission = FirstInFirstOut(store, num_trajectories=6)
     for slot in (4, 1):
         store.retain(slot)
-        assembler.add(slot)
-    batch = assembler.take()
+        admission.add(slot)
+    batch = admission.take()
     assert batch is not None
     observed = flat_observations(store)[batch.observation_index][..., 0]
     np.testing.assert_array_equal(observed, batch.arrays["value"])
@@ -83,10 +84,10 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
     store.arrays["episode_return"][2, 3, 1] = 4.5
     store.arrays["episode_length"][2, 0, 3] = 9
     store.arrays["episode_return"][2, 0, 3] = -1.0
-    assembler = BatchAssembler(store, num_trajectories=2)
+    admission = FirstInFirstOut(store, num_trajectories=2)
     store.retain(2)
-    assembler.add(2)
-    first, second = assembler.take(), assembler.take()
+    admission.add(2)
+    first, second = admission.take(), admission.take()
     assert first is not None
     assert second is not None
     assert [(e.episode_return, e.episode_length) for e in first.episodes] == [(4.5, 17)]
@@ -94,7 +95,8 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
 
 
 def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotStore) -> None:
-    loader = BatchLoader(store, BatchAssembler(store, num_trajectories=B), lambda batch: (batch, "prepared"))
+    admission = FirstInFirstOut(store, num_trajectories=B)
+    loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared")))
     try:
         for slot in (3, 0, 5):
             store.retain(slot)
@@ -115,7 +117,7 @@ def test_an_error_in_the_loader_s_thread_reaches_the_learner(store: SlotStore) -
     def fail(batch: object) -> object:
         raise ZeroDivisionError("in the thread")
 
-    loader = BatchLoader(store, BatchAssembler(store, num_trajectories=B), fail)
+    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, num_trajectories=B), fail))
     try:
         store.retain(0)
         assert store.completed[0].put(0, 0)

@@ -86,7 +86,6 @@ def test_derived_sizes() -> None:
         ("precision", "fp16", "'auto', 'fp32', 'bf16'"),
         ("normalise_advantages", 1, "True, False"),
         ("compile", "yes", "'auto', True, False"),
-        ("cuda_graphs", 0, "'auto', True, False"),
         ("channels_last", None, "'auto', True, False"),
         ("device", "gpu", "'cuda:<index>'"),
         ("device", "cpu:1", "'cuda:<index>'"),
@@ -105,7 +104,6 @@ def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -
         ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
         ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
         ({"compile": True, "advantage": "vtrace"}, "learner.compile=True with learner.advantage='vtrace'.*'gae'"),
-        ({"cuda_graphs": True}, "learner.cuda_graphs=True: the update is not built for it yet"),
     ],
 )
 def test_contradictions_are_refused(options: dict[str, Any], message: str) -> None:

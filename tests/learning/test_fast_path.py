@@ -60,13 +60,13 @@ def test_open_candidates_on_cpu() -> None:
     candidates = cpu_candidates()
     assert len(candidates) == len(set(candidates)) == 2 * 2 * 5
     assert {c.micro_batch for c in candidates} == {64, 128, 256, 512, 1024}
-    assert not any(c.compile or c.cuda_graphs for c in candidates)
+    assert not any(c.compile for c in candidates)
     assert not any(c.channels_last for c in candidates_for(LearnerConfig(), "cpu", has_images=False))
 
 
-def test_open_candidates_on_cuda_add_graphs_and_compilation() -> None:
+def test_open_candidates_on_cuda_add_compilation() -> None:
     candidates = candidates_for(LearnerConfig(micro_batch=256), "cuda:1", has_images=False)
-    assert {(c.compile, c.cuda_graphs) for c in candidates} == {(a, b) for a in (False, True) for b in (False, True)}
+    assert {c.compile for c in candidates} == {False, True}
     assert {c.micro_batch for c in candidates} == {256}
 
 
@@ -126,8 +126,6 @@ def test_does_not_try_every_combination_and_reports_what_it_tried() -> None:
     assert len(path.report) == len(set(machine.made)) == 8
     for row in path.report:
         assert row.us_per_sample == pytest.approx(measured_here(row.candidate))
-    assert path.lines()[0] == "    200.0 us/sample  bf16, channels_last, micro-batch 128"
-    assert len(path.lines()) == 8
 
 
 def test_a_difference_too_small_to_matter_does_not_change_precision() -> None:
@@ -174,15 +172,14 @@ def cuda_candidates() -> tuple[Candidate, ...]:
     return candidates_for(LearnerConfig(), "cuda", has_images=True)
 
 
-def test_graphs_and_compilation_are_tried_last_and_compilation_is_outside_the_budget() -> None:
+def test_compilation_is_tried_last_and_compilation_is_outside_the_budget() -> None:
     def us_per_sample(c: Candidate) -> float:
-        return 0.1 * measured_here(c) * (0.5 if c.cuda_graphs else 1) * (0.8 if c.compile else 1)
+        return 0.1 * measured_here(c) * (0.8 if c.compile else 1)
 
     path, machine = pick(us_per_sample, cuda_candidates(), 2.0, setup_s=lambda c: 40.0 if c.compile else 0.0)
     assert path.compile
-    assert path.cuda_graphs
-    assert path.describe().startswith("bf16, channels_last, micro-batch 128, compiled, CUDA graphs: 8 us/sample")
-    assert sum(c.compile for c in machine.made) == 2, "compiling again to measure again would take too long"
+    assert path.describe().startswith("bf16, channels_last, micro-batch 128, compiled: 16 us/sample")
+    assert sum(c.compile for c in machine.made) == 1, "compiling again to measure again would take too long"
 
 
 def test_what_fails_is_passed_over_and_reported() -> None:
@@ -205,7 +202,6 @@ def test_what_fails_is_passed_over_and_reported() -> None:
     assert [row.failure for row in failed] == ["NotImplementedError: no bf16 here"] * 2 + [
         "MemoryError: cannot allocate"
     ]
-    assert path.lines()[-1].endswith("fp32, channels_last, micro-batch 512: MemoryError: cannot allocate")
 
 
 def test_if_everything_fails_alike_the_models_own_error_is_raised_once() -> None:

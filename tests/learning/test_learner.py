@@ -1,57 +1,78 @@
-"""What the learner lets in; the rest of it is tested with whole runs."""
+"""What the trainer lets in, and when the learner publishes; the rest is tested with whole runs."""
 
 from __future__ import annotations
-
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
-from rollmill.learning.lag import LagStatistics
-from rollmill.learning.learner import Learner
+from rollmill.learning.collective import Alone
+from rollmill.learning.lag import LagStatistics, admitted
+from rollmill.learning.progress import Progress
+from rollmill.learning.timetable import ByIteration
+from rollmill.learning.trajectories import Trajectories
+from rollmill.learning.versions import ExactVersions, NewestVersions, WrongVersionError
+from rollmill.storage.group_states import GroupStates
+
+
+def trajectories(versions: list[list[int]]) -> Trajectories:
+    arrays = {"policy_version": np.array(versions, np.int32)}
+    return Trajectories(arrays, np.zeros((len(versions) + 1, len(versions[0])), np.int64), (), ())
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 1), (2, 2), (3, 3), (100, 4)])
 def test_samples_older_than_the_limit_do_not_count(most: int, kept: int) -> None:
-    batch: Any = SimpleNamespace(
-        arrays={
-            "valid": np.array([[1, 1, 1], [1, 0, 0]], bool),
-            "policy_version": np.array([[10, 8, 7], [0, 10, 0]], np.int32),
-        }
-    )
-    learner: Any = SimpleNamespace(
-        version=10,
-        stale_samples=5,
-        invalid_samples=7,
-        _lag=LagStatistics(),
-        _config=SimpleNamespace(max_policy_lag=most),
-    )
-    keep = Learner._admit(learner, batch)
+    valid = np.array([[1, 1, 1], [1, 0, 0]], bool)
+    versions = np.array([[10, 8, 7], [0, 10, 0]], np.int32)
+    statistics = LagStatistics()
+    keep, stale = admitted(valid, versions, version=10, most=most, statistics=statistics)
     lag = np.array([[0, 2, 3], [10, 0, 10]])
-    np.testing.assert_array_equal(keep, batch.arrays["valid"] & (lag <= most))
+    np.testing.assert_array_equal(keep, valid & (lag <= most))
     assert keep.sum() == kept
-    assert learner.stale_samples == 5 + 4 - kept
-    assert learner.invalid_samples == 7 + 2
-    assert (learner._lag.mean, learner._lag.maximum) == (15 / 4, 10), "of all valid samples, also those left out"
+    assert stale == 4 - kept
+    assert (statistics.mean, statistics.maximum) == (15 / 4, 10), "of all valid samples, also those left out"
 
 
-def test_weights_are_published_every_so_many_steps_and_at_the_end_of_a_batch() -> None:
-    learner = Learner.__new__(Learner)
-    published = []
-    attributes: dict[str, Any] = {
-        "sgd_steps": 0,
-        "_config": SimpleNamespace(publish_every=3),
-        "_ledger": SimpleNamespace(enter=lambda phase: None, add=lambda counter, amount: None),
-        "_flat": SimpleNamespace(pack=lambda: None, bytes=None),
-        "_weights": SimpleNamespace(publish=lambda version, weights: published.append(version)),
-    }
-    vars(learner).update(attributes)
-    learner._publish()
-    for _ in range(2):
-        for _ in range(4):
-            learner._after_step()
-        learner._publish_last()
-    assert published == [0, 3, 4, 7, 8]
-    learner._publish_last()
-    assert published == [0, 3, 4, 7, 8], "a batch without any step has nothing new"
+def test_newest_versions_are_published_every_so_many_steps() -> None:
+    versions, progress = NewestVersions(publish_every=3), Progress()
+    published = 0
+    seen = []
+    for _ in range(8):
+        progress.sgd_steps += 1
+        if versions.is_due(versions.number(progress), published):
+            published = versions.number(progress)
+            seen.append(published)
+    assert seen == [3, 6]
+
+
+def test_an_iteration_is_published_as_a_whole_and_learns_from_one_version(tmp_path: object) -> None:
+    versions = ExactVersions(
+        num_versions=2,
+        num_groups=1,
+        states=GroupStates(tmp_path),  # type: ignore[arg-type]
+        first_iteration=0,
+        collective=Alone(),
+    )
+    progress = Progress(sgd_steps=40, batches=5)
+    assert versions.number(progress) == 5
+    assert not versions.is_due(5, 4)
+    versions.check(trajectories([[4, 4], [4, 4]]), 5)
+    versions.check(trajectories([[0, 0]]), 0)
+    with pytest.raises(WrongVersionError, match=r"iteration 5 .* version 4, but was given versions \[3, 4\]"):
+        versions.check(trajectories([[4, 3]]), 5)
+
+
+def test_iterations_have_rows_and_checkpoints_at_fixed_counts() -> None:
+    timetable = ByIteration(save_every=7, total_steps=10**6, batch_size=100, first_iteration=0)
+    rows, saves, last_row = [], [], -1
+    for batches in range(401):
+        progress = Progress(batches=batches)
+        if timetable.is_row_due(progress, last_row, is_time=True):
+            rows.append(batches)
+            last_row = batches
+        if timetable.is_save_due(progress):
+            saves.append(batches)
+            timetable.saved(progress)
+    assert saves == list(range(7, 401, 7))
+    assert set(saves) <= set(rows), "a resumed run needs the row before its checkpoint"
+    assert {300, 310, 320} <= set(rows), "a thousand rows in a run"
+    assert 321 not in rows

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rollmill.algorithms.ppo import PPO
 from rollmill.learning import measure
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.measure import choose_fast_path
 from rollmill.models.config import ModelConfig
-from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 
 SPEC = EnvSpec(
@@ -25,33 +25,34 @@ SPEC = EnvSpec(
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
 def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -> None:
-    model = make_model(SPEC.observation, SPEC.action, ModelConfig(core=core, core_size=8))  # type: ignore[arg-type]
-    before = {name: value.clone() for name, value in model.state_dict().items()}
     config = LearnerConfig(batch_size=128, advantage=advantage, precision="fp32")  # type: ignore[arg-type]
+    model = ModelConfig(core=core, core_size=8)  # type: ignore[arg-type]
+    algorithm = PPO(SPEC.observation, SPEC.action, model, config)
+    before = {name: value.clone() for name, value in algorithm.state_dict().items()}
     random = torch.random.get_rng_state()
-    path = choose_fast_path(model, SPEC, config, in_time=core != "none" or advantage == "vtrace")
+    path = choose_fast_path(algorithm, SPEC, config)
     assert path.precision == "fp32"
     assert path.micro_batch <= 128
     # The activations of so small a network fit into memory many times.
     assert (path.graph_samples > 128) == (core != "none" or advantage == "vtrace")
     assert path.report
     assert torch.equal(random, torch.random.get_rng_state())
-    for name, value in model.state_dict().items():
+    for name, value in algorithm.state_dict().items():
         assert torch.equal(value, before[name]), name
 
 
 def test_what_is_configured_is_not_measured() -> None:
-    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
-    config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True)
-    path = choose_fast_path(model, SPEC, config, in_time=True)
+    config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True, advantage="vtrace")
+    path = choose_fast_path(PPO(SPEC.observation, SPEC.action, ModelConfig(), config), SPEC, config)
     assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("bf16", 32, True, ())
 
 
 def test_a_graph_holds_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = make_model(SPEC.observation, SPEC.action, ModelConfig())
+    config = LearnerConfig(batch_size=2048, advantage="vtrace")
+    algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(), config)
     monkeypatch.setitem(measure.GRAPH_BYTES, "cpu", 2**22)
-    path = choose_fast_path(model, SPEC, LearnerConfig(batch_size=2048, advantage="vtrace"), in_time=True)
+    path = choose_fast_path(algorithm, SPEC, config)
     # One sample keeps its image as float32 (19,200 bytes), of its other activations at least half as much, and less
     # than ten times as much.
     assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch
-    assert measure.activation_bytes(model, SPEC, torch.device("cpu")) > 28_800
+    assert measure.activation_bytes(algorithm.acting, SPEC, torch.device("cpu")) > 28_800

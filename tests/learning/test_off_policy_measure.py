@@ -18,10 +18,9 @@ from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning import off_policy_measure
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.collective import Alone
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_measure import make_updater
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.off_policy_measure import choose_replay_path
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 from rollmill.storage.replay_config import ReplayConfig
@@ -51,10 +50,10 @@ def make(name: str, action: ActionSpec, core: str = "none") -> OffPolicyAlgorith
 
 def updater_for(
     algorithm: OffPolicyAlgorithm, replay: ReplayConfig = TRANSITIONS, spec: EnvSpec | None = None, **settings: Any
-) -> OffPolicyUpdater:
+) -> Update:
     config = LearnerConfig(**{"batch_size": 4, "precision": "fp32", **settings})
-    generator = torch.Generator().manual_seed(3)
-    return make_updater(algorithm, spec or spec_of(CHOICES), config, replay, generator=generator)
+    path = choose_replay_path(algorithm, spec or spec_of(CHOICES), config, replay)
+    return Update(algorithm, config, path, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize(
@@ -70,18 +69,17 @@ def updater_for(
 def test_measuring_leaves_everything_as_it_was(name: str, action: ActionSpec, core: str, replay: ReplayConfig) -> None:
     algorithm = make(name, action, core)
     before = {key: value.clone() for key, value in algorithm.state_dict().items()}
-    random, generator = torch.random.get_rng_state(), torch.Generator().manual_seed(3)
-    noise = generator.get_state()
-    updater = make_updater(algorithm, spec_of(action), CONFIG, replay, generator=generator)
+    random = torch.random.get_rng_state()
+    path = choose_replay_path(algorithm, spec_of(action), CONFIG, replay)
     assert torch.equal(random, torch.random.get_rng_state())
-    assert torch.equal(noise, generator.get_state())
+    updater = Update(algorithm, CONFIG, path)
     for key, value in algorithm.state_dict().items():
         assert torch.equal(value, before[key]), key
-    layout = torch.channels_last if updater.channels_last else torch.contiguous_format
+    layout = torch.channels_last if updater.path.channels_last else torch.contiguous_format
     convolutions = [module for module in algorithm.modules() if isinstance(module, nn.Conv2d)]
     assert convolutions
     assert all(module.weight.is_contiguous(memory_format=layout) for module in convolutions)
-    updater.step(blank_batch(spec_of(action), replay, 4, algorithm.state_size, torch.device("cpu")))
+    updater.step([blank_batch(spec_of(action), replay, 4, algorithm.state_size, torch.device("cpu"))])
     updater.check()
 
 
@@ -137,7 +135,7 @@ def made(kind: type[Timed], observation: dict[str, ArraySpec] | None = None, **m
 @pytest.mark.parametrize("slow_in", [torch.channels_last, torch.contiguous_format])
 def test_the_faster_format_is_taken(timed: type[Timed], slow_in: torch.memory_format) -> None:
     timed.slow_in = slow_in
-    assert updater_for(made(timed)).channels_last == (slow_in is torch.contiguous_format)
+    assert updater_for(made(timed)).path.channels_last == (slow_in is torch.contiguous_format)
     assert timed.calls
 
 
@@ -146,32 +144,28 @@ def test_what_an_algorithm_counts_is_not_disturbed(timed: type[Timed]) -> None:
     updater = updater_for(algorithm)
     assert timed.calls
     assert (algorithm.batches, algorithm.asked) == (0, 1)
-    updater.step(blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu")))
+    updater.step([blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu"))])
     assert (algorithm.batches, algorithm.asked) == (1, 1)
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
 def test_what_is_configured_is_not_measured(timed: type[Timed], channels_last: bool) -> None:
-    assert updater_for(made(timed), channels_last=channels_last).channels_last == channels_last
+    assert updater_for(made(timed), channels_last=channels_last).path.channels_last == channels_last
     assert not timed.calls
 
 
 def test_without_convolutions_there_is_nothing_to_measure(timed: type[Timed]) -> None:
-    assert updater_for(made(timed, encoder="mlp")).channels_last
+    assert updater_for(made(timed, encoder="mlp")).path.channels_last
     vector = {"vector": OBSERVATION["vector"]}
-    assert updater_for(made(timed, vector), spec=EnvSpec(name="", observation=vector, action=CHOICES)).channels_last
+    assert updater_for(
+        made(timed, vector), spec=EnvSpec(name="", observation=vector, action=CHOICES)
+    ).path.channels_last
     assert not timed.calls
 
 
 def test_ranks_have_the_same_format_unmeasured(timed: type[Timed]) -> None:
-    class Two(Alone):
-        world_size = 2
-
     algorithm = made(timed)
-    updater = make_updater(
-        algorithm, spec_of(CHOICES), CONFIG, TRANSITIONS, generator=torch.Generator(), collective=Two()
-    )
-    assert updater.channels_last
+    assert choose_replay_path(algorithm, spec_of(CHOICES), CONFIG, TRANSITIONS, is_alone=False).channels_last
     assert not timed.calls
 
 
@@ -197,13 +191,13 @@ def test_what_cannot_be_measured_is_left_to_fail_where_it_learns(timed: type[Tim
     else:
         algorithm.lock = threading.Lock()  # type: ignore[assignment]  # which cannot be copied
     updater = updater_for(algorithm)
-    assert updater.channels_last
+    assert updater.path.channels_last
     batch = blank_batch(spec_of(CHOICES), TRANSITIONS, 4, 0, torch.device("cpu"))
     if failure == "loss":
         with pytest.raises(RuntimeError, match="not with zeros"):
-            updater.step(batch)
+            updater.step([batch])
     else:
-        updater.step(batch)
+        updater.step([batch])
 
 
 @pytest.mark.parametrize("replay", [TRANSITIONS, SEQUENCES])
@@ -213,4 +207,4 @@ def test_a_blank_batch_has_a_mask_where_the_environment_has_one(replay: ReplayCo
     batch = blank_batch(spec, replay, 4, algorithm.state_size, torch.device("cpu"))
     assert batch.action_mask is not None
     assert bool(batch.action_mask.all())
-    updater_for(algorithm, replay, spec).step(batch)
+    updater_for(algorithm, replay, spec).step([batch])

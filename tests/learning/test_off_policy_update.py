@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +19,9 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.collective import Alone
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.optimisers import NonFiniteGradientError
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.pixel_levels import centred_layers
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -97,10 +99,10 @@ def learn(
     torch.manual_seed(0)
     algorithm = make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(**changes))  # type: ignore[arg-type]
     learner = LearnerConfig(learning_rate=learning_rate, max_grad_norm=10.0)
-    updater = OffPolicyUpdater(algorithm, learner, generator=torch.Generator().manual_seed(0))
+    updater = Update(algorithm, learner, generator=torch.Generator().manual_seed(0))
     for step in range(steps):
-        updater.scale_learning_rates(1.0 - step / steps)
-        updater.step(batch)
+        updater.set_learning_rate(learning_rate * (1.0 - step / steps))
+        updater.step([batch])
     updater.check()
     return algorithm
 
@@ -182,11 +184,11 @@ def test_the_learned_temperature_reaches_its_entropy() -> None:
     assert np.mean(excess) == pytest.approx(0.0, abs=0.15)
 
 
-def updater_of(name: str = "sac", **learner: object) -> tuple[OffPolicyUpdater, OffPolicyAlgorithm]:
+def updater_of(name: str = "sac", **learner: object) -> tuple[Update, OffPolicyAlgorithm]:
     torch.manual_seed(0)
     algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm=name, actor_learning_rate=1e-4))
     config = LearnerConfig(**{"learning_rate": 1e-3, **learner})  # type: ignore[arg-type]
-    return OffPolicyUpdater(algorithm, config), algorithm
+    return Update(algorithm, config), algorithm
 
 
 def test_statistics_are_means_over_the_steps_of_each_objective() -> None:
@@ -195,38 +197,39 @@ def test_statistics_are_means_over_the_steps_of_each_objective() -> None:
     assert updater.take_statistics() == {}
     seen = []
     for _ in range(4):
-        error = updater.step(batch)
-        assert error is not None
-        seen.append(error.mean().item())
+        step = updater.step([batch])
+        assert step is not None
+        assert step.td_error is not None
+        seen.append(step.td_error.mean().item())
     statistics = updater.take_statistics()
     assert statistics["td_error"] == pytest.approx(np.mean(seen), rel=1e-5)
     assert set(statistics) == {"q", "td_error", "critic_gradient_norm", "actor_loss", "actor_gradient_norm"}
-    assert updater._counts == {}
+    assert updater.take_statistics() == {}
 
 
 def test_gradients_are_clipped_for_each_objective() -> None:
     updater, algorithm = updater_of(max_grad_norm=1e-3)
-    updater.step(aims()[0])
+    updater.step([aims()[0]])
     for objective in algorithm.objectives():
         norm = math.sqrt(sum(p.grad.square().sum().item() for p in objective.parameters if p.grad is not None))
         assert norm <= 1e-3 * 1.001
     assert updater.take_statistics()["critic_gradient_norm"] > 1e-3
 
 
-def test_learning_rates_are_the_objectives_own_or_the_learners_and_scale() -> None:
+def test_an_objective_s_own_learning_rate_keeps_its_ratio_to_the_learner_s() -> None:
     updater, _ = updater_of()
-    assert updater.learning_rates == {"critic": 1e-3, "actor": 1e-4, "temperature": 1e-3}
-    updater.scale_learning_rates(0.5)
-    assert [o.param_groups[0]["lr"] for o in updater._optimisers] == pytest.approx([5e-4, 5e-5, 5e-4])
+    assert [o.param_groups[0]["lr"] for o in updater.optimisers] == [1e-3, 1e-4, 1e-3]
+    updater.set_learning_rate(5e-4)
+    assert [o.param_groups[0]["lr"] for o in updater.optimisers] == pytest.approx([5e-4, 5e-5, 5e-4])
 
 
 def test_what_is_not_finite_is_found_and_nothing_is_spoilt() -> None:
     updater, algorithm = updater_of()
     batch, _ = aims()
-    updater.step(batch)
+    updater.step([batch])
     updater.check()
-    updater.step(batch._replace(reward=torch.full_like(batch.reward, math.inf)))
-    with pytest.raises(NonFiniteGradientError, match=r"SGD step 2 or one before; not finite since: .*td_error"):
+    updater.step([batch._replace(reward=torch.full_like(batch.reward, math.inf))])
+    with pytest.raises(NonFiniteGradientError, match=r"SGD step 2 or one before; not finite: .*td_error"):
         updater.check()
     assert all(p.isfinite().all() for p in algorithm.parameters())
 
@@ -235,9 +238,9 @@ def test_what_is_not_finite_is_found_and_nothing_is_spoilt() -> None:
 def test_other_precisions(precision: str) -> None:
     torch.manual_seed(0)
     algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm="sac"))
-    updater = OffPolicyUpdater(algorithm, LearnerConfig(), precision=precision)  # type: ignore[arg-type]
+    updater = Update(algorithm, LearnerConfig(), replace(PLAIN, precision=precision))  # type: ignore[arg-type]
     batch, _ = aims()
-    updater.step(batch)
+    updater.step([batch])
     updater.check()
     expected = torch.float64 if precision == "fp64" else torch.float32
     assert {p.dtype for p in algorithm.parameters()} == {expected}
@@ -253,15 +256,16 @@ def test_priorities_need_temporal_differences_of_some_objective() -> None:
     updater, algorithm = updater_of("td3")
     updater.require_td_errors()  # nothing is known yet
     batch, _ = aims()
-    updater.step(batch)
+    updater.step([batch])
     updater.require_td_errors()
-    plain = OffPolicyUpdater(algorithm, LearnerConfig())
-    plain._objectives = [
-        o._replace(loss=lambda *a, loss=o.loss: loss(*a)._replace(td_error=None)) for o in plain.objectives
+    objectives = [
+        o._replace(loss=lambda *a, loss=o.loss: loss(*a)._replace(td_error=None)) for o in algorithm.objectives()
     ]
-    plain.step(batch)
+    algorithm.objectives = lambda: objectives  # type: ignore[method-assign]
+    plain = Update(algorithm, LearnerConfig())
+    plain.step([batch])
     plain.require_td_errors()  # the actor's turn has not come
-    plain.step(batch)
+    plain.step([batch])
     with pytest.raises(ValueError, match=r"no loss of TD3 gives td_error, .* choose replay.priorities=uniform"):
         plain.require_td_errors()
 
@@ -286,20 +290,23 @@ def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
 def test_pictures_are_centred_by_the_first_batch_alone(name: str, action: ActionSpec) -> None:
     config = OffPolicyConfig(algorithm=name, target_update_every=1000)
     algorithm = make_algorithm(PICTURE, action, CENTRED, config)
-    updater = OffPolicyUpdater(algorithm, LearnerConfig(batch_size=4))
+    updater = Update(algorithm, LearnerConfig(batch_size=4))
     assert levels(algorithm) == {(0.0, 0.0)}
-    updater.step(pictures(50, action))
+    assert updater.centre_pictures(pictures(50, action))
+    updater.step([pictures(50, action)])
     # Of acting networks, critics and targets alike.
     assert levels(algorithm) == {(50.0, 100.0)}
-    updater.step(pictures(90, action))
+    assert not updater.centre_pictures(pictures(90, action))
+    updater.step([pictures(90, action)])
     assert levels(algorithm) == {(50.0, 100.0)}
     assert all(not layer._forward_pre_hooks for layer in centred_layers(algorithm))
 
     again = make_algorithm(PICTURE, action, CENTRED, config)
-    resumed = OffPolicyUpdater(again, LearnerConfig(batch_size=4))
+    resumed = Update(again, LearnerConfig(batch_size=4))
     again.load_state_dict(algorithm.state_dict())
     resumed.load_state_dict(updater.state_dict())
-    resumed.step(pictures(90, action))
+    assert not resumed.centre_pictures(pictures(90, action))
+    resumed.step([pictures(90, action)])
     assert levels(again) == {(50.0, 100.0)}
 
 
@@ -330,13 +337,14 @@ def test_ranks_centre_pictures_by_what_all_of_them_show(name: str) -> None:
     barrier, parts = threading.Barrier(2), dict[int, Tensor]()
 
     def learn(rank: int) -> None:
-        updater = OffPolicyUpdater(
+        updater = Update(
             copies[rank],
             LearnerConfig(batch_size=4),
             generator=torch.Generator().manual_seed(rank),
             collective=Together(barrier, parts, rank),
         )
-        updater.step(pictures((50, 90)[rank], DISCRETE))
+        updater.centre_pictures(pictures((50, 90)[rank], DISCRETE))
+        updater.step([pictures((50, 90)[rank], DISCRETE)])
 
     with ThreadPoolExecutor(2) as pool:
         for done in [pool.submit(learn, rank) for rank in range(2)]:
@@ -361,4 +369,4 @@ def test_objectives_that_cannot_be_are_refused(change, message):
     objectives = change(objective._replace(name="critic"))
     algorithm.objectives = lambda: objectives
     with pytest.raises(ValueError, match=message):
-        OffPolicyUpdater(algorithm, LearnerConfig())
+        Update(algorithm, LearnerConfig())

@@ -7,13 +7,14 @@ import time
 import numpy as np
 import pytest
 
-from rollmill.learning.replay_loader import NothingToDrawError, ReplayLoader
+from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.replay_source import NothingToDrawError, ReplaySource
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_layout, replay_fields
 from rollmill.storage.replay_config import ReplayConfig
-from rollmill.storage.replay_sampler import ReturnRule
+from rollmill.storage.replay_sampler import Drawn, ReturnRule
 from rollmill.storage.sequence_sampler import make_sampler
 from rollmill.storage.slots import Topology
 
@@ -41,10 +42,10 @@ def make_store(limits: RateLimits) -> ReplayStore:
     return ReplayStore(Arena.create(layout, poison=True), SPEC, topology, config, limits, create=True)
 
 
-def make_loader(store: ReplayStore) -> ReplayLoader:
+def make_loader(store: ReplayStore) -> BatchLoader[Drawn]:
     config = ReplayConfig(min_size=1)
     sampler = make_sampler(store, config, ReturnRule(0.99), np.array([0, 0], np.uint64))
-    return ReplayLoader(store, sampler, config, batch_size=8, total_steps=100)
+    return BatchLoader(ReplaySource(store, sampler, config, batch_size=8, total_steps=100))
 
 
 def test_batches_that_cannot_be_drawn_any_more_are_not_waited_for() -> None:

@@ -1,6 +1,7 @@
 """Parallel learners: what goes through shared memory is what one learner would have had."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,8 +14,9 @@ from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, Transi
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.sharing import FlatGradients, NetworkRing, shared_sizes
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
@@ -51,7 +53,7 @@ def batch_of(observation, action, rows=8, seed=1):
 
 
 def updater_of(algorithm):
-    return OffPolicyUpdater(algorithm, LearnerConfig(max_grad_norm=0.5), generator=torch.Generator().manual_seed(0))
+    return Update(algorithm, LearnerConfig(max_grad_norm=0.5), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), CASES)
@@ -110,16 +112,16 @@ def attached(server, learner):
 def test_restored_moments_have_the_layout_of_shared_parameters():
     torch.manual_seed(0)
     one = FourAxes()
-    alone = OffPolicyUpdater(one, LearnerConfig())
+    alone = Update(one, LearnerConfig())
     pictures = torch.randn(4, 2, 8, 8)
-    alone.step(pictures)
+    alone.step([pictures])
     server = copy.deepcopy(one)
-    serving = OffPolicyUpdater(server, LearnerConfig())
+    serving = Update(server, LearnerConfig())
     serving.load_state_dict(copy.deepcopy(alone.state_dict()))
     attached(server, copy.deepcopy(server))
     serving.lay_out_moments()
-    alone.step(torch.zeros(4, 2, 8, 8))
-    serving.step(torch.zeros(4, 2, 8, 8))
+    alone.step([torch.zeros(4, 2, 8, 8)])
+    serving.step([torch.zeros(4, 2, 8, 8)])
     for (label, expected), found in zip(one.state_dict().items(), server.state_dict().values(), strict=True):
         torch.testing.assert_close(found, expected, msg=lambda text, label=label: f"{label}: {text}")
 
@@ -134,7 +136,7 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
     config = LearnerConfig(max_grad_norm=0.5)
     publishing, reading = attached(server, learner)
     alone, serving, learning = (
-        OffPolicyUpdater(algorithm, config, channels_last=channels_last) for algorithm in (one, server, learner)
+        Update(algorithm, config, replace(PLAIN, channels_last=channels_last)) for algorithm in (one, server, learner)
     )
     values = np.full(shared_sizes(server).gradient, np.nan, np.float32)
     sent, received = FlatGradients(learning, values), FlatGradients(serving, values)
@@ -143,7 +145,7 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
         reading.read()
         for parameter, published in zip(learner.parameters(), server.parameters(), strict=True):
             assert torch.equal(parameter, published)
-        alone.step(batch)
+        alone.step([batch])
         learning.differentiate(0, batch)
         layout = torch.channels_last if channels_last else torch.contiguous_format
         convolutions = [module for module in learner.modules() if isinstance(module, nn.Conv2d)]
@@ -216,12 +218,13 @@ def check_two_ranks(one, whole, *halves):
     first, second = copy.deepcopy(one.double()), copy.deepcopy(one)
     ranks = Ranks()
     config = LearnerConfig(max_grad_norm=0.1)
-    other = OffPolicyUpdater(second, config, precision="fp64")
+    double = replace(PLAIN, precision="fp64")
+    other = Update(second, config, double)
     other.differentiate(0, halves[1])
     number = halves[1].valid.sum() if hasattr(whole, "valid") else 1
     ranks.others.append(([p.grad.clone() for p in other.objectives[0].parameters], number))
-    OffPolicyUpdater(one, config, precision="fp64").step(whole)
-    OffPolicyUpdater(first, config, precision="fp64", collective=ranks).step(halves[0])
+    Update(one, config, double).step([whole])
+    Update(first, config, double, collective=ranks).step([halves[0]])
     for (label, expected), found in zip(one.state_dict().items(), first.state_dict().values(), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12, msg=label)
 
@@ -237,7 +240,7 @@ def test_a_learner_reads_all_networks(name, observation, action):
         assert reading.read() == version
         for (label, expected), found in zip(server.state_dict().items(), learner.state_dict().values(), strict=True):
             torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=label)
-        updater.step(batch_of(observation, action, seed=version))
+        updater.step([batch_of(observation, action, seed=version)])
 
 
 def test_objectives_that_share_parameters_are_refused():

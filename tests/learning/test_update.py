@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from rollmill.learning.batches import Batch, BatchAssembler
+from rollmill.algorithms.ppo import PPO
+from rollmill.algorithms.targets import NonFiniteSampleError, Targets
+from rollmill.learning.admission import FirstInFirstOut
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
+from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.optimisers import NonFiniteGradientError
-from rollmill.learning.targets import NonFiniteSampleError, targets_of
-from rollmill.learning.update import Updater
+from rollmill.learning.trajectories import Trajectories
+from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -46,12 +50,12 @@ class Scene:
         add_to_layout(layout, fields, topology)
         self.store = SlotStore(Arena.create(layout), fields, topology, create=True)
         self.fill(np.random.default_rng(seed))
-        assembler = BatchAssembler(self.store, num_trajectories=N)
+        admission = FirstInFirstOut(self.store, num_trajectories=N)
         for slot in range(SLOTS):
-            assembler.add(slot)
-        batch = assembler.take()
+            admission.add(slot)
+        batch = admission.take()
         assert batch is not None
-        self.batch: Batch = batch
+        self.batch: Trajectories = batch
 
     def fill(self, random: np.random.Generator) -> None:
         a = self.store.arrays
@@ -77,6 +81,39 @@ class Scene:
         if "rnn_state" in a:
             a["rnn_state"][...] = 0.5 * random.standard_normal(a["rnn_state"].shape)
 
+    def algorithm(self, config: LearnerConfig) -> PPO:
+        algorithm = PPO(SPEC.observation, SPEC.action, self.model_config, config)
+        algorithm.acting.load_state_dict(self.initial.state_dict())
+        return algorithm
+
+    def learn(
+        self,
+        algorithm: PPO,
+        config: LearnerConfig,
+        path: FastPath,
+        *,
+        keep: np.ndarray | None = None,
+        seed: int = 0,
+        is_stopping: Callable[[], bool] = lambda: False,
+    ) -> tuple[int, bool]:
+        """All epochs over the batch, by plain gradient descent; returns SGD steps and whether it was not stopped."""
+        algorithm.encoder_batch = path.micro_batch
+        update = Update(algorithm, config, path)
+        update._optimisers = [torch.optim.SGD(algorithm.parameters(), lr=config.learning_rate)]
+        cut = Minibatches(algorithm, self.store.observation, config, path, np.random.default_rng(seed))
+        kept = self.batch.arrays["valid"] if keep is None else keep
+        coefficients = algorithm.coefficients({"clip_range": config.clip_range, "entropy_coef": config.entropy_weight})
+        is_complete = True
+        for minibatch in cut.of(self.batch, targets_of(self, config), kept, coefficients):
+            step = update.step(minibatch, is_stopping=is_stopping)
+            if step is not None:
+                cut.previous_moments = step.moments
+            if step is None or is_stopping():
+                is_complete = False
+                break
+        update.check(lambda: cut.non_finite(self.batch))
+        return update.sgd_steps, is_complete
+
     def step(
         self,
         config: LearnerConfig,
@@ -87,10 +124,8 @@ class Scene:
         seed: int = 3,
         compiled: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """One call of learn with plain gradient descent of length 1; returns the gradients."""
-        model = make_model(SPEC.observation, SPEC.action, self.model_config)
-        model.load_state_dict(self.initial.state_dict())
-        optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
+        """Learns from the batch with steps of length 1; returns what was subtracted: the gradients."""
+        algorithm = self.algorithm(config)
         path = FastPath(
             precision="fp32",
             micro_batch=micro_batch,
@@ -98,19 +133,18 @@ class Scene:
             graph_samples=graph_samples,
             compile=compiled,
         )
-        updater = Updater(model, optimiser, self.store.observation, config, path, np.random.default_rng(seed))
-        targets = targets_of(self.batch, config, value_mean=0.0, value_std=1.0)
-        kept = self.batch.arrays["valid"] if keep is None else keep
-        calls: list[int] = []
-        updater.learn(
-            self.batch, targets, kept, clip_range=config.clip_range, entropy_coef=config.entropy_coef,
-            after_step=lambda: calls.append(1), is_stopping=lambda: False,
-        )  # fmt: skip
-        assert len(calls) == config.sgd_steps_per_batch
+        steps, _ = self.learn(algorithm, config, path, keep=keep, seed=seed)
+        assert steps == config.sgd_steps_per_batch
         return {
             name: before.detach() - after.detach()
-            for (name, before), after in zip(self.initial.named_parameters(), model.parameters(), strict=True)
+            for (name, before), after in zip(
+                self.initial.named_parameters(), algorithm.acting.parameters(), strict=True
+            )
         }
+
+
+def targets_of(scene: Scene, config: LearnerConfig, value_mean: float = 0.0, value_std: float = 1.0) -> Targets:
+    return scene.algorithm(config).prepare(scene.batch.arrays, value_mean=value_mean, value_std=value_std)
 
 
 def config(**changes: object) -> LearnerConfig:
@@ -180,7 +214,7 @@ def test_too_old_samples_are_left_out_of_the_mean() -> None:
     valid = scene.batch.arrays["valid"]
     keep = valid & (np.arange(N) < N // 2)
     half = Scene()
-    half.batch = Batch(
+    half.batch = Trajectories(
         {name: a[:, : N // 2] if name != "rnn_state" else a[: N // 2] for name, a in scene.batch.arrays.items()},
         scene.batch.observation_index[:, : N // 2],
         scene.batch.slots,
@@ -196,7 +230,7 @@ def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
     model = make_model(SPEC.observation, SPEC.action, scene.model_config)
     model.load_state_dict(scene.initial.state_dict())
     a = scene.batch.arrays
-    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0)
+    targets = targets_of(scene, of)
     assert targets.advantage is not None
     assert targets.return_ is not None
     obs = scene.store.observation["obs"].reshape(-1, 5)[scene.batch.observation_index]
@@ -225,42 +259,31 @@ def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
 
 
 def test_a_batch_can_be_left_after_any_sgd_step() -> None:
-    scene, of = Scene(), config(epochs=3, minibatches=2)
-    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
+    scene, of = Scene(), config(epochs=3, minibatches=2, learning_rate=0.1)
     path = FastPath(precision="fp32", micro_batch=64, channels_last=False)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
-    steps: list[int] = []
-    whole = updater.learn(
-        scene.batch, targets_of(scene.batch, of, value_mean=0.0, value_std=1.0), scene.batch.arrays["valid"],
-        clip_range=0.1, entropy_coef=0.0, after_step=lambda: steps.append(1), is_stopping=lambda: len(steps) == 3,
-    )  # fmt: skip
-    assert not whole
-    assert len(steps) == 3
-
-
-def test_a_slow_sgd_step_is_left_between_its_micro_batches() -> None:
-    scene, of = Scene(), config(epochs=1, minibatches=1)
-    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
-    before = [p.detach().clone() for p in model.parameters()]
-    path = FastPath(precision="fp32", micro_batch=4, channels_last=False)
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
-    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
     asked: list[int] = []
-    steps: list[int] = []
+
+    def is_stopping() -> bool:  # Asked before each part, of which a minibatch has one here, and after each step.
+        asked.append(1)
+        return len(asked) == 6
+
+    assert scene.learn(scene.algorithm(of), of, path, is_stopping=is_stopping) == (3, False)
+
+
+def test_a_slow_sgd_step_is_left_between_its_parts() -> None:
+    scene, of = Scene(), config(epochs=1, minibatches=1)
+    algorithm = scene.algorithm(of)
+    before = [p.detach().clone() for p in algorithm.parameters()]
+    path = FastPath(precision="fp32", micro_batch=4, channels_last=False)
+    asked: list[int] = []
 
     def is_stopping() -> bool:
         asked.append(1)
         return len(asked) > 2
 
-    whole = updater.learn(
-        scene.batch, targets_of(scene.batch, of, value_mean=0.0, value_std=1.0), scene.batch.arrays["valid"],
-        clip_range=0.1, entropy_coef=0.0, after_step=lambda: steps.append(1), is_stopping=is_stopping,
-    )  # fmt: skip
-    assert not whole
-    assert not steps
-    assert len(asked) == 4, "two micro-batches of many"
-    for then, now in zip(before, model.parameters(), strict=True):
+    assert scene.learn(algorithm, of, path, is_stopping=is_stopping) == (0, False)
+    assert len(asked) == 3, "two parts of many"
+    for then, now in zip(before, algorithm.parameters(), strict=True):
         assert torch.equal(then, now)
 
 
@@ -271,15 +294,15 @@ def test_minibatches_and_epochs_count_sgd_steps() -> None:
 def test_rewards_are_scaled_then_clipped() -> None:
     scene = Scene()
     scene.batch.arrays["reward"][0, :3] = (100.0, -0.25, 3.0)
-    targets = targets_of(scene.batch, config(reward_scale=2.0, reward_clip=1.0), value_mean=0.0, value_std=1.0)
+    targets = targets_of(scene, config(reward_scale=2.0, reward_clip=1.0))
     np.testing.assert_allclose(targets.reward[0, :3], [1.0, -0.5, 1.0])
 
 
 def test_normalised_values_are_brought_back_before_gae() -> None:
     scene = Scene()
-    plain = targets_of(scene.batch, config(), value_mean=0.0, value_std=1.0)
+    plain = targets_of(scene, config())
     scene.batch.arrays["value"] = (scene.batch.arrays["value"] - 2.0) / 4.0
-    again = targets_of(scene.batch, config(), value_mean=2.0, value_std=4.0)
+    again = targets_of(scene, config(), 2.0, 4.0)
     assert plain.advantage is not None
     assert again.advantage is not None
     np.testing.assert_allclose(plain.advantage, again.advantage, rtol=1e-4, atol=1e-5)
@@ -316,28 +339,21 @@ def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> No
 def test_what_does_not_count_makes_no_step(core: str, advantage: str) -> None:
     scene = Scene(core=core)
     of = config(advantage=advantage, minibatches=2)
-    model = make_model(SPEC.observation, SPEC.action, scene.model_config)
     path = FastPath(precision="fp32", micro_batch=10**6, channels_last=False)
-    optimiser = torch.optim.SGD(model.parameters(), lr=1.0)
-    updater = Updater(model, optimiser, scene.store.observation, of, path, np.random.default_rng(0))
-    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0)
-    steps: list[int] = []
-    whole = updater.learn(
-        scene.batch, targets, np.zeros_like(scene.batch.arrays["valid"]), clip_range=0.1, entropy_coef=0.0,
-        after_step=lambda: steps.append(1), is_stopping=lambda: False,
-    )  # fmt: skip
-    assert whole
-    assert not steps
+    keep = np.zeros_like(scene.batch.arrays["valid"])
+    assert scene.learn(scene.algorithm(of), of, path, keep=keep) == (0, True)
 
 
 def test_vtrace_gives_the_normaliser_of_returns_what_it_needs() -> None:
     scene = Scene()
     of = config(advantage="vtrace")
-    assert targets_of(scene.batch, of, value_mean=0.0, value_std=1.0).return_ is None
-    targets = targets_of(scene.batch, of, value_mean=0.0, value_std=1.0, normalises_returns=True)
+    assert targets_of(scene, of).return_ is None
+    normalised = ModelConfig(mlp_sizes=(16,), normalise_returns=True)
+    algorithm = PPO(SPEC.observation, SPEC.action, normalised, of)
+    targets = algorithm.prepare(scene.batch.arrays, value_mean=0.0, value_std=1.0)
     assert targets.advantage is None
     assert targets.return_ is not None
-    expected = targets_of(scene.batch, config(gae_lambda=1.0), value_mean=0.0, value_std=1.0).return_
+    expected = targets_of(scene, config(gae_lambda=1.0)).return_
     assert expected is not None
     np.testing.assert_allclose(targets.return_, expected, rtol=1e-6)
 

@@ -12,16 +12,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from rollmill.algorithms.ppo import PPO
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView
-from rollmill.learning.batches import gather_batch
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from rollmill.learning.objective import learns_in_time
-from rollmill.learning.optimisers import make_optimiser
+from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.settled import settled_fast_path
-from rollmill.learning.targets import targets_of
-from rollmill.learning.update import Updater
-from rollmill.models.registry import make_model
+from rollmill.learning.trajectories import gather_trajectories_of
+from rollmill.learning.update import Update
 from rollmill.regimes.lockstep import plan_topology
 from rollmill.regimes.setup import Probed, build_group, random_steps
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -49,13 +47,14 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     a, rows, count = store.arrays, topology.group_rows, topology.num_groups
 
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    model = make_model(spec.observation, spec.action, config.model)
-    path = settled_fast_path(model, spec, config.learner, in_time=learns_in_time(model, config.learner))
-    model.set_channels_last(path.channels_last)
+    algorithm = PPO(spec.observation, spec.action, config.model, config.learner)
+    model = algorithm.acting
+    path = settled_fast_path(algorithm, spec, config.learner)
+    algorithm.encoder_batch = path.micro_batch
     random = np.random.default_rng(int_seed(config.seed, "learner", 0))
     torch.manual_seed(int_seed(config.seed, "learner", 0))
-    optimiser = make_optimiser(model.parameters(), config.learner, "cpu")
-    updater = Updater(model, optimiser, store.observation, config.learner, path, random)
+    update = Update(algorithm, config.learner, path)
+    cut = Minibatches(algorithm, store.observation, config.learner, path, random)
     noise = RowNoise(config.seed, "actions", width=model.distribution.noise_size)
 
     groups = [build_group(config, g) for g in range(count)]
@@ -105,34 +104,27 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
                     state[batch] = output.rnn_state.float().view(-1, rows, model.state_size)
                 for g in batch:
                     groups[g].step(a["action_discrete"][g, t], None, shown(g, t + 1), outcome(g, t))
-        data = gather_batch(store, np.array([(g, 0, rows, g * rows) for g in range(count)]))
-        targets = targets_of(
-            data,
-            config.learner,
-            value_mean=moments[0],
-            value_std=moments[1],
-            normalises_returns=model.normalises_returns,
-        )
+        data = gather_trajectories_of(store, np.array([(g, 0, rows, g * rows) for g in range(count)]))
+        targets = algorithm.prepare(data.arrays, value_mean=moments[0], value_std=moments[1])
         keep = data.arrays["valid"].astype(bool)
-        optimiser.param_groups[0]["lr"] = config.learner.learning_rate * (1 - agent_steps / config.total_steps)
+        update.set_learning_rate(config.learner.learning_rate * (1 - agent_steps / config.total_steps))
         kept = data.observation_index[:steps][keep]
-        model.update_normaliser(updater.observations(kept))
+        model.update_normaliser(cut.observations(kept))
         if model.centres_pixels:
-            model.update_pixel_levels(updater.observations(random.choice(kept, min(len(kept), 8), replace=False)))
+            model.update_pixel_levels(cut.observations(random.choice(kept, min(len(kept), 8), replace=False)))
         if model.normalises_returns:
             model.update_value_normaliser(torch.from_numpy(targets.return_[keep]))
-        updater.learn(
-            data,
-            targets,
-            keep,
-            clip_range=config.learner.clip_range,
-            entropy_coef=config.learner.entropy_coef,
-            after_step=lambda: None,
-            is_stopping=lambda: False,
+        learner = config.learner
+        coefficients = algorithm.coefficients(
+            {"clip_range": learner.clip_range, "entropy_coef": learner.entropy_weight}
         )
-        fingerprints.add(i, data, model, optimiser)
+        for minibatch in cut.of(data, targets, keep, coefficients):
+            step = update.step(minibatch)
+            assert step is not None
+            cut.previous_moments = step.moments
+        fingerprints.add(i, data, algorithm, update.optimisers)
         agent_steps += int(keep.sum())
         versions.append((copy.deepcopy(model), model.value_moments()))
         for name in store.carried:
             a[name][:count, 0] = a[name][:count, steps]
-    return dict(model.state_dict())
+    return dict(algorithm.state_dict())

@@ -15,8 +15,8 @@ import torch
 
 import rollmill
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.off_policy_measure import make_updater
-from rollmill.regimes.setup import make_off_policy
+from rollmill.learning.update import Update
+from rollmill.regimes.torch_side import make_off_policy
 from rollmill.reporting.metric_table import METRICS, PHASES, describe_metrics, metric_names, tensorboard_tag
 from rollmill.reporting.metrics import read_metrics
 from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
@@ -165,10 +165,10 @@ def _statistics(algo: str) -> set[str]:
     preset = "gym/CartPole-v1" if algo == "dqn" else "gym/Pendulum-v1"
     config = rollmill.make_config(preset, {"model.mlp_sizes": "8", "replay.n_step": 1}, algo=algo)
     algorithm = make_off_policy(config, spec)
-    updater = make_updater(algorithm, spec, config.learner, config.replay, generator=torch.Generator().manual_seed(0))
+    updater = Update(algorithm, config.learner)
     batch = blank_batch(spec, config.replay, 4, algorithm.state_size, torch.device("cpu"))
     for _ in range(2):
-        updater.step(batch)
+        updater.step([batch])
     return set(updater.take_statistics())
 
 

@@ -58,5 +58,5 @@ def test_no_checkpoint_that_fits_names_the_file_and_what_does_not_fit(tmp_path: 
 
     write_config(tmp_path, rollmill.make_config("test/walk", TINY).resolved())
     foreign = checkpoints(tmp_path).save({"model": {}}, 7)
-    with pytest.raises(ProcessFailed, match=f"{foreign.name} does not fit this run: it lacks optimiser"):
+    with pytest.raises(ProcessFailed, match=f"{foreign.name} does not fit this run: it lacks counters"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True)

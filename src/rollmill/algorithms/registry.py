@@ -1,4 +1,4 @@
-'''Off-policy algorithms by name, and the door for a user's own.
+'''Algorithms by name, and the door for a user's own.
 
 An algorithm of one's own is a class with a way to act and a loss; most change the loss of a built-in one. Munchausen
 DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole::
@@ -35,12 +35,17 @@ and then ``rollmill.train("gym/CartPole-v1", algo="munchausen_dqn")``.
 from __future__ import annotations
 
 import difflib
+import inspect
 from collections.abc import Callable, Mapping
+from typing import Any, overload
 
-from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.algorithms.base import Algorithm, OffPolicyAlgorithm
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.algorithms.ppo import PPO
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
@@ -53,12 +58,13 @@ __all__ = [
     "UnknownAlgorithmError",
     "install_algorithm",
     "is_known_algorithm",
+    "is_on_policy_algorithm",
     "make_algorithm",
     "register_algorithm",
     "registered_algorithms",
 ]
 
-AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, OffPolicyConfig], OffPolicyAlgorithm]
+AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, Any], Algorithm]
 
 
 class UnknownAlgorithmError(ValueError):
@@ -86,27 +92,38 @@ _algorithms: dict[str, AlgorithmFactory] = {
     "ddpg": DDPG,
     "td3": TD3,
     "sac": _soft_actor_critic,
+    "ppo": PPO,
 }
 _BUILT_IN = frozenset(_algorithms)
+_on_policy = {"ppo"}
 
 
-def register_algorithm(name: str, factory: AlgorithmFactory) -> None:
-    """Make ``OffPolicyConfig(algorithm=name)`` build ``factory(observation, action, model_config, config)``.
+def register_algorithm(name: str, factory: AlgorithmFactory, *, is_on_policy: bool | None = None) -> None:
+    """Make ``--algo name`` build ``factory(observation, action, model_config, config)``.
 
     Every process that builds algorithms must register it, so do it in a module that is imported everywhere
     (``--import``).
 
     Args:
         name: A new name.
-        factory: A subclass of :class:`rollmill.algorithms.base.OffPolicyAlgorithm`, or a function that gives an
-            instance of one.
+        factory: A subclass of :class:`rollmill.algorithms.on_policy.OnPolicyAlgorithm` or of
+            :class:`rollmill.algorithms.base.OffPolicyAlgorithm`, or a function that gives an instance of one.
+        is_on_policy: Of a function, whether it gives an on-policy algorithm; classes say so themselves.
 
     Raises:
         ValueError: The name is taken by another factory.
     """
     if not is_same_definition(_algorithms.get(name, factory), factory):
         raise ValueError(f"algorithm {name!r} exists already; choose a name other than {', '.join(_algorithms)}")
+    if is_on_policy is None:
+        is_on_policy = inspect.isclass(factory) and issubclass(factory, OnPolicyAlgorithm)
     _algorithms[name] = factory
+    (_on_policy.add if is_on_policy else _on_policy.discard)(name)
+
+
+def is_on_policy_algorithm(name: str) -> bool:
+    """Whether an algorithm of this name learns from trajectories of recent policies, rather than from a replay."""
+    return name in _on_policy
 
 
 def is_registered_algorithm(name: str) -> bool:
@@ -129,14 +146,31 @@ def install_algorithm(name: str, factory: AlgorithmFactory) -> None:
     _algorithms.setdefault(name, factory)
 
 
+@overload
 def make_algorithm(
     observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
-) -> OffPolicyAlgorithm:
+) -> OffPolicyAlgorithm: ...
+@overload
+def make_algorithm(
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OnPolicyConfig
+) -> OnPolicyAlgorithm: ...
+def make_algorithm(
+    observation: Mapping[str, ArraySpec],
+    action: ActionSpec,
+    model: ModelConfig,
+    config: OffPolicyConfig | OnPolicyConfig,
+) -> Algorithm:
     """The algorithm that ``config`` names.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row: of off-policy algorithms in the unit box, else the environment's.
+        model: What networks.
+        config: What is learned.
 
     Raises:
         UnknownAlgorithmError: Nobody registered ``config.algorithm``.
-        TypeError: The registered factory gave something else than an ``OffPolicyAlgorithm``.
+        TypeError: The registered factory gave something else than an algorithm of this kind.
         ValueError: The configuration or the algorithm does not fit the specs.
     """
     name = config.algorithm
@@ -149,9 +183,10 @@ def make_algorithm(
             "imports (--import)"
         )
     algorithm = _algorithms[name](observation, action, model, config)
-    if not isinstance(algorithm, OffPolicyAlgorithm):
+    wanted = OnPolicyAlgorithm if isinstance(config, OnPolicyConfig) else OffPolicyAlgorithm
+    if not isinstance(algorithm, wanted):
         raise TypeError(
             f"algorithm {name!r} gave a {type(algorithm).__name__}; it must give an instance of a subclass of "
-            "rollmill.algorithms.base.OffPolicyAlgorithm"
+            f"{wanted.__module__}.{wanted.__name__}"
         )
     return algorithm

@@ -64,7 +64,7 @@ class Agent:
     ) -> None:
         import torch
 
-        from rollmill.evaluation.policies import make_policy
+        from rollmill.evaluation.policies import Policy
         from rollmill.models.device import resolve_device
 
         self.snapshot = snapshot
@@ -75,11 +75,11 @@ class Agent:
         self._spec = action_spec(action_space)
         self._actions = ActionCodec(self._spec, snapshot.box_actions)
         self._device = resolve_device(device)
-        self._policy = make_policy(
+        self._policy = Policy(
             self._observations.specs,
             self._spec,
             snapshot.model,
-            snapshot.off_policy,
+            snapshot.algorithm,
             self._device,
             torch.Generator(self._device).manual_seed(int_seed(seed, "agent", 0)),
         )
@@ -193,7 +193,7 @@ class Agent:
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
-            discrete, continuous, self._state = self._policy.choose(
+            action, self._state = self._policy.choose(
                 tensors,
                 self._state,
                 mask,
@@ -202,8 +202,8 @@ class Agent:
             )
         self._is_first[:] = False
         return (
-            None if discrete is None else discrete.to("cpu", torch.int32).numpy(),
-            None if continuous is None else continuous.to("cpu", torch.float32).numpy(),
+            None if action.discrete is None else action.discrete.to("cpu", torch.int32).numpy(),
+            None if action.continuous is None else action.continuous.to("cpu", torch.float32).numpy(),
         )
 
     def _is_batch(self, observation: Any) -> bool:
@@ -313,13 +313,13 @@ def load(
 
 def _is_network_known(snapshot: Snapshot) -> bool:
     """Whether the network's names are built in, or registered in this process."""
-    if snapshot.off_policy is not None:
-        from rollmill.algorithms.registry import is_known_algorithm
-
-        return is_known_algorithm(snapshot.off_policy.algorithm)
+    from rollmill.algorithms.config import OffPolicyConfig
+    from rollmill.algorithms.registry import is_known_algorithm
     from rollmill.models.registry import is_known
 
-    return is_known(snapshot.model)
+    if not is_known_algorithm(snapshot.algorithm.algorithm):
+        return False
+    return isinstance(snapshot.algorithm, OffPolicyConfig) or is_known(snapshot.model)
 
 
 def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:

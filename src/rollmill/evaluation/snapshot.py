@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.trust import named_code
 from rollmill.models.config import ModelConfig
@@ -28,10 +30,10 @@ class Snapshot(NamedTuple):
     Attributes:
         env: The environment that the run was trained on.
         model: The network's configuration.
-        weights: ``state_dict`` of the network, normalisers included.
+        weights: ``state_dict`` of the algorithm, normalisers included.
         agent_steps: Agent steps that the network had learned from.
         checkpoint: The file.
-        off_policy: The algorithm, where it is an off-policy one.
+        algorithm: The algorithm's configuration.
         verdict: What the signature of the run's configuration says of it.
         group_size: Environments of each of the run's groups; None where it was left to the machine.
     """
@@ -41,14 +43,14 @@ class Snapshot(NamedTuple):
     weights: dict[str, Any]
     agent_steps: int
     checkpoint: Path
-    off_policy: OffPolicyConfig | None = None
+    algorithm: OnPolicyConfig | OffPolicyConfig = OnPolicyConfig()
     verdict: Verdict = Verdict.UNSIGNED
     group_size: int | None = None
 
     @property
     def box_actions(self) -> BoxActions:
         """What the data plane makes of its real actions."""
-        if self.off_policy is not None:
+        if isinstance(self.algorithm, OffPolicyConfig):
             return "scale"
         return self.model.box_actions
 
@@ -74,7 +76,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
     try:
         saved, verdict = read_signed(path)
         env, model = saved["env"], saved["model"]
-        off_policy = saved["off_policy"] if saved.get("regime") == "replay" else None
+        algorithm = _algorithm_of(saved)
         group_size = saved.get("envs_per_group")
     except (ValueError, KeyError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
@@ -104,10 +106,17 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
         weights,
         agent_steps,
         file,
-        None if off_policy is None else from_json(OffPolicyConfig, off_policy),
+        algorithm,
         verdict,
         group_size if isinstance(group_size, int) else None,
     )
+
+
+def _algorithm_of(saved: dict[str, Any]) -> OnPolicyConfig | OffPolicyConfig:
+    if saved.get("regime") == "replay":
+        return from_json(OffPolicyConfig, saved["off_policy"])
+    names, learner = {field.name for field in fields(OnPolicyConfig)}, saved.get("learner", {})
+    return from_json(OnPolicyConfig, {name: value for name, value in learner.items() if name in names})
 
 
 def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:

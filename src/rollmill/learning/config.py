@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.learning.schedule_points import SYNTAX, parse_points
 from rollmill.models.device import check_device_name
 from rollmill.settings.value_checks import (
@@ -14,33 +15,25 @@ from rollmill.settings.value_checks import (
     check_choice,
     check_integer,
     check_number,
-    unit,
     unit_below_one,
 )
 
 __all__ = [
-    "AdvantageKind",
-    "ClipKind",
-    "CoefficientSchedule",
     "LearnerConfig",
     "OptimiserKind",
     "PrecisionChoice",
     "ScheduleKind",
-    "auto_entropy_coef",
     "auto_epochs",
 ]
 
-AdvantageKind = Literal["gae", "vtrace"]
-ClipKind = Literal["reciprocal", "symmetric", "none"]
 OptimiserKind = Literal["adam", "adamw", "rmsprop"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp64"]
 ScheduleKind = Literal["constant", "linear", "kl"]
-CoefficientSchedule = Literal["constant", "linear"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class LearnerConfig:
-    """How a learner turns admitted trajectories into SGD steps.
+class LearnerConfig(OnPolicyConfig):
+    """How a learner turns batches into SGD steps.
 
     Defaults are Sample Factory's: its paper's table A.5 (Petrenko et al. 2020, arXiv:2006.11751) where that gives a
     value, else the default of its version 2.1.1. Where ours differ, the attribute says so.
@@ -51,26 +44,7 @@ class LearnerConfig:
         minibatches: Parts of equal size that a batch is split into; each gives one SGD step.
         epochs: Passes over each batch. ``"auto"`` is 8 for observations without pictures and 4 with pictures, which
             cost more to learn from (docs/journal/); ``config.json`` records the number.
-        discount: Gamma, for each agent step (not frame).
-        advantage: Estimator: ``"gae"`` (Schulman et al. 2016) or ``"vtrace"`` (Espeholt et al. 2018).
-        gae_lambda: Lambda of GAE.
-        vtrace_rho: Clipping of the importance weight of the temporal difference, rho-bar.
-        vtrace_c: Clipping of the trace's importance weight, c-bar.
-        vtrace_lambda: Lambda that multiplies c (Espeholt et al. 2018, remark 2); 1 is the paper's V-trace.
-        clip_range: Epsilon of the PPO ratio.
-        clip_kind: ``"reciprocal"`` keeps the ratio in [1/(1+eps), 1+eps] (Sample Factory), ``"symmetric"`` in
-            [1-eps, 1+eps] (Schulman et al. 2017); ``"none"`` is the plain policy gradient.
-        value_clip: Largest change of a value prediction that the value loss rewards, in units of the value head;
-            ``None`` switches it off (Sample Factory clips at 1.0; off here, as Andrychowicz et al. 2021 find it
-            useless or harmful).
-        value_coef: Weight of the value loss.
-        entropy_coef: Weight of the entropy bonus. ``"auto"`` is 0.003 for actions with real numbers and 0.01 for others
-            (docs/journal/); ``config.json`` records the number.
-        entropy_floor: Share of the largest entropy that a policy keeps while the last 100 episodes all had the worst
-            return of the run; the entropy bonus grows until it does (:mod:`rollmill.learning.entropy_guard`). 0
-            switches this off.
         max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
-        normalise_advantages: Whether a minibatch's advantages get mean 0 and standard deviation 1.
         optimiser: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
             root, second moment from 0).
         learning_rate: The initial one.
@@ -88,11 +62,6 @@ class LearnerConfig:
         kl_target: Nats, for ``schedule="kl"``.
         min_learning_rate: Lower bound for ``schedule="kl"``.
         max_learning_rate: Upper bound for ``schedule="kl"``.
-        entropy_schedule: Of ``entropy_coef``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
-        clip_schedule: Of ``clip_range``: ``"constant"`` or ``"linear"`` to 0, as ``schedule``.
-        reward_scale: Factor on rewards, applied before clipping.
-        reward_clip: Scaled rewards are clipped to [-reward_clip, reward_clip]; ``None`` does not
-            (Sample Factory clips at 1000).
         max_policy_lag: Samples that are more than this many policy versions older than the learner's at admission are
             left out and counted. Versions count SGD steps in async, and batches in lockstep.
         publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
@@ -115,8 +84,6 @@ class LearnerConfig:
         compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does without:
             on a CPU it saves 7 % of a small network's update and takes 14 s and a C++ compiler to start; on a GPU it
             has not been measured.
-        cuda_graphs: Whether an update is captured as a CUDA graph. Not built yet: ``"auto"`` does without, true is
-            refused.
         channels_last: Memory format of convolutions. ``"auto"`` measures; in lockstep, and in replay on a GPU or
             with several ranks, it is channels_last.
         step_timeout_s: An SGD step that takes longer is taken for hung and ends the run; so is a learner that shows no
@@ -128,21 +95,7 @@ class LearnerConfig:
     minibatches: int = 1
     epochs: int | Literal["auto"] = 1
 
-    discount: float = 0.99
-    advantage: AdvantageKind = "gae"
-    gae_lambda: float = 0.95
-    vtrace_rho: float = 1.0
-    vtrace_c: float = 1.0
-    vtrace_lambda: float = 1.0
-
-    clip_range: float = 0.1
-    clip_kind: ClipKind = "reciprocal"
-    value_clip: float | None = None
-    value_coef: float = 0.5
-    entropy_coef: float | Literal["auto"] = 0.003
-    entropy_floor: float = 0.5
     max_grad_norm: float | None = 4.0
-    normalise_advantages: bool = True
 
     optimiser: OptimiserKind = "adam"
     learning_rate: float = 1e-4
@@ -156,11 +109,7 @@ class LearnerConfig:
     kl_target: float = 0.008
     min_learning_rate: float = 1e-6
     max_learning_rate: float = 1e-2
-    entropy_schedule: CoefficientSchedule = "constant"
-    clip_schedule: CoefficientSchedule = "constant"
 
-    reward_scale: float = 1.0
-    reward_clip: float | None = None
     max_policy_lag: int = 1000
     publish_every: int = 2
 
@@ -171,7 +120,6 @@ class LearnerConfig:
     num_learners: int = 1
     max_staleness: int | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
-    cuda_graphs: bool | Literal["auto"] = "auto"
     channels_last: bool | Literal["auto"] = "auto"
     step_timeout_s: float = 900.0
     slow_down_s: float = 0.0
@@ -183,6 +131,7 @@ class LearnerConfig:
             ValueError: A value is out of range, or two of them contradict each other; the message names the field, the
                 value, what is allowed and what to do.
         """
+        super().__post_init__()
         self._check_choices()
         self._check_numbers()
         self._check_combinations()
@@ -204,27 +153,15 @@ class LearnerConfig:
         return self.epochs
 
     @property
-    def entropy_weight(self) -> float:
-        """``entropy_coef``, of a run that has seen its environment."""
-        assert self.entropy_coef != "auto", "settled when the environment is known"
-        return self.entropy_coef
-
-    @property
     def sgd_steps_per_batch(self) -> int:
         """SGD steps, and so policy versions, that one batch gives."""
         return self.minibatches * self.num_epochs
 
     def _check_choices(self) -> None:
         choices: dict[str, tuple[Any, ...]] = {
-            "advantage": get_args(AdvantageKind),
-            "clip_kind": get_args(ClipKind),
             "optimiser": get_args(OptimiserKind),
-            "entropy_schedule": get_args(CoefficientSchedule),
-            "clip_schedule": get_args(CoefficientSchedule),
             "precision": get_args(PrecisionChoice),
-            "normalise_advantages": (True, False),
             "compile": ("auto", True, False),
-            "cuda_graphs": ("auto", True, False),
             "channels_last": ("auto", True, False),
         }
         for name, allowed in choices.items():
@@ -241,8 +178,6 @@ class LearnerConfig:
             check_integer(f"learner.{name}", getattr(self, name), 1)
         if self.epochs != "auto":
             check_integer("learner.epochs", self.epochs, 1, ' or "auto"')
-        if self.entropy_coef != "auto":
-            check_number("learner.entropy_coef", self.entropy_coef, at_least_zero, '0 or more, or "auto"')
         check_integer("learner.max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":
             check_integer("learner.micro_batch", self.micro_batch, 1, ' or "auto"')
@@ -256,14 +191,6 @@ class LearnerConfig:
             check_integer("learner.max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
 
         rules: list[tuple[str, Callable[[float], bool], str]] = [
-            ("discount", unit, "in [0, 1]"),
-            ("gae_lambda", unit, "in [0, 1]"),
-            ("vtrace_lambda", unit, "in [0, 1]"),
-            ("vtrace_rho", above_zero, "above 0"),
-            ("vtrace_c", above_zero, "above 0"),
-            ("clip_range", above_zero, "above 0 (clip_kind='none' switches clipping off)"),
-            ("value_coef", at_least_zero, "0 or more"),
-            ("entropy_floor", unit_below_one, "in [0, 1); 0 switches it off"),
             ("learning_rate", above_zero, "above 0"),
             ("adam_eps", above_zero, "above 0"),
             ("weight_decay", at_least_zero, "0 or more"),
@@ -272,16 +199,13 @@ class LearnerConfig:
             ("kl_target", above_zero, "above 0"),
             ("min_learning_rate", above_zero, "above 0"),
             ("max_learning_rate", above_zero, "above 0"),
-            ("reward_scale", above_zero, "above 0"),
             ("step_timeout_s", above_zero, "above 0 (seconds)"),
             ("slow_down_s", at_least_zero, "0 or more (seconds)"),
         ]
         for name, rule, allowed in rules:
             check_number(f"learner.{name}", getattr(self, name), rule, allowed)
-        for name in ("value_clip", "max_grad_norm", "reward_clip"):
-            value = getattr(self, name)
-            if value is not None:
-                check_number(f"learner.{name}", value, above_zero, "above 0, or None to switch it off")
+        if self.max_grad_norm is not None:
+            check_number("learner.max_grad_norm", self.max_grad_norm, above_zero, "above 0, or None to switch it off")
         if not isinstance(self.adam_betas, tuple) or len(self.adam_betas) != 2:
             raise ValueError(f"learner.adam_betas={self.adam_betas!r}: give two numbers in [0, 1), as (0.9, 0.999)")
         for beta in self.adam_betas:
@@ -299,11 +223,6 @@ class LearnerConfig:
                 f"learner.micro_batch={self.micro_batch} is more than the minibatch of {self.minibatch_size} samples "
                 f"(batch_size / minibatches): give at most that, or 'auto'"
             )
-        if self.clip_kind == "symmetric" and self.clip_range >= 1:
-            raise ValueError(
-                f"learner.clip_range={self.clip_range} with learner.clip_kind='symmetric': 1 - clip_range must be "
-                f"above 0; give less than 1, or clip_kind='reciprocal'"
-            )
         if not self.min_learning_rate <= self.max_learning_rate:
             raise ValueError(
                 f"learner.min_learning_rate={self.min_learning_rate} is above "
@@ -320,21 +239,6 @@ class LearnerConfig:
                 "learner.compile=True with learner.advantage='vtrace': only learning sample by sample is compiled; use "
                 "advantage='gae', or compile='auto'"
             )
-        if self.cuda_graphs is True:
-            raise ValueError(
-                "learner.cuda_graphs=True: the update is not built for it yet, so it would change nothing; use 'auto' "
-                "or False"
-            )
-
-
-def auto_entropy_coef(*, has_real_numbers: bool) -> float:
-    """What ``entropy_coef="auto"`` stands for.
-
-    0.01 is usual for choices (Mnih et al. 2016; Cleanba). With it a Gaussian grows so wide, where clipped actions cost
-    nothing, that its mean alone acts badly: BipedalWalker's sampled actions earned 165, their means -49. Without any
-    bonus, MountainCarContinuous often learns to stand still (docs/journal/2026-11.md).
-    """
-    return 0.003 if has_real_numbers else 0.01
 
 
 def auto_epochs(*, has_images: bool) -> int:

@@ -22,7 +22,7 @@ from torch import nn
 
 from rollmill.learning.config import LearnerConfig
 
-__all__ = ["Candidate", "FastPath", "FastPathError", "Measurement", "candidates_for", "choose", "undisturbed"]
+__all__ = ["PLAIN", "Candidate", "FastPath", "FastPathError", "Measurement", "candidates_for", "choose", "undisturbed"]
 
 MICRO_BATCHES = (64, 128, 256, 512)
 # A candidate must beat the ones listed before it by this much; with less, noise would decide, and runs would differ.
@@ -43,20 +43,18 @@ class Candidate:
         micro_batch: Samples of one forward and backward pass; of one pass through the encoder where time matters.
         channels_last: Memory format of convolutions and images.
         compile: Whether torch.compile is used.
-        cuda_graphs: Whether the computation is captured as a CUDA graph.
     """
 
     precision: Literal["fp32", "bf16", "fp64"]
     micro_batch: int
     channels_last: bool
     compile: bool = False
-    cuda_graphs: bool = False
 
     def describe(self) -> str:
         """Returns it in words, such as ``bf16, channels_last, micro-batch 128``."""
         words = [self.precision, "channels_last" if self.channels_last else "channels_first"]
         words += [f"micro-batch {self.micro_batch}"]
-        words += ["compiled"] * self.compile + ["CUDA graphs"] * self.cuda_graphs
+        words += ["compiled"] * self.compile
         return ", ".join(words)
 
 
@@ -97,15 +95,9 @@ class FastPath(Candidate):
                 return f"{words}: {row.us_per_sample:.0f} us/sample ({len(self.report)} ways measured)"
         return f"{words} (as configured)"
 
-    def lines(self) -> list[str]:
-        """Returns the report as text, the fastest first, the failed last."""
-        rows = sorted(self.report, key=lambda r: (r.us_per_sample is None, r.us_per_sample))
-        return [
-            f"{row.us_per_sample:9.1f} us/sample  {row.candidate.describe()}"
-            if row.us_per_sample is not None
-            else f"   failed            {row.candidate.describe()}: {row.failure}"
-            for row in rows
-        ]
+
+PLAIN = FastPath(precision="fp32", micro_batch=1024, channels_last=True)
+"""What works for every model on every device."""
 
 
 def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_images: bool) -> tuple[Candidate, ...]:
@@ -113,7 +105,7 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
 
     Args:
         config: Each option of it that is not ``"auto"`` has one value in all candidates.
-        device: Graphs and compilation are open on CUDA only: on CPU there are no graphs, and a compiler may be missing.
+        device: Compilation is open on CUDA only: on a CPU a compiler may be missing.
         has_images: Whether the memory format matters to the model.
     """
     on_cuda = torch.device(device).type == "cuda"
@@ -132,9 +124,8 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
         ("fp32", "bf16") if config.precision == "auto" else (config.precision,)
     )
     return tuple(
-        Candidate(precision=precision, micro_batch=size, channels_last=layout, compile=compiled, cuda_graphs=graphs)
+        Candidate(precision=precision, micro_batch=size, channels_last=layout, compile=compiled)
         for compiled in options(config.compile, is_open=on_cuda)
-        for graphs in options(config.cuda_graphs, is_open=on_cuda)
         # The likely ones first, should the time be too short for all: channels_last, which nearly always pays.
         for layout in reversed(options(config.channels_last, is_open=has_images))
         for precision in precisions
@@ -237,7 +228,7 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
 
 def _plain(candidate: Candidate) -> Candidate:
     """The candidate without graphs and compilation, which are compared last, as they take long to set up."""
-    return replace(candidate, compile=False, cuda_graphs=False)
+    return replace(candidate, compile=False)
 
 
 def _is_alike(one: Exception, other: Exception) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollmill.learning.batches import Batch
+from rollmill.learning.trajectories import Trajectories
 
 __all__ = ["FINGERPRINTS_FILE", "Difference", "Fingerprints", "first_difference", "read_fingerprints"]
 
@@ -62,14 +62,16 @@ class Fingerprints:
         for line in lines:
             self._write({key: value for key, value in line.items() if key != "chain"})
 
-    def add(self, update: int, batch: Batch, model: nn.Module, optimiser: torch.optim.Optimizer) -> None:
-        """Takes in a batch, and the network and the optimiser after it.
+    def add(
+        self, update: int, batch: Trajectories, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]
+    ) -> None:
+        """Takes in a batch, and the network and its optimisers after it.
 
         Args:
             update: Which update this was, from 0.
             batch: Its slots not yet given back.
             model: Parameters and buffers, the normalisers among them.
-            optimiser: Its state.
+            optimisers: Of its parameters.
         """
         steps = range(batch.rollout_length + 1)
         self._write(
@@ -77,7 +79,7 @@ class Fingerprints:
                 "update": update,
                 "environment": [_digest(self._of_environment(batch, t)) for t in steps],
                 "inference": [_digest(_of_inference(batch, t)) for t in steps],
-                "learner": _digest(_of_learner(model, optimiser)),
+                "learner": _digest(_of_learner(model, optimisers)),
             }
         )
 
@@ -86,7 +88,7 @@ class Fingerprints:
         with self._path.open("a") as file:
             file.write(json.dumps(record | {"chain": self._chain.hexdigest()}) + "\n")
 
-    def _of_environment(self, batch: Batch, step: int) -> Iterable[NDArray[Any]]:
+    def _of_environment(self, batch: Trajectories, step: int) -> Iterable[NDArray[Any]]:
         for array in self._observation.values():
             yield array[batch.observation_index[step]]
         for name in _SHOWN:
@@ -97,7 +99,7 @@ class Fingerprints:
                 yield batch.arrays[name][step - 1]
 
 
-def _of_inference(batch: Batch, step: int) -> Iterable[NDArray[Any]]:
+def _of_inference(batch: Trajectories, step: int) -> Iterable[NDArray[Any]]:
     if step == 0 and "rnn_state" in batch.arrays:
         yield batch.arrays["rnn_state"]
     for name in _INFERRED:
@@ -105,14 +107,15 @@ def _of_inference(batch: Batch, step: int) -> Iterable[NDArray[Any]]:
             yield batch.arrays[name][step]
 
 
-def _of_learner(model: nn.Module, optimiser: torch.optim.Optimizer) -> Iterable[NDArray[Any]]:
+def _of_learner(model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]) -> Iterable[NDArray[Any]]:
     for tensor in model.state_dict().values():
         yield _host(tensor)
-    states = optimiser.state_dict()["state"]
-    for index in sorted(states):
-        for name in sorted(states[index]):
-            value = states[index][name]
-            yield _host(value) if isinstance(value, Tensor) else np.asarray(value)
+    for optimiser in optimisers:
+        states = optimiser.state_dict()["state"]
+        for index in sorted(states):
+            for name in sorted(states[index]):
+                value = states[index][name]
+                yield _host(value) if isinstance(value, Tensor) else np.asarray(value)
 
 
 def _host(tensor: Tensor) -> NDArray[Any]:

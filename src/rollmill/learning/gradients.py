@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.batch_loader import BatchLoader
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.off_policy_measure import make_updater
-from rollmill.learning.replay import return_rule
-from rollmill.learning.replay_loader import ReplayLoader
+from rollmill.learning.off_policy_measure import choose_replay_path
+from rollmill.learning.replay_source import ReplaySource
+from rollmill.learning.replay_trainer import return_rule
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import errors_of, to_tensors
+from rollmill.learning.update import Update
 from rollmill.models.device import take_device
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.child import ChildContext
@@ -76,19 +78,14 @@ class GradientLearner:
         self._total_steps = total_steps
         self._device = take_device(config.device)
         algorithm = algorithm.to(self._device)
-        # Before the updater, which may want convolutions in another memory format than that of the weights' bytes: such
+        # Before the update, which may want convolutions in another memory format than that of the weights' bytes: such
         # parameters are no views of what is read any more, but get copies of it.
         self._networks = NetworkRing(arrays, algorithm)
         self._ledger.enter(LearnerPhase.MEASURING)
-        self._updater = make_updater(
-            algorithm,
-            spec,
-            config,
-            replay,
-            generator=torch.Generator(self._device).manual_seed(seed),
-            is_stop_wanted=context.stop.is_set,
-        )
-        self._gradients = FlatGradients(self._updater, exchange.values[index])
+        path = choose_replay_path(algorithm, spec, config, replay, is_stop_wanted=context.stop.is_set)
+        generator = torch.Generator(self._device).manual_seed(seed)
+        self._update = Update(algorithm, config, path, generator=generator)
+        self._gradients = FlatGradients(self._update, exchange.values[index])
         self._draws = np.array([seed, 0], np.uint64)
         self._batches = 0
         self._names: list[str] = []
@@ -103,7 +100,7 @@ class GradientLearner:
             time.sleep(_POLL_S / 10)
         sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._draws)
         # Ring 0 is the server's.
-        loader = ReplayLoader(
+        source = ReplaySource(
             self._store,
             sampler,
             self._replay,
@@ -111,6 +108,7 @@ class GradientLearner:
             total_steps=self._total_steps,
             learner=self._index + 1,
         )
+        loader = BatchLoader(source)
         try:
             while not self._context.stop.is_set():
                 self._ledger.enter(LearnerPhase.WAITING)
@@ -120,11 +118,11 @@ class GradientLearner:
                 if batch is None:
                     break
                 self._learn(batch, sampler)
-                loader.give_back(batch)
+                source.give_back(batch)
         finally:
             loader.close()
 
-    def _wait_for_batch(self, loader: ReplayLoader) -> Drawn | None:
+    def _wait_for_batch(self, loader: BatchLoader[Drawn]) -> Drawn | None:
         while not self._context.stop.is_set():
             self._ledger.enter(LearnerPhase.WAITING)
             if (batch := loader.next()) is not None:
@@ -144,8 +142,8 @@ class GradientLearner:
         td_error: Tensor | None = None
         statistics: dict[str, Tensor] = {}
         objectives = 0
-        for index in self._updater.due(self._batches):
-            loss = self._updater.differentiate(index, batch)
+        for index in self._update.due(self._batches):
+            loss = self._update.differentiate(index, batch)
             self._gradients.put(index)
             objectives |= 1 << index
             statistics |= loss.statistics
@@ -157,7 +155,7 @@ class GradientLearner:
         if self._replay.is_prioritised:
             if td_error is not None:
                 late = sampler.update(drawn, errors_of(td_error, self._batches, len(drawn)))
-            self._updater.require_td_errors()
+            self._update.require_td_errors()
         age = version - float(drawn.at_step["policy_version"].mean())
         self._exchange.figures[self._index] += (1.0, age, late)
         self._ledger.add(LearnerCounter.SAMPLES, len(drawn) * self._replay.steps_per_sample)

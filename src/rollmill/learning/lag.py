@@ -24,7 +24,7 @@ def expected_lag(*, num_rows: int, rollout_length: int, batch_size: int, sgd_ste
 
 @dataclass
 class LagStatistics:
-    """Lag of the samples admitted since the last :meth:`take`.
+    """Lag of the samples that were observed.
 
     Attributes:
         samples: Valid samples seen.
@@ -62,3 +62,24 @@ class LagStatistics:
     def versions_per_trajectory(self) -> float | None:
         """Mean number of policy versions that acted within one trajectory; None where nothing was seen."""
         return self.versions / self.trajectories if self.trajectories else None
+
+
+def admitted(
+    valid: NDArray[np.bool_], versions: NDArray[np.integer], *, version: int, most: int, statistics: LagStatistics
+) -> tuple[NDArray[np.bool_], int]:
+    """Choose the samples that count: valid, and not too old.
+
+    Args:
+        valid: bool ``[T, N]``.
+        versions: Integer ``[T, N]``: the policy version that chose each action.
+        version: The learner's.
+        most: The largest lag of a sample that counts.
+        statistics: Takes in the lag of all valid samples.
+
+    Returns:
+        bool ``[T, N]``, and how many valid samples were too old.
+    """
+    lag = version - versions.astype(np.int64)
+    statistics.observe(lag, valid)
+    keep: NDArray[np.bool_] = valid & (lag <= most)
+    return keep, int(valid.sum()) - int(keep.sum())

@@ -9,9 +9,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from rollmill.algorithms.batches import OnPolicyBatch
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
+from rollmill.algorithms.ppo import PPO
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, choose, undisturbed
-from rollmill.learning.objective import Objective, Part, Scales
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
@@ -22,55 +24,52 @@ _PROBED_SAMPLES = 16
 
 
 def choose_fast_path(
-    model: ActorCritic,
+    algorithm: OnPolicyAlgorithm,
     spec: EnvSpec,
     config: LearnerConfig,
     *,
-    in_time: bool,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> FastPath:
-    """Measures forward and backward passes of the real network, and its losses, on random data of the real shapes.
+    """Measures forward and backward passes of the real network, and PPO's losses, on random data of the real shapes.
 
     Args:
-        model: On the learner's device; unchanged afterwards.
+        algorithm: On the learner's device; unchanged afterwards.
         spec: Gives the shapes.
         config: What it fixes is kept, what it leaves "auto" is measured.
-        in_time: Whether samples are learned from in whole trajectories.
         is_stop_wanted: True ends the measuring with the best way so far.
     """
+    model = algorithm.acting
     device = next(model.parameters()).device
-    open_config = replace(
-        config,
-        # Neither has been measured where it might pay, on a GPU, so neither is chosen unasked.
-        compile=False if config.compile == "auto" else config.compile,
-        cuda_graphs=False if config.cuda_graphs == "auto" else config.cuda_graphs,
-    )
+    # It has not been measured where it might pay, on a GPU, so it is not chosen unasked.
+    open_config = replace(config, compile=False if config.compile == "auto" else config.compile)
     candidates = candidates_for(
         open_config,
         device,
         has_images=any(item.is_image for item in spec.observation.values()),
     )
 
+    # Sample by sample, also where time matters: a single step of many rows costs a recurrent core what many steps of
+    # some rows do. With the losses, whose fixed cost is what makes parts of a small network too small.
+    by_sample = PPO.over(model, replace(config, advantage="gae"))
+    by_sample.state_size = 0
+
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        # Sample by sample, also where time matters: a single step of many rows costs a recurrent core what many steps
-        # of some rows do. With the losses, whose fixed cost is what makes parts of a small network too small.
-        losses = replace(config, advantage="gae")
-        objective = Objective(model, losses, FastPath(**vars(candidate)), in_time=False)
-        count = candidate.micro_batch
-        part = Part(_observations(spec, count, device), _arrays(spec, count, device), _ones(count, device))
-        scales = Scales(float(count), 0.5, 1.5, config.entropy_weight)
+        batch = _blank_batch(by_sample, spec, config, candidate.micro_batch, device)
+        loss = torch.compile(by_sample.loss, dynamic=True) if candidate.compile else by_sample.loss
 
         def step() -> None:
             model.set_channels_last(candidate.channels_last)
             model.zero_grad(set_to_none=True)
-            objective(part, scales, None).loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            with torch.autocast(device.type, torch.bfloat16, enabled=candidate.precision == "bf16"):
+                value = loss(batch, None).value
+            value.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
         return step
 
     fast_path = choose(
         make_step, candidates, budget_s=_BUDGET_S, device=device, modules=[model], is_stop_wanted=is_stop_wanted
     )
-    if not in_time or config.micro_batch != "auto":
+    if not algorithm.needs_trajectories or config.micro_batch != "auto":
         return fast_path
     most = GRAPH_BYTES[device.type]
     if device.type == "cuda":
@@ -99,21 +98,36 @@ def _observations(spec: EnvSpec, count: int, device: torch.device) -> dict[str, 
     return {name: _random(item, (count,), device) for name, item in spec.observation.items()}
 
 
-def _arrays(spec: EnvSpec, count: int, device: torch.device) -> dict[str, Tensor]:
-    """What else the losses want of a sample; the numbers do not matter, so they are zeros."""
-    action = spec.action
-    arrays = {name: torch.zeros(count, device=device) for name in ("log_prob", "value", "advantage", "return")}
-    if action.num_discrete:
-        arrays["action_discrete"] = torch.zeros((count, action.num_discrete), dtype=torch.int32, device=device)
-    if action.num_continuous:
-        arrays["action_continuous"] = torch.zeros((count, action.num_continuous), device=device)
-    if spec.has_action_mask:
-        arrays["action_mask"] = torch.ones((count, action.mask_size), dtype=torch.bool, device=device)
-    return arrays
-
-
-def _ones(count: int, device: torch.device) -> Tensor:
-    return torch.ones(count, dtype=torch.bool, device=device)
+def _blank_batch(
+    algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig, count: int, device: torch.device
+) -> OnPolicyBatch:
+    """Samples; but for observations the numbers do not matter, so they are zeros."""
+    action, zeros = spec.action, torch.zeros(count, device=device)
+    return OnPolicyBatch(
+        observation=_observations(spec, count, device),
+        discrete=torch.zeros((count, action.num_discrete), dtype=torch.int32, device=device)
+        if action.num_discrete
+        else None,
+        continuous=torch.zeros((count, action.num_continuous), device=device) if action.num_continuous else None,
+        action_mask=torch.ones((count, action.mask_size), dtype=torch.bool, device=device)
+        if spec.has_action_mask
+        else None,
+        log_prob=zeros,
+        value=zeros,
+        reward=zeros,
+        advantage=zeros,
+        return_=zeros,
+        keep=torch.ones(count, dtype=torch.bool, device=device),
+        terminated=None,
+        cut=None,
+        valid=None,
+        reset=None,
+        reset_steps=(),
+        rnn_state=None,
+        divisor=float(count),
+        moments=None,
+        coefficients=algorithm.coefficients({"clip_range": 0.5, "entropy_coef": config.entropy_weight}),
+    )
 
 
 def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:

@@ -1,65 +1,60 @@
-"""The updater of an off-policy learner: what its settings leave open follows from a rule or from a measurement."""
+"""How an off-policy learner computes: what its settings leave open follows from a rule or from a measurement."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.fast_path import Candidate, choose
-from rollmill.learning.off_policy_update import OffPolicyUpdater, Precision
+from rollmill.learning.fast_path import Candidate, FastPath, choose
+from rollmill.learning.update import Update
 from rollmill.models.memory_format import has_convolutions
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["make_updater"]
+__all__ = ["choose_replay_path"]
 
 _BUDGET_S = 2.5
 # Of the measured batches: so many take some tenths of a second, where a batch of sequences may have thousands.
 _MOST_OBSERVATIONS = 256
 
 
-def make_updater(
+def choose_replay_path(
     algorithm: OffPolicyAlgorithm,
     spec: EnvSpec,
     config: LearnerConfig,
     replay: ReplayConfig,
     *,
-    generator: torch.Generator,
-    collective: Collective | None = None,
+    is_alone: bool = True,
     is_stop_wanted: Callable[[], bool] = lambda: False,
-) -> OffPolicyUpdater:
-    """The updater that a learner's settings ask for.
+) -> FastPath:
+    """Choose how an off-policy learner computes, by rule or by measurement.
 
     Args:
         algorithm: On its device.
         spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
             otherwise.
-        config: Optimiser, precision, memory format. Which format of convolutions is faster on a CPU depends on the CPU
-            and is measured, if it is left open, on a copy of the algorithm and batches of zeros; on a GPU, and with
-            several ranks, it is channels_last.
+        config: Precision, memory format. Which format of convolutions is faster on a CPU depends on the CPU and is
+            measured, if it is left open, on a copy of the algorithm and batches of zeros; on a GPU, and with several
+            ranks, it is channels_last.
         replay: What batches look like.
-        generator: See :class:`OffPolicyUpdater`.
-        collective: See :class:`OffPolicyUpdater`.
+        is_alone: Whether there is one rank. Several add up gradients in the same order, or their parameters would drift
+            apart: they have the same format.
         is_stop_wanted: True ends the measuring.
     """
-    precision = config.precision
+    device, precision = next(algorithm.parameters()).device, config.precision
     if precision == "auto":
-        precision = settled_precision(generator.device, has_images=spec.has_images)
+        precision = settled_precision(device, has_images=spec.has_images)
     channels_last = config.channels_last is not False
-    is_alone = collective is None or collective.world_size == 1
-    # Ranks add up gradients in the same order, or their parameters would drift apart: they have the same format.
-    if config.channels_last == "auto" and generator.device.type == "cpu" and is_alone and has_convolutions(algorithm):
+    if config.channels_last == "auto" and device.type == "cpu" and is_alone and has_convolutions(algorithm):
         channels_last = _is_faster_in_channels_last(algorithm, spec, config, replay, precision, is_stop_wanted)
-    return OffPolicyUpdater(
-        algorithm, config, generator=generator, precision=precision, channels_last=channels_last, collective=collective
-    )
+    return FastPath(precision=precision, micro_batch=config.batch_size, channels_last=channels_last)
 
 
 def _is_faster_in_channels_last(
@@ -67,24 +62,19 @@ def _is_faster_in_channels_last(
     spec: EnvSpec,
     config: LearnerConfig,
     replay: ReplayConfig,
-    precision: Precision,
+    precision: Literal["fp32", "bf16", "fp64"],
     is_stop_wanted: Callable[[], bool],
 ) -> bool:
     """Times gradients of all objectives in both formats; what only optimisers do is the same in either."""
     rows = max(1, min(config.batch_size, _MOST_OBSERVATIONS // (replay.window + 1)))
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        updater = OffPolicyUpdater(
-            measured,
-            config,
-            generator=torch.Generator().manual_seed(0),
-            precision=precision,
-            channels_last=candidate.channels_last,
-        )
+        path = FastPath(**vars(candidate))
+        update = Update(measured, config, path, generator=torch.Generator().manual_seed(0))
 
         def step() -> None:
-            for index in range(len(updater.objectives)):
-                updater.differentiate(index, batch)
+            for index in range(len(update.objectives)):
+                update.differentiate(index, batch)
 
         return step
 

@@ -6,10 +6,10 @@ configuration and the kind of device.
 
 from __future__ import annotations
 
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.measure import GRAPH_BYTES, activation_bytes
-from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 
@@ -20,21 +20,21 @@ _PICTURES_ON_CPU = 128
 _SAMPLES = 4096
 
 
-def settled_fast_path(model: ActorCritic, spec: EnvSpec, config: LearnerConfig, *, in_time: bool) -> FastPath:
+def settled_fast_path(algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig) -> FastPath:
     """What ``config`` leaves "auto", by rule.
 
     Args:
-        model: On the learner's device.
+        algorithm: On the learner's device.
         spec: The environment.
         config: What it says is kept.
-        in_time: Whether samples are learned from in whole trajectories.
     """
+    model = algorithm.acting
     device = next(model.parameters()).device
     has_images = spec.has_images
     size = _PICTURES_ON_CPU if has_images and device.type == "cpu" else _SAMPLES
     micro_batch = min(size, config.minibatch_size) if config.micro_batch == "auto" else config.micro_batch
     graph_samples = 0
-    if in_time and config.micro_batch == "auto":
+    if algorithm.needs_trajectories and config.micro_batch == "auto":
         graph_samples = max(micro_batch, GRAPH_BYTES[device.type] // activation_bytes(model, spec, device))
     return FastPath(
         precision=settled_precision(device, has_images=has_images) if config.precision == "auto" else config.precision,

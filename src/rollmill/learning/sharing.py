@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollmill.algorithms.base import OffPolicyAlgorithm
-from rollmill.learning.off_policy_update import OffPolicyUpdater
+from rollmill.algorithms.base import Algorithm
+from rollmill.learning.update import Update
 from rollmill.models.flat_state import FlatState, flat_nbytes, in_wire_format
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
@@ -43,7 +43,7 @@ class SharedSizes:
         return {_ONLINE: self.online} | ({_TARGETS: self.targets} if self.targets else {})
 
 
-def shared_sizes(algorithm: OffPolicyAlgorithm) -> SharedSizes:
+def shared_sizes(algorithm: Algorithm) -> SharedSizes:
     """The sizes for an algorithm.
 
     Raises:
@@ -61,7 +61,7 @@ def shared_sizes(algorithm: OffPolicyAlgorithm) -> SharedSizes:
     return SharedSizes(gradient, flat_nbytes(online), flat_nbytes(targets) if list(targets.parameters()) else 0)
 
 
-def _parts(algorithm: OffPolicyAlgorithm) -> tuple[nn.Module, nn.Module]:
+def _parts(algorithm: Algorithm) -> tuple[nn.Module, nn.Module]:
     """What SGD steps change, and the targets, as modules that share the algorithm's tensors."""
     targets = nn.ModuleList([target for _, target in algorithm.target_pairs()])
     of_targets = {id(t) for t in (*targets.parameters(), *targets.buffers())}
@@ -83,7 +83,7 @@ class NetworkRing:
         algorithm: On the CPU its tensors become views of what is published, or read.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: OffPolicyAlgorithm) -> None:
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: Algorithm) -> None:
         online, targets = _parts(algorithm)
         alias = next(online.parameters()).device.type == "cpu"
         self._rings = [(WeightStore(arrays, policy=_ONLINE), FlatState(online, alias=alias))]
@@ -117,13 +117,13 @@ class FlatGradients:
     """One run of float32 as the gradients of all objectives.
 
     Args:
-        updater: Whose objectives.
+        update: Whose objectives.
         values: float32 ``[size]``, shared memory.
     """
 
-    def __init__(self, updater: OffPolicyUpdater, values: NDArray[np.float32]) -> None:
+    def __init__(self, update: Update, values: NDArray[np.float32]) -> None:
         flat = torch.from_numpy(values)
-        self._parameters: list[Sequence[nn.Parameter]] = [objective.parameters for objective in updater.objectives]
+        self._parameters: list[Sequence[nn.Parameter]] = [objective.parameters for objective in update.objectives]
         self._views: list[list[Tensor]] = []
         offset = 0
         for parameters in self._parameters:

@@ -1,335 +1,424 @@
-"""The minibatch loop: epochs over a batch, minibatches of it, micro-batches of those, gradients summed up.
+"""One SGD step of any algorithm: its objectives in order, each over the parts of a minibatch, then its target networks.
 
-A micro-batch is what runs through the network at once; it is small so that its activations stay in the cache (a factor
-of two on a CPU), and because each loss is a sum divided by the number of valid samples of the *whole* minibatch, its
-size changes the speed and nothing else.
-
-Two kinds of part are cut from a batch. Where every sample stands for itself (feed-forward network, advantages known
-beforehand), minibatches are random samples, and invalid or too old ones are not computed at all. Where time matters
-(recurrent core, V-trace), they are whole trajectories with a mask; then only the encoder works in micro-batches, and
-core and loss see the whole minibatch, unless its activations would not fit into memory.
+A part is what runs through the network at once. Gradients of parts add up, so each loss is a sum divided by the size of
+the whole minibatch, or, from a replay, a mean over its only part.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from rollmill.learning.batches import Batch
+from rollmill.algorithms.base import Algorithm, Loss, Objective
+from rollmill.algorithms.batches import Batch, OnPolicyBatch, SequenceBatch
 from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
-from rollmill.learning.fast_path import FastPath
-from rollmill.learning.objective import APPROX_KL, ENTROPY, STATISTICS, Objective, Part, Scales, Share, learns_in_time
-from rollmill.learning.optimisers import NonFiniteGuard, clip_grad_norm_
-from rollmill.learning.targets import Targets
-from rollmill.losses.ppo import ratio_bounds
-from rollmill.models.actor_critic import ActorCritic
-from rollmill.native import gather
+from rollmill.learning.fast_path import PLAIN, FastPath
+from rollmill.learning.optimisers import (
+    NonFiniteGuard,
+    clip_grad_norm_,
+    load_optimiser_state,
+    make_optimiser,
+    optimiser_state,
+    set_learning_rate,
+)
+from rollmill.models.memory_format import set_channels_last
+from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
 
-LOSS_NAMES = (*STATISTICS, "gradient_norm")
+__all__ = ["Step", "Update"]
+
+# Of an objective, with several ranks: they exchange as many numbers, also a rank without a part of the minibatch.
+_MOST_STATISTICS = 32
 
 
-class Whole(NamedTuple):
-    """What every rank knows of the batch of all ranks, so that all choose the same minibatches.
+class Step(NamedTuple):
+    """What an SGD step leaves.
 
     Attributes:
-        keep: bool ``[T, N]``: samples that count.
-        advantage: float ``[T, N]``, where they are known beforehand and to be normalised.
-        columns: Which of the N trajectories are this rank's.
+        td_error: float32 ``[N]``: absolute temporal differences of the first objective that has any; None without.
+        moments: Sums of advantages over this rank's parts of the minibatch, see
+            :class:`rollmill.algorithms.base.Loss`; None without.
     """
 
-    keep: NDArray[np.bool_]
-    advantage: NDArray[np.floating[Any]] | None
-    columns: range
-
-    @classmethod
-    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective, config: LearnerConfig) -> Whole:
-        """From what this rank has: ``keep``, bool ``[T, N / W]``, and the targets."""
-        each, rank = keep.shape[1], collective.rank
-        advantage = targets.advantage if config.normalise_advantages else None
-        if advantage is not None:
-            advantage = collective.columns(advantage)
-        return cls(collective.columns(keep), advantage, range(rank * each, (rank + 1) * each))
-
-    def own_trajectories(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the chosen columns that are this rank's, as its own batch counts them."""
-        first, end = self.columns.start, self.columns.stop
-        return chosen[(chosen >= first) & (chosen < end)] - first
-
-    def own_samples(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the chosen indices into ``keep.ravel()`` that are this rank's, as its own batch counts them."""
-        count = self.keep.shape[1]
-        if len(self.columns) == count:
-            return chosen
-        steps, column = np.divmod(chosen, count)
-        is_own = (column >= self.columns.start) & (column < self.columns.stop)
-        return steps[is_own] * len(self.columns) + column[is_own] - self.columns.start
+    td_error: Tensor | None
+    moments: Tensor | None
 
 
-class Updater:
-    """Learns from batches: owns the minibatch loop, not the weights' publication and not the schedules.
+class Update:
+    """Takes SGD steps: owns the optimisers, not the weights' publication and not the schedules.
+
+    The thread that takes the steps should treat denormal numbers as zero
+    (:func:`rollmill.models.device.take_threads`): the moments of a dead unit become denormal after a thousand steps,
+    and Adam's step then takes three times as long on a CPU.
 
     Args:
-        model: The network, on its device.
-        optimiser: Of the model's parameters.
-        observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
-        config: The learner's configuration.
-        fast_path: Precision, memory format and micro-batch size.
-        random: Permutes samples and trajectories; the same on every rank.
-        collective: The ranks that learn together.
+        algorithm: On its device.
+        config: Optimiser, learning rate, and ``max_grad_norm``, which bounds each objective's gradient.
+        path: Precision (``"bf16"`` runs losses under autocast, ``"fp64"`` makes the parameters double), memory format
+            of convolutions, and whether losses are compiled.
+        generator: Noise of the losses, of the algorithm's device; None is torch's global one.
+        collective: The ranks that learn together, each from its part of every minibatch.
 
     Attributes:
-        previous_sums: Moments of the last minibatch's advantages, float64 ``[3]``, where V-trace gives them; a run that
-            is to go on exactly needs them.
+        sgd_steps: SGD steps done.
+        path: As given.
     """
 
     def __init__(
         self,
-        model: ActorCritic,
-        optimiser: torch.optim.Optimizer,
-        observation: Mapping[str, NDArray[np.generic]],
+        algorithm: Algorithm,
         config: LearnerConfig,
-        fast_path: FastPath,
-        random: np.random.Generator,
+        path: FastPath = PLAIN,
+        *,
+        generator: torch.Generator | None = None,
         collective: Collective | None = None,
     ) -> None:
-        """Prepares views; allocates nothing of a batch's size."""
-        self._model = model
-        self._optimiser = optimiser
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._device = self._parameters[0].device
-        self._observation = {name: a.reshape(-1, *a.shape[3:]) for name, a in observation.items()}
-        self._config = config
-        self._fast_path = fast_path
-        self._random = random
+        """Makes the optimisers."""
+        if path.precision == "fp64":
+            algorithm.double()
+        set_channels_last(algorithm, path.channels_last)
+        self._algorithm = algorithm
+        self._generator = generator
+        self.path = path
+        self._max_grad_norm = config.max_grad_norm
         self._collective = collective or Alone()
-        self._trajectories = learns_in_time(model, config)
-        self._objective: Callable[..., Share] = Objective(model, config, fast_path, in_time=self._trajectories)
-        if fast_path.compile:
+        self._objectives = list(algorithm.objectives())
+        _check_objectives(algorithm, self._objectives)
+        self._losses: list[Callable[[Any, torch.Generator | None], Loss]] = [o.loss for o in self._objectives]
+        if path.compile:
             # Minibatches differ in size by what is left out of them.
-            self._objective = torch.compile(self._objective, dynamic=True)
+            self._losses = [torch.compile(loss, dynamic=True) for loss in self._losses]
+        self._device = self._objectives[0].parameters[0].device
+        self._optimisers = [
+            make_optimiser(
+                o.parameters,
+                config if o.learning_rate is None else replace(config, learning_rate=o.learning_rate),
+                self._device,
+            )
+            for o in self._objectives
+        ]
+        # An objective's own learning rate keeps its ratio to the learner's.
+        self._ratios = [
+            1.0 if o.learning_rate is None else o.learning_rate / config.learning_rate for o in self._objectives
+        ]
         self._guard = NonFiniteGuard(self._device)
-        self.previous_sums: Tensor | None = None
-        self._losses = torch.zeros(len(LOSS_NAMES), device=self._device)
-        self._num_losses = 0
+        self._statistics = _Means()
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._differentiated: set[int] = set()
+        self._has_td_errors = False
+        self._has_centred = False
         self._is_told_to_stop = False
-        self._step_statistics = torch.zeros(len(STATISTICS), device=self._device)
+        self.sgd_steps = 0
 
-    def learn(
-        self,
-        batch: Batch,
-        targets: Targets,
-        keep: NDArray[np.bool_],
-        whole: Whole | None = None,
-        *,
-        clip_range: float,
-        entropy_coef: float,
-        after_step: Callable[[], None],
-        is_stopping: Callable[[], bool],
-    ) -> bool:
-        """Runs all epochs over a batch.
+    @property
+    def objectives(self) -> Sequence[Objective]:
+        """The parts of an SGD step."""
+        return self._objectives
+
+    @property
+    def optimisers(self) -> Sequence[torch.optim.Optimizer]:
+        """One for each objective."""
+        return self._optimisers
+
+    @property
+    def is_told_to_stop(self) -> bool:
+        """Whether a rank, perhaps another one, was told to stop during the last step."""
+        return self._is_told_to_stop
+
+    def step(self, parts: Iterable[Batch], *, is_stopping: Callable[[], bool] = lambda: False) -> Step | None:
+        """Takes one SGD step; nothing waits for the device.
 
         Args:
-            batch: The trajectories.
-            targets: See :func:`targets_of`.
-            keep: bool ``[T, N]``: samples that count: valid and not too old.
-            whole: What is known of all ranks' batches; made of ``keep`` by default.
-            clip_range: Epsilon of the PPO ratio, by its schedule.
-            entropy_coef: Weight of the entropy bonus, by its schedule.
-            after_step: Called after every SGD step; it may publish. A minibatch without a sample that counts makes no
-                step.
-            is_stopping: Asked before every micro-batch, which may take seconds; True leaves the rest of the batch.
+            parts: This rank's parts of the minibatch, on the algorithm's device; iterated once for each objective.
+            is_stopping: Asked before each part, which may take seconds; True leaves the step. Several ranks leave the
+                same step, whichever of them is told to.
 
         Returns:
-            Whether the whole batch was learned from.
+            None if the step was left; parameters are unchanged then.
+        """
+        td_error = moments = None
+        for index in self.due(self.sgd_steps + 1):
+            found = self._differentiate_parts(index, parts, is_stopping)
+            if found is None:
+                return None
+            td_error = found.td_error if td_error is None else td_error
+            moments = found.moments if moments is None else moments
+            self._descend(index)
+        self.sgd_steps += 1
+        self._algorithm.update_targets(self.sgd_steps)
+        return Step(td_error, moments)
+
+    def due(self, sgd_step: int) -> list[int]:
+        """The objectives of this SGD step, counted from 1."""
+        return [index for index, objective in enumerate(self._objectives) if sgd_step % objective.every == 0]
+
+    def differentiate(self, index: int, batch: Batch) -> Loss:
+        """Replaces the gradients of one objective's parameters by those of a batch."""
+        self._zero_grad(index)
+        return self._differentiate(index, batch)
+
+    def centre_pictures(self, batch: Batch) -> bool:
+        """Before the first SGD step: centres pictures by the brightness of those of a replay's batch, once.
+
+        Online and target networks must see the same, and temporal differences in a replay must not change without an
+        SGD step, so nothing is merged into the level later.
+
+        Returns:
+            Whether anything has changed: there are pictures to be centred, and that was not done before.
+        """
+        if self._has_centred:
+            return False
+        self._has_centred = True
+        layers = centred_layers(self._algorithm)
+        # A resumed run has centred them already.
+        if not layers or any(layer.moments is not None and layer.moments.count > 0 for layer in layers):
+            return False
+        with (
+            torch.no_grad(),
+            self._autocast(),
+            observing_pixel_levels(self._algorithm, sum_over_ranks=self._collective.sum),
+        ):
+            for objective in self._objectives:
+                objective.loss(batch, self._generator)
+        self._algorithm.copy_buffers_to_targets()
+        return True
+
+    def require_td_errors(self) -> None:
+        """Checks that priorities can be made from temporal differences.
 
         Raises:
-            NonFiniteGradientError: A gradient of this batch was not finite; the message says which observations and
-                losses were not.
+            ValueError: Every objective has run, and none gave temporal differences.
         """
-        kind = self._config.clip_kind
-        low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(clip_range, kind)
-        scales = Scales(math.nan, low, high, entropy_coef)
-        whole = whole or Whole.of(targets, keep, self._collective, self._config)
-        for _ in range(self._config.num_epochs):
-            for chosen in self._minibatches(whole.keep):
-                if self._step(batch, targets, keep, whole, chosen, scales, is_stopping):
-                    after_step()
-                if self._is_told_to_stop or (self._collective.world_size == 1 and is_stopping()):
-                    self._guard.check(lambda: self._what_was_not_finite(batch))
-                    return False
-        self._guard.check(lambda: self._what_was_not_finite(batch))
-        return True
+        if not self._has_td_errors and len(self._differentiated) == len(self._objectives):
+            raise ValueError(
+                f"replay.priorities is 'proportional', but no loss of {type(self._algorithm).__name__} gives td_error, "
+                "which priorities are made of: let one give it, or choose replay.priorities=uniform"
+            )
 
-    def last_kl(self) -> float:
-        """Approximate KL of the last SGD step's policy from the one that acted, for an adaptive schedule."""
-        return float(self._step_statistics[APPROX_KL])
-
-    def last_entropy(self) -> float:
-        """Mean entropy of the last SGD step's policy, in nats."""
-        return float(self._step_statistics[ENTROPY])
-
-    def take_losses(self) -> dict[str, float]:
-        """Means over the SGD steps since the last call; the one place that waits for the device."""
-        if not self._num_losses:
-            return {}
-        means = (self._losses / self._num_losses).tolist()
-        self._losses.zero_()
-        self._num_losses = 0
-        return dict(zip(LOSS_NAMES, means, strict=True))
-
-    def _minibatches(self, keep: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        """Random parts of equal size: indices into ``keep.ravel()``, or columns where trajectories stay whole."""
-        everything = np.arange(keep.shape[1]) if self._trajectories else np.flatnonzero(keep)
-        parts = np.array_split(self._random.permutation(everything), self._config.minibatches)
-        return [part for part in parts if len(part)]
-
-    def _step(
-        self,
-        batch: Batch,
-        targets: Targets,
-        keep: NDArray[np.bool_],
-        whole: Whole,
-        chosen: NDArray[np.int64],
-        scales: Scales,
-        is_stopping: Callable[[], bool],
-    ) -> bool:
-        """One SGD step: this rank's part of the minibatch in micro-batches, whose gradients add up.
+    def apply(self, indices: Sequence[int], statistics: Mapping[str, Tensor]) -> bool:
+        """Takes an SGD step with gradients that these objectives' parameters have already.
 
         Returns:
-            False if nothing was changed, because no sample of it counts or the run is stopping.
+            Whether the targets may have changed.
         """
-        count = int(whole.keep[:, chosen].sum()) if self._trajectories else len(chosen)
-        if not count:
-            return False
-        own = whole.own_trajectories(chosen) if self._trajectories else whole.own_samples(chosen)
-        limit = self._fast_path.micro_batch
-        if self._trajectories:
-            limit = (self._fast_path.graph_samples or limit) // batch.rollout_length
-        pieces = np.array_split(own, -(-len(own) // max(1, limit))) if len(own) else []
-        sums = self._advantage_sums(whole, chosen)
-        if sums is None and len(pieces) > 1:
-            # A piece cannot know the whole minibatch's moments: the previous one's stand in where memory forces pieces.
-            sums = self.previous_sums
-        seen = None
-        scales = self._scaled(scales, count)
-        alone = self._collective.world_size == 1
-        statistics = torch.zeros(len(STATISTICS), device=self._device)
-        self._optimiser.zero_grad(set_to_none=True)
-        for piece in pieces:
-            if alone and is_stopping():
-                # A step that is not made has no place among the means over steps.
-                self._losses.zero_()
-                self._num_losses = 0
-                return False
-            share = self._objective(self._cut(batch, targets, keep, piece), scales, sums)
-            share.loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            statistics += share.statistics
-            if share.advantage_sums is not None:
-                seen = share.advantage_sums if seen is None else seen + share.advantage_sums
-        self.previous_sums = seen
-        if not alone:
-            # All stop after the same step, whoever of them is told to.
-            stops = statistics.new_tensor([float(is_stopping())])
-            summed = self._collective.sum_gradients(self._parameters, torch.cat([statistics, stops]))
-            statistics, self._is_told_to_stop = summed[:-1], bool(summed[-1] > 0)
-            if self._is_told_to_stop:
-                return False
-        self._losses[:-1] += statistics
-        self._step_statistics = statistics
-        norm = clip_grad_norm_(self._parameters, self._config.max_grad_norm, self._guard)
-        self._optimiser.step()
-        self._losses[-1] += norm
-        self._num_losses += 1
-        return True
+        self.sgd_steps += 1
+        if statistics:
+            self._statistics.add(tuple(statistics), torch.stack(list(statistics.values())))
+        for index in indices:
+            self._descend(index)
+        return self._algorithm.update_targets(self.sgd_steps) is not False
 
-    def _what_was_not_finite(self, batch: Batch) -> str:
-        """For the message of a run that ends with it, so it may take its time."""
-        index = batch.observation_index[: batch.rollout_length].reshape(-1)
-        names = [
-            f"observation {name!r}"
-            for name, source in self._observation.items()
-            if source.dtype.kind == "f" and not np.isfinite(source[index]).all()
-        ]
-        names += [f"loss/{name}" for name, loss in zip(LOSS_NAMES, self._losses, strict=True) if not loss.isfinite()]
-        return f"learning from a batch in which these are not finite: {', '.join(names)}"
+    def check(self, further: Callable[[], Sequence[str]] = tuple) -> None:
+        """Checks that all gradients since the last check were finite; waits for the device.
 
-    def _scaled(self, scales: Scales, count: int) -> Scales:
-        """For a minibatch of which ``count`` samples count."""
-        scales = scales._replace(divisor=float(count))
-        if not self._fast_path.compile:
-            return scales
-        return Scales(*self._tensor(np.array(scales, np.float32)).unbind())
+        Args:
+            further: Called for the message: names of what else is not finite.
 
-    def _advantage_sums(self, whole: Whole, chosen: NDArray[np.int64]) -> Tensor | None:
-        """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
-        if whole.advantage is None:
-            return None
-        if self._trajectories:
-            values = whole.advantage[:, chosen][whole.keep[:, chosen]]
-        else:
-            values = whole.advantage.ravel()[chosen]
-        wide = values.astype(np.float64)
-        return self._tensor(np.array([len(wide), wide.sum(), np.square(wide).sum()]))
+        Raises:
+            NonFiniteGradientError: One was not; it has been replaced by zeros.
+        """
 
-    def _cut(self, batch: Batch, targets: Targets, keep: NDArray[np.bool_], piece: NDArray[np.int64]) -> Part:
-        """Gathers one micro-batch: observations out of the slots, the rest out of the batch."""
-        arrays = dict(batch.arrays)
-        if targets.advantage is not None and targets.return_ is not None:
-            arrays |= {"advantage": targets.advantage, "return": targets.return_}
-        arrays |= {"reward": targets.reward, "cut": targets.cut}
-        steps = batch.rollout_length
-        if not self._trajectories:
-            index = batch.observation_index[:steps].reshape(-1)[piece]
-            flat = {
-                name: a[:steps].reshape(-1, *a.shape[2:])[piece] for name, a in arrays.items() if name in _PER_SAMPLE
-            }
-            everything = np.ones(len(piece), np.bool_)
-            return Part(self.observations(index), self._to_device(flat), self._tensor(everything))
-        rows = steps + (self._config.advantage == "vtrace")
-        index = batch.observation_index[:rows, piece]
-        cut = {name: a[:, piece] for name, a in arrays.items() if name != "rnn_state"}
-        resets = tuple(np.flatnonzero(cut["reset"][:rows].any(axis=1)).tolist())
-        if "rnn_state" in arrays:
-            cut["rnn_state"] = arrays["rnn_state"][piece]
-        observation = {
-            name: tensor.view(*index.shape, *tensor.shape[1:])
-            for name, tensor in self.observations(index.reshape(-1)).items()
+        def where() -> str:
+            names = [*further(), *(f"loss/{name}" for name in self._statistics.non_finite())]
+            return f"SGD step {self.sgd_steps} or one before; not finite: {', '.join(names) or 'nothing else'}"
+
+        self._guard.check(where)
+
+    def last(self, statistic: str) -> float | None:
+        """A statistic of the last SGD step, None if no objective gives it; waits for the device."""
+        return self._statistics.last(statistic)
+
+    def take_statistics(self) -> dict[str, float]:
+        """Means over the SGD steps since the last call; waits for the device."""
+        return self._statistics.take()
+
+    def set_learning_rate(self, value: float) -> None:
+        """Sets the learner's learning rate; an objective's own keeps its ratio to it."""
+        for optimiser, ratio in zip(self._optimisers, self._ratios, strict=True):
+            set_learning_rate(optimiser, value * ratio)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the algorithm's own state: moments and the count of steps."""
+        optimisers = {
+            o.name: optimiser_state(optimiser) for o, optimiser in zip(self._objectives, self._optimisers, strict=True)
         }
-        return Part(observation, self._to_device(cut), self._tensor(keep[:, piece]), resets)
+        return {"sgd_steps": self.sgd_steps, "optimisers": optimisers}
 
-    def observations(self, index: NDArray[np.int64], entries: Collection[str] | None = None) -> dict[str, Tensor]:
-        """x_t for these rows of the slots, ``[M, ...]``, on the learner's device; of all entries, or of some."""
-        result = {}
-        for name, source in self._observation.items():
-            if entries is not None and name not in entries:
-                continue
-            # From torch's caching allocator: page-locked for a GPU, so that the copy runs beside the computation.
-            tensor = torch.empty(
-                (len(index), *source.shape[1:]),
-                dtype=torch.from_numpy(source[:0]).dtype,
-                pin_memory=self._device.type == "cuda",
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave.
+
+        Raises:
+            ValueError: It is of another algorithm, optimiser or network.
+        """
+        names = [o.name for o in self._objectives]
+        if list(state["optimisers"]) != names:
+            raise ValueError(
+                f"the checkpoint has optimisers of {', '.join(state['optimisers'])}, this algorithm of "
+                f"{', '.join(names)}: resume with the saved configuration of the algorithm, or start a new run"
             )
-            gather(tensor.numpy(), source, index)
-            result[name] = tensor.to(self._device, non_blocking=True)
-        return result
+        for name, optimiser in zip(names, self._optimisers, strict=True):
+            load_optimiser_state(optimiser, state["optimisers"][name])
+        self.sgd_steps = state["sgd_steps"]
 
-    def _to_device(self, arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Tensor]:
-        return {name: self._tensor(array) for name, array in arrays.items()}
+    def lay_out_moments(self) -> None:
+        """Gives restored moments the memory layout that their parameters have now.
 
-    def _tensor(self, array: NDArray[np.generic]) -> Tensor:
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
-        if self._device.type == "cuda":
-            tensor = tensor.pin_memory()  # else the copy would wait for what the GPU has to do before it
-        return tensor.to(self._device, non_blocking=True)
+        Shared parameters with four axes are in channels_last, convolutions' or not, and fused optimisers read both in
+        storage order.
+        """
+        for optimiser in self._optimisers:
+            load_optimiser_state(optimiser, optimiser_state(optimiser))
+
+    def _differentiate_parts(self, index: int, parts: Iterable[Batch], is_stopping: Callable[[], bool]) -> Step | None:
+        """Leaves the whole minibatch's gradient of one objective; None if the step is left."""
+        alone = self._collective.world_size == 1
+        self._zero_grad(index)
+        td_error = moments = total = last = None
+        names: tuple[str, ...] = ()
+        for part in parts:
+            if alone and is_stopping():
+                return None
+            loss = self._differentiate(index, part)
+            td_error, last = loss.td_error, part
+            moments = loss.moments if moments is None or loss.moments is None else moments + loss.moments
+            if loss.statistics:
+                names = tuple(loss.statistics)
+                statistics = torch.stack(list(loss.statistics.values()))
+                total = statistics if total is None else total + statistics
+        if not alone:
+            names = self._names.setdefault(index, names) if names else self._names.get(index, ())
+            weight = None if last is None else _weight(last)
+            total = self._sum_over_ranks(index, total, weight, is_stopping=is_stopping())[: len(names)]
+            if self._is_told_to_stop:
+                return None
+        if total is not None:
+            self._statistics.add(names, total)
+        return Step(td_error, moments)
+
+    def _sum_over_ranks(
+        self, index: int, statistics: Tensor | None, weight: Tensor | None, *, is_stopping: bool
+    ) -> Tensor:
+        """Sums the gradients and statistics of all ranks, or averages those that are means over their parts."""
+        parameters = list(self._objectives[index].parameters)
+        message = torch.zeros(_MOST_STATISTICS + 2, device=self._device)
+        if statistics is not None:
+            assert len(statistics) <= _MOST_STATISTICS, f"{len(statistics)} statistics of one objective"
+            message[: len(statistics)] = statistics
+        if weight is not None:
+            torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], weight)
+            message *= weight
+            message[-1] = weight
+        message[-2] = float(is_stopping)
+        summed = self._collective.sum_gradients(parameters, message)
+        if weight is not None:
+            total = summed[-1].clamp(min=1.0)
+            torch._foreach_div_([p.grad for p in parameters if p.grad is not None], total)
+            return summed / total
+        self._is_told_to_stop = bool(summed[-2] > 0)
+        return summed
+
+    def _zero_grad(self, index: int) -> None:
+        for parameter in self._objectives[index].parameters:
+            parameter.grad = None
+
+    def _differentiate(self, index: int, batch: Batch) -> Loss:
+        with self._autocast():
+            loss = self._losses[index](batch, self._generator)
+        # What is not this objective's gets no gradient, and none is computed for it.
+        parameters = list(self._objectives[index].parameters)
+        loss.value.backward(inputs=parameters)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        self._differentiated.add(index)
+        self._has_td_errors |= loss.td_error is not None
+        return loss
+
+    def _descend(self, index: int) -> None:
+        objective = self._objectives[index]
+        norm = clip_grad_norm_(objective.parameters, self._max_grad_norm, self._guard)
+        self._optimisers[index].step()
+        name = "gradient_norm" if len(self._objectives) == 1 else f"{objective.name}_gradient_norm"
+        self._statistics.add((name,), norm.view(1))
+
+    @contextmanager
+    def _autocast(self) -> Iterator[None]:
+        if self.path.precision != "bf16":
+            yield
+            return
+        with torch.autocast(self._device.type, dtype=torch.bfloat16):
+            yield
 
 
-_PER_SAMPLE = frozenset(
-    {"action_discrete", "action_continuous", "action_mask", "log_prob", "value", "reward", "advantage", "return"}
-)
+class _Means:
+    """Sums of statistics over SGD steps, on the device until somebody asks for the means."""
+
+    def __init__(self) -> None:
+        self._sums: dict[tuple[str, ...], Tensor] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._last: dict[tuple[str, ...], Tensor] = {}
+
+    def add(self, names: tuple[str, ...], values: Tensor) -> None:
+        """Takes in one number for each name."""
+        self._last[names] = values
+        if names in self._sums:
+            self._sums[names] += values
+            self._counts[names] += 1
+        else:
+            self._sums[names] = values.detach().clone()
+            self._counts[names] = 1
+
+    def last(self, name: str) -> float | None:
+        """What was taken in last under a name; None if nothing was."""
+        for names, values in self._last.items():
+            if name in names:
+                return float(values[names.index(name)])
+        return None
+
+    def take(self) -> dict[str, float]:
+        """The means since the last call."""
+        if not self._sums:
+            return {}
+        means = torch.cat([values / self._counts[names] for names, values in self._sums.items()]).tolist()
+        every = [name for names in self._sums for name in names]
+        self._sums.clear()
+        self._counts.clear()
+        return dict(zip(every, means, strict=True))
+
+    def non_finite(self) -> list[str]:
+        """Names of which a sum is not finite."""
+        return [
+            name
+            for names, values in self._sums.items()
+            for name, is_finite in zip(names, values.isfinite().tolist(), strict=True)
+            if not is_finite
+        ]
+
+
+def _weight(batch: Batch) -> Tensor | None:
+    """What a rank's mean counts among the means of all ranks; None where losses are shares that add up."""
+    if isinstance(batch, OnPolicyBatch):
+        return None
+    if isinstance(batch, SequenceBatch):
+        return batch.valid.sum().float()
+    return torch.ones((), device=batch.reward.device)
+
+
+def _check_objectives(algorithm: Algorithm, objectives: Sequence[Objective]) -> None:
+    """Checks what a user's own algorithm may have got wrong."""
+    names = [objective.name for objective in objectives]
+    wrong = ""
+    if not objectives:
+        wrong = "are none: give one at least"
+    elif len(set(names)) < len(names):
+        wrong = f"are called {', '.join(names)}: give each a name of its own, by which checkpoints know its optimiser"
+    else:
+        for objective in objectives:
+            if not objective.parameters:
+                wrong = f"have one, {objective.name!r}, without parameters: name what it is to change"
+            elif type(objective.every) is not int or objective.every < 1:
+                wrong = f"have one, {objective.name!r}, with every={objective.every!r}: it takes whole numbers from 1"
+    if wrong:
+        raise ValueError(f"the objectives() of {type(algorithm).__name__} {wrong}")

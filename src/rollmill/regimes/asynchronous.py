@@ -1,18 +1,27 @@
 """The async regime (Sample Factory): simulation, inference and learning at their own pace, and the slowest never waits.
 
-Admission is first in, first out (:mod:`rollmill.learning.batches`); samples older than ``max_policy_lag`` are left out
-and counted. The functions that processes run import torch inside, because the main process, which imports this
-module too, does without.
+========= ==========================================================================================================
+admission first in, first out; samples older than ``max_policy_lag`` are left out and counted
+weights   the newest
+slots     any free slot of the group's rollout worker
+pace      a group goes on when a slot is free
+========= ==========================================================================================================
+
+The functions that processes run import torch inside, because the main process, which imports this module too, must
+not.
 """
 
 from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
 
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
     group_builder,
-    run_learner,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
@@ -20,6 +29,7 @@ from rollmill.rollout.pace import UnlimitedPace
 from rollmill.rollout.slot_policies import PooledSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config, ConfigError
 from rollmill.storage.slots import Topology, slots_needed
 
@@ -84,28 +94,45 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    from rollmill.inference.actor_critic import ActorCriticPolicyWorker
-    from rollmill.models.device import take_threads
-    from rollmill.models.registry import make_model
-    from rollmill.runtime.seeds import int_seed
-    from rollmill.storage.weights import WeightStore
+    from rollmill.inference.acting_weights import NewestWeights
+    from rollmill.inference.batching import ReadyGroups
+    from rollmill.inference.explorers import Explorer, GeneratorExplorer, RandomExplorer
+    from rollmill.inference.observation_readers import SlotReader
+    from rollmill.regimes.torch_side import PolicySide, make_on_policy
 
-    config, spec = setup.config, setup.probed.spec
-    take_threads(config.inference.threads)
-    ActorCriticPolicyWorker(
-        with_delays(context, config),
-        setup.store(),
-        WeightStore(setup.memory.arena),
-        index,
-        make_model(spec.observation, spec.action, config.model),
-        action=config.stored_action(spec.action),
-        config=config.inference,
-        seed=int_seed(setup.sampling_seed, "policy worker", index),
-    ).run()
+    side = PolicySide.of(context, setup, index, setup.store(), make_on_policy)
+    config, device = setup.config.inference, side.device
+    seed = int_seed(setup.sampling_seed, "policy worker", index)
+    on_cpu = device.type == "cpu"
+    batching = ReadyGroups(side.store, index, config, side.context.stop, on_cpu=on_cpu)
+    explorer: Explorer = GeneratorExplorer(side.store.topology, device=device, seed=seed)
+    if config.random_actions:
+        action = setup.config.stored_action(setup.probed.spec.action)
+        explorer = RandomExplorer(explorer, action=action, device=device, random=np.random.default_rng(seed))
+    side.run(
+        batching=batching,
+        weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),
+        reader=SlotReader(side.store, max_groups=batching.max_groups, device=device, may_view=True),
+        explorer=explorer,
+        states=side.states(),
+        seed=seed,
+    )
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner."""
-    from rollmill.learning.learner import Learner
+    setup.user_code.install()
+    from rollmill.learning.admission import FirstInFirstOut
+    from rollmill.learning.measure import choose_fast_path
+    from rollmill.learning.timetable import ByTime
+    from rollmill.learning.versions import NewestVersions
+    from rollmill.regimes.torch_side import LearnerSide
 
-    run_learner(context, setup, Learner)
+    side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
+    side.start_on_policy(
+        store,
+        admission=FirstInFirstOut(store, num_trajectories=config.learner.batch_size // config.rollout_length),
+        versions=NewestVersions(config.learner.publish_every),
+        timetable=ByTime(side.setup.plan.checkpoints, saves=True),
+        choose_path=partial(choose_fast_path, is_stop_wanted=context.stop.is_set),
+    )

@@ -1,24 +1,27 @@
 """The lockstep regime (Cleanba): iteration i is learned from what policy version max(0, i - lag) collected, exactly.
 
-Each group has ``lag + 1`` slots of its own, and gets one back after the learner has published what it learned from it:
-so a free slot says that the version to act by is there, and the number of slots is the lag. The functions that
-processes run import torch inside, because the main process, which imports this module too, does without.
+========= ==========================================================================================================
+admission the i-th slot of every group, in the order of the groups
+weights   exactly version max(0, i - lag)
+slots     one of the group's own ``lag + 1`` slots
+pace      a group goes on when its next slot is free
+========= ==========================================================================================================
+
+A group gets a slot back after the learner has published what it learned from it. A free slot therefore says that the
+version to act by is published, and the number of slots is the lag. The functions that processes run import torch
+inside, because the main process, which imports this module too, must not.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
     allocate_slots,
-    device_of_rank,
     group_builder,
     group_states,
-    make_network,
-    run_learner,
     with_delays,
 )
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
@@ -95,38 +98,62 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    from rollmill.inference.lockstep import LockstepPolicyWorker
-    from rollmill.models.device import take_threads
-    from rollmill.storage.weights import WeightStore
+    from rollmill.inference.acting_weights import ExactWeights
+    from rollmill.inference.batching import FixedGroups
+    from rollmill.inference.explorers import KeyedExplorer
+    from rollmill.inference.observation_readers import SlotReader
+    from rollmill.regimes.torch_side import PolicySide, make_on_policy
 
-    config, spec = setup.config, setup.probed.spec
-    take_threads(config.inference.threads)
-    device = device_of_rank(config.inference.device, setup.ranks)
-    LockstepPolicyWorker(
-        with_delays(context, config),
-        setup.store(),
-        WeightStore(setup.memory.arena),
-        index,
-        make_network(config, spec),
-        action=config.stored_action(spec.action),
-        config=replace(config.inference, device=str(device)),
-        seed=config.seed,
-        first_row=setup.first_group * setup.topology.group_rows,
-        first_iteration=setup.probed.first_iteration,
-    ).run()
+    side = PolicySide.of(context, setup, index, setup.store(), make_on_policy)
+    batching = FixedGroups(side.store, index)
+    side.run(
+        batching=batching,
+        weights=ExactWeights(
+            side.store,
+            side.weights,
+            side.algorithm,
+            is_lowered=side.is_lowered,
+            first_iteration=setup.probed.first_iteration,
+        ),
+        reader=SlotReader(side.store, max_groups=batching.max_groups, device=side.device, may_view=False),
+        explorer=KeyedExplorer(
+            side.store,
+            width=side.algorithm.acting.distribution.noise_size,
+            device=side.device,
+            seed=setup.config.seed,
+            first_row=setup.first_group * setup.topology.group_rows,
+        ),
+        states=side.states(is_shared=True),
+        seed=setup.config.seed,
+    )
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner."""
-    from rollmill.learning.lockstep import LockstepLearner
+    setup.user_code.install()
+    from rollmill.learning.admission import Iterations
+    from rollmill.learning.settled import settled_fast_path
+    from rollmill.learning.timetable import ByIteration
+    from rollmill.learning.versions import ExactVersions
+    from rollmill.regimes.torch_side import LearnerSide
 
-    run_learner(
-        context,
-        setup,
-        partial(
-            LockstepLearner,
+    side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
+    first_iteration = setup.probed.first_iteration
+    side.start_on_policy(
+        store,
+        admission=Iterations(store),
+        versions=ExactVersions(
+            num_versions=setup.topology.slots_per_group,
+            num_groups=setup.topology.num_groups,
             states=group_states(setup.run_dir),
-            first_iteration=setup.probed.first_iteration,
-            save_every=setup.config.iterations_per_checkpoint,
+            first_iteration=first_iteration,
+            collective=side.setup.collective,
         ),
+        timetable=ByIteration(
+            save_every=config.iterations_per_checkpoint,
+            total_steps=config.total_steps,
+            batch_size=config.learner.batch_size,
+            first_iteration=first_iteration,
+        ),
+        choose_path=settled_fast_path,
     )

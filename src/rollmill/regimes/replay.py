@@ -1,17 +1,21 @@
 """The replay regime (PAL): off-policy algorithms learn from a replay of slots, so many SGD steps for each agent step.
 
-Admission is three things: a ring of slots, a sum tree over their steps, and a rate limiter that holds collecting and
-learning together (:mod:`rollmill.storage.replay`). The functions that processes run import torch inside, because
-the main process, which imports this module too, does without.
+========= ==========================================================================================================
+admission batches drawn by priority from live slots
+weights   the newest
+slots     a free slot, or a completed one that leaves the replay first
+pace      a group goes on when the rate limiter allows
+========= ==========================================================================================================
+
+The functions that processes run import torch inside, because the main process, which imports this module too, must
+not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -20,9 +24,7 @@ from rollmill.regimes.setup import (
     Memory,
     Probed,
     RunSetup,
-    device_of_rank,
     group_builder,
-    make_off_policy,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
@@ -32,6 +34,7 @@ from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config, ConfigError
 from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits, inserted_of, resumed_limits
@@ -320,76 +323,89 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one policy worker."""
     setup.user_code.install()
-    from rollmill.inference.replay import ReplayPolicyWorker
-    from rollmill.models.device import take_threads
-    from rollmill.runtime.seeds import int_seed
-    from rollmill.storage.weights import WeightStore
+    from rollmill.inference.acting_weights import NewestWeights
+    from rollmill.inference.batching import ReadyGroups
+    from rollmill.inference.explorers import ReplayExplorer
+    from rollmill.inference.observation_readers import ShownReader
+    from rollmill.regimes.torch_side import PolicySide, make_off_policy
 
-    config, spec = setup.config, setup.probed.spec
-    take_threads(config.inference.threads)
-    device = device_of_rank(config.inference.device, setup.ranks)
-    ReplayPolicyWorker(
-        with_delays(context, config),
-        store_of(setup),
-        WeightStore(setup.memory.arena),
-        index,
-        make_off_policy(config, spec),
-        action=config.stored_action(spec.action),
-        config=replace(config.inference, device=str(device)),
-        seed=int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index),
-        total_steps=config.total_steps,
-        world_size=setup.ranks.world_size,
-        first_row=setup.first_group * setup.topology.group_rows,
-        num_rows=setup.topology.num_groups * setup.topology.group_rows * setup.ranks.world_size,
-    ).run()
+    store = store_of(setup)
+    side = PolicySide.of(context, setup, index, store, make_off_policy)
+    config, device = setup.config, side.device
+    seed = int_seed(setup.sampling_seed, f"policy worker of rank {setup.ranks.rank}", index)
+    on_cpu = device.type == "cpu"
+    side.run(
+        batching=ReadyGroups(store, index, config.inference, side.context.stop, on_cpu=on_cpu),
+        weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),
+        reader=ShownReader(store, device=device),
+        explorer=ReplayExplorer(
+            store,
+            device=device,
+            seed=seed,
+            total_steps=config.total_steps,
+            world_size=setup.ranks.world_size,
+            first_row=setup.first_group * setup.topology.group_rows,
+        ),
+        states=side.states(),
+        seed=seed,
+    )
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner, or the parameter server of several."""
-    _prepare_torch(setup)
-    from rollmill.learning.collective import Alone, Collective
-    from rollmill.learning.process_group import ProcessGroup
-    from rollmill.learning.replay import ReplayLearner
-    from rollmill.learning.server import ParameterServer
-    from rollmill.storage.gradients import GradientExchange
-    from rollmill.storage.weights import WeightStore
+    setup.user_code.install()
+    import torch
 
-    config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
-    collective: Collective = Alone()
-    if not setup.ranks.is_alone:
-        device = device_of_rank(config.learner.device, setup.ranks)
-        config = replace(config, learner=replace(config.learner, device=str(device)))
-        collective = ProcessGroup(setup.ranks, device, config.distributed.timeout_s)
-    make: Any = ReplayLearner
-    if config.learner.num_learners > 1:
-        make = partial(
-            ParameterServer,
-            exchange=GradientExchange(arena, config.learner.num_learners),
-            arrays=arena,
-            max_staleness=config.learner.staleness_bound,
-        )
-    make(
-        with_delays(context, config),
-        store_of(setup),
-        WeightStore(arena),
-        make_off_policy(config, spec),
-        spec=spec,
-        config=config.learner,
-        replay=config.replay,
-        plan=setup.plan(),
-        collective=collective,
-    ).run()
-    collective.close()
+    from rollmill.learning.gradient_server import GradientServer
+    from rollmill.learning.learner import Trainer
+    from rollmill.learning.off_policy_measure import choose_replay_path
+    from rollmill.learning.replay_trainer import ReplayAccount, ReplayTrainer, noise_seed
+    from rollmill.learning.timetable import ByTime
+    from rollmill.learning.update import Update
+    from rollmill.learning.versions import NewestVersions
+    from rollmill.regimes.torch_side import LearnerSide, make_off_policy
+    from rollmill.storage.gradients import GradientExchange
+
+    several = setup.config.learner.num_learners > 1
+    # Gradients and weights travel in channels_last, whatever the learners compute in; the server only adds them up.
+    side = LearnerSide.of(context, setup, **({"channels_last": True} if several else {}))
+    store, arena, replay = store_of(setup), setup.memory.arena, setup.config.replay
+    config, ranks = side.setup.config, side.setup.collective
+    algorithm = side.make(make_off_policy)
+    generator = torch.Generator(side.setup.device).manual_seed(noise_seed(side.setup.plan, ranks, 0))
+    path = choose_replay_path(
+        algorithm,
+        setup.probed.spec,
+        config,
+        replay,
+        is_alone=ranks.world_size == 1,
+        is_stop_wanted=context.stop.is_set,
+    )
+    update = Update(algorithm, config, path, generator=generator, collective=ranks)
+    account = ReplayAccount(side.setup, store, algorithm, update=update, replay=replay, generator=generator)
+    trainer: Trainer
+    if several:
+        exchange = GradientExchange(arena, config.num_learners)
+        trainer = GradientServer(account, algorithm, exchange=exchange, arrays=arena)
+    else:
+        trainer = ReplayTrainer(account)
+    timetable = ByTime(side.setup.plan.checkpoints, saves=not ranks.rank)
+    side.start(algorithm, trainer, NewestVersions(config.publish_every), timetable)
 
 
 def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:
     """Child: one of several learners, beside the parameter server."""
-    _prepare_torch(setup)
+    setup.user_code.install()
+    import torch
+
     from rollmill.learning.gradients import GradientLearner
-    from rollmill.runtime.seeds import int_seed
+    from rollmill.models.device import take_threads
+    from rollmill.regimes.torch_side import make_off_policy
     from rollmill.storage.gradients import GradientExchange
 
     config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
+    take_threads(config.learner.threads)
+    torch.manual_seed(int_seed(config.seed, "initial weights", 0))
     GradientLearner(
         with_delays(context, config),
         store_of(setup),
@@ -403,14 +419,3 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
         total_steps=config.total_steps,
         seed=int_seed(setup.sampling_seed, "gradient learner", index),
     ).run()
-
-
-def _prepare_torch(setup: RunSetup) -> None:
-    setup.user_code.install()
-    import torch
-
-    from rollmill.models.device import take_threads
-    from rollmill.runtime.seeds import int_seed
-
-    take_threads(setup.config.learner.threads)
-    torch.manual_seed(int_seed(setup.config.seed, "initial weights", 0))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.learning.report import LearnerReport
-from rollmill.regimes import asynchronous, lockstep, replay
+from rollmill.regimes import asynchronous, lockstep, probing, replay
 from rollmill.regimes import setup as children
 from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.ending import EndedBy, exited_early, hung_error, was_signalled_with_us, watch
@@ -372,7 +372,7 @@ def probe(
         KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
     """
     user_code = UserCode.of_this_process(config)
-    handle = supervisor.start("probe", children.probe, config, user_code, run_dir, ranks, trust)
+    handle = supervisor.start("probe", probing.probe, config, user_code, run_dir, ranks, trust)
     deadline = time.monotonic() + _PROBE_TIMEOUT_S
     limits = HangLimits(config)
     found: Probed | None = None

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollmill.learning.config import auto_entropy_coef, auto_epochs
+from rollmill.algorithms.on_policy_config import auto_entropy_coef
+from rollmill.learning.config import auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec

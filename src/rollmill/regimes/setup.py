@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
-from rollmill.regimes.settling import settled_settings
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import DelayInjector
@@ -23,23 +21,16 @@ from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
 from rollmill.specs import EnvSpec
-from rollmill.storage.group_states import GroupState, GroupStates
+from rollmill.storage.group_states import GroupStates
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.slots import SlotField, SlotStore, Topology, add_to_layout, slot_fields
 from rollmill.storage.weights import WeightStore
 from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
 if TYPE_CHECKING:
-    import torch
-
-    from rollmill.algorithms.base import OffPolicyAlgorithm
     from rollmill.envs.failures import RestartBudget
     from rollmill.envs.views import SavableGroup
-    from rollmill.learning.base import RunPlan
-    from rollmill.learning.learner import Learner
     from rollmill.learning.sharing import SharedSizes
-    from rollmill.models.actor_critic import ActorCritic
-    from rollmill.models.sizing import Module
 
 
 @dataclass(frozen=True)
@@ -153,26 +144,6 @@ class RunSetup:
         """The slots, attached."""
         return SlotStore(self.memory.arena, self.memory.fields, self.topology)
 
-    def plan(self) -> RunPlan:
-        """What the learner is told."""
-        from rollmill.learning.base import RunPlan
-        from rollmill.runtime.seeds import int_seed
-        from rollmill.storage.checkpoints import CheckpointStore
-        from rollmill.storage.evaluations import EvaluationQueue
-
-        config = self.config
-        return RunPlan(
-            total_steps=config.total_steps,
-            seed=int_seed(config.seed, "learner", 0),
-            report_every_s=config.report_every_s,
-            resume=self.resume,
-            checkpoints=CheckpointStore(self.run_dir / "checkpoints", config.checkpoint),
-            evaluations=EvaluationQueue(self.run_dir, config.eval_every) if not self.ranks.rank else None,
-            episodes=self.episodes,
-            # What a clock decides is neither reproducible nor the same on every rank.
-            schedule_s=None if config.in_lockstep or not self.ranks.is_alone else config.max_seconds,
-        )
-
 
 def allocate_slots(
     config: Config,
@@ -231,186 +202,9 @@ def with_delays(context: ChildContext, config: Config) -> ChildContext:
     return replace(context, inject_delay=DelayInjector(config.debug_delay_s)) if config.debug_delay_s else context
 
 
-def probe(
-    context: ChildContext,
-    config: Config,
-    user_code: UserCode,
-    run_dir: Path | None = None,
-    ranks: Ranks | None = None,
-    trust: bool = False,
-) -> None:
-    """Child: builds one environment and the network, and reports their sizes.
-
-    Args:
-        context: Takes the report.
-        config: Resolved.
-        user_code: What the user registered.
-        run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
-        ranks: Which of several cooperating programs this is; alone by default.
-        trust: Whether to use the files of a resumed run even if another user wrote them.
-    """
-    user_code.install()
-    import torch
-
-    from rollmill.algorithms.requirements import UnfitActionsError
-    from rollmill.envs.factory import probe as probe_environment
-    from rollmill.learning.sharing import shared_sizes
-    from rollmill.models.flat_state import flat_nbytes
-    from rollmill.models.sizing import largest_parameter
-    from rollmill.runtime.plain_data import MalformedMessageError
-    from rollmill.runtime.signed_files import UntrustedError
-
-    has_cuda = torch.cuda.is_available()
-    assert config.envs_per_group != "auto"
-    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
-    if config.in_replay:
-        try:
-            algorithm = _make_if_it_fits(lambda: make_off_policy(config, spec))
-        except UnfitActionsError as error:
-            context.send(Refusal(str(error)))
-            return
-        size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
-        shared = None
-        try:
-            shared = shared_sizes(algorithm)
-        except ValueError:
-            if config.learner.num_learners > 1:
-                raise
-        saved = None if run_dir is None else _saved_steps(config, run_dir, ranks or Ranks())
-        nbytes = flat_nbytes(algorithm.acting)
-        context.send(
-            Probed(
-                spec,
-                algorithm.state_size,
-                nbytes,
-                size,
-                shared=shared,
-                saved_steps=saved,
-                largest_parameter=largest_parameter(algorithm),
-                has_cuda=has_cuda,
-                settings=settled_settings(config, spec, size, lambda: "fp32"),
-            )
-        )
-        return
-    model = _make_if_it_fits(lambda: make_network(config, spec))
-    first_iteration = 0
-    if run_dir is not None and config.in_lockstep:
-        try:
-            first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
-        except (UntrustedError, MalformedMessageError) as error:
-            context.send(Refusal(str(error)))
-            return
-    num_parameters = sum(p.numel() for p in model.parameters())
-    context.send(
-        Probed(
-            spec,
-            model.state_size,
-            flat_nbytes(model),
-            num_parameters,
-            first_iteration,
-            largest_parameter=largest_parameter(model),
-            has_cuda=has_cuda,
-            settings=settled_settings(config, spec, num_parameters, lambda: _inference_precision(config, spec, model)),
-        )
-    )
-
-
-def _make_if_it_fits(make: Callable[[], Module]) -> Module:
-    """The network; one without memory where that does not suffice, which the allocation of the slots then says."""
-    from rollmill.models.sizing import fits, without_memory
-
-    outline = without_memory(make)
-    if outline is not None and not fits(outline, cgroups.available_memory()):
-        return outline
-    return make()
-
-
-def _inference_precision(config: Config, spec: EnvSpec, model: ActorCritic) -> str:
-    """The faster precision of a forward pass for one group, measured here, where nothing else runs yet."""
-    import torch
-
-    from rollmill.inference.precision import faster_precision
-
-    assert config.envs_per_group != "auto"
-    if next(model.parameters()).is_meta:
-        return "fp32"  # it does not fit into memory, which the allocation of the slots says
-    rows = config.envs_per_group * spec.rows_per_env
-    torch.set_num_threads(config.inference.threads)
-    zeros = {
-        name: torch.zeros((rows, *item.shape), dtype=getattr(torch, item.dtype))
-        for name, item in spec.observation.items()
-    }
-    return faster_precision(model.eval(), zeros)
-
-
-def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
-    """Agent steps of the checkpoint that a run goes on from, as rank 0's disk has it."""
-    from rollmill.learning.process_group import exchange
-    from rollmill.storage.checkpoints import CheckpointStore
-
-    def find() -> int:
-        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
-        return store.latest_header(to_resume=True).agent_steps
-
-    return find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s)
-
-
-def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:
-    """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
-    from rollmill.learning.lockstep import InFlight
-    from rollmill.learning.process_group import exchange
-    from rollmill.runtime.signed_files import require_trust
-    from rollmill.storage.checkpoints import CheckpointStore
-
-    assert config.envs_per_group != "auto"
-    num_groups = config.num_envs // config.envs_per_group
-
-    def find() -> tuple[int, list[bytes]]:
-        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
-        state, path = store.load_latest(to_resume=True)
-        in_flight = InFlight.unpack(state)
-        in_flight.require_trusted(path, trust=trust)
-        return in_flight.iteration, list(in_flight.groups)
-
-    # Rank 0's disk is the one that has it.
-    iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
-    InFlight(iteration, [], groups).check_complete(num_groups)
-    states = group_states(run_dir)
-    states.clear()
-    for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):
-        # Of each group, because those of other ranks have come over the network.
-        _, verdict = GroupState.unpack(packed)
-        require_trust(run_dir / "checkpoints", verdict, "it holds pickled environments", trust=trust)
-        states.write_packed(iteration, group, packed)
-    return iteration
-
-
 def group_states(run_dir: Path) -> GroupStates:
     """Where a run's groups leave what they need to go on."""
     return GroupStates(run_dir / "checkpoints" / ".groups")
-
-
-def make_network(config: Config, spec: EnvSpec) -> ActorCritic:
-    """The network of a run, freshly initialised, in the precision of its parameters."""
-    from rollmill.models.registry import make_model
-
-    model = make_model(spec.observation, spec.action, config.model)
-    return model.double() if config.learner.precision == "fp64" else model
-
-
-def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
-    """The off-policy algorithm of a run, freshly initialised.
-
-    Raises:
-        UnfitActionsError: It has no use for such actions.
-        ValueError: The networks are asked for what they do not have.
-    """
-    from rollmill.algorithms.registry import make_algorithm
-    from rollmill.algorithms.requirements import require_bounds
-
-    # Algorithms act in the unit box, and the environment's bounds make it one.
-    require_bounds(config.off_policy.algorithm, spec.action)
-    return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
 
 
 def build_group(
@@ -480,50 +274,6 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
     )
 
 
-def run_learner(context: ChildContext, setup: RunSetup, make: Callable[..., Learner]) -> None:
-    """Runs the learner of a regime.
-
-    Args:
-        context: The process's.
-        setup: The run's.
-        make: The learner's class, with what is its own.
-    """
-    setup.user_code.install()
-    import torch
-
-    from rollmill.learning.collective import Alone, Collective
-    from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-    from rollmill.learning.process_group import ProcessGroup
-    from rollmill.models.device import take_threads
-    from rollmill.runtime.seeds import int_seed
-
-    config, spec, store = setup.config, setup.probed.spec, setup.store()
-    take_threads(config.learner.threads)
-    torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    collective: Collective = Alone()
-    if not setup.ranks.is_alone:
-        device = device_of_rank(config.learner.device, setup.ranks)
-        config = replace(config, learner=replace(config.learner, device=str(device)))
-        collective = ProcessGroup(setup.ranks, device, config.distributed.timeout_s)
-    fingerprints = None
-    if config.debug_fingerprints:
-        fingerprints = Fingerprints(
-            setup.run_dir / FINGERPRINTS_FILE, store.observation, first_update=setup.probed.first_iteration
-        )
-    make(
-        with_delays(context, config),
-        store,
-        WeightStore(setup.memory.arena),
-        make_network(config, spec),
-        spec=spec,
-        config=config.learner,
-        plan=setup.plan(),
-        fingerprints=fingerprints,
-        collective=collective,
-    ).run()
-    collective.close()
-
-
 def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     """Child: plays the networks that the learner leaves, or, after training, those that are left, and ends."""
     setup.user_code.install()
@@ -552,15 +302,3 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),
     )
-
-
-def device_of_rank(name: str, ranks: Ranks) -> torch.device:
-    """The device that "auto" means for one of several ranks on a machine: each takes another GPU."""
-    from rollmill.models.device import resolve_device
-
-    device = resolve_device(name)
-    if name == "auto" and device.type == "cuda":
-        import torch
-
-        return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
-    return device

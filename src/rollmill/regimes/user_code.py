@@ -75,7 +75,7 @@ def _definitions(config: Config) -> Iterator[Definition]:
     for kind, module, attribute, used in (
         (_MODEL, "rollmill.models.registry", "registered_models", config.model.model),
         (_ENCODER, "rollmill.models.observation", "registered_encoders", config.model.encoder),
-        (_ALGORITHM, "rollmill.algorithms.registry", "registered_algorithms", config.off_policy.algorithm),
+        (_ALGORITHM, "rollmill.algorithms.registry", "registered_algorithms", config.algorithm_name),
     ):
         loaded = sys.modules.get(module)
         factories: Mapping[str, Callable[..., Any]] = {} if loaded is None else getattr(loaded, attribute)()

@@ -157,7 +157,13 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         _loss("approx_kl", "nats", "Approximate KL divergence from the policy that acted.", _ON_POLICY),
         _loss("clip_fraction", "0..1", "Share of the samples whose ratio of probabilities was clipped.", _ON_POLICY),
         _loss("ratio", "-", "Mean ratio of probabilities, new policy over the one that acted.", _ON_POLICY),
-        _loss("gradient_norm", "-", "Norm of the gradient before it is clipped.", _ON_POLICY),
+        _loss(
+            "gradient_norm",
+            "-",
+            "Norm of the gradient before it is clipped.",
+            _ALL,
+            f"{_LOSSES}; in replay with DQN",
+        ),
         _loss(
             "entropy",
             "nats",
@@ -167,7 +173,6 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         ),
         _loss("q", "reward", "Mean value of the actions in the batch.", _REPLAY),
         _loss("td_error", "reward", "Mean absolute temporal difference.", _REPLAY),
-        _loss("q_gradient_norm", "-", "Gradient's norm before it is clipped.", _REPLAY, f"{_LOSSES}, with DQN"),
         _loss(
             "critic_gradient_norm",
             "-",

@@ -152,6 +152,11 @@ class Config:
         return self.regime == "replay"
 
     @property
+    def algorithm_name(self) -> str:
+        """What is learned: ``off_policy.algorithm`` in the replay regime, else ``learner.algorithm``."""
+        return self.off_policy.algorithm if self.in_replay else self.learner.algorithm
+
+    @property
     def box_actions(self) -> BoxActions:
         """How the data plane maps real actions to the environment's bounds."""
         if self.in_replay:
@@ -340,6 +345,11 @@ class Config:
                 f"replay.update_interval={replay.update_interval:g} is more than the "
                 f"{self.total_steps - replay.min_size} agent steps after replay.min_size: nothing would be learned; "
                 "use a smaller one, or more steps."
+            )
+        if self.learner.algorithm != "ppo":
+            raise ConfigError(
+                f"learner.algorithm={self.learner.algorithm!r} with regime='replay': it names an on-policy algorithm; "
+                "use off_policy.algorithm, or another regime."
             )
         if self.learner.schedule == "kl":
             raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")

@@ -29,6 +29,8 @@ __all__ = [
 ]
 
 CONFIG_FILE = "config.json"
+# Settings of earlier versions that changed nothing.
+_REMOVED = {"learner": ("cuda_graphs",)}
 # Settings of environment families that decide the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
@@ -125,6 +127,10 @@ def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
         raise RunDirectoryError(
             f"{path} is incomplete or invalid ({error}): restore it, or start a new run."
         ) from error
+    for section, names in _REMOVED.items():
+        saved = content.get(section)
+        if isinstance(saved, dict):
+            content = {**content, section: {key: value for key, value in saved.items() if key not in names}}
     config = from_json(Config, content)
     assert isinstance(config, Config)
     return config, verdict
@@ -215,7 +221,7 @@ def _is_registered_by_user(config: Config) -> bool:
     if models is not None and models.is_users(config.model):
         return True
     algorithms = sys.modules.get("rollmill.algorithms.registry")
-    if algorithms is not None and algorithms.is_registered_algorithm(config.off_policy.algorithm):
+    if algorithms is not None and algorithms.is_registered_algorithm(config.algorithm_name):
         return True
     if is_registered_remover(config.replay.remover):
         return True

@@ -15,7 +15,7 @@ import numpy as np
 
 from rollmill.models.device import resolve_device, take_threads
 from rollmill.regimes.ending import exited_early
-from rollmill.regimes.setup import Probed, make_network, make_off_policy
+from rollmill.regimes.setup import Probed
 from rollmill.regimes.user_code import UserCode
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.child import ChildContext
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     import torch
 
     from rollmill.algorithms.base import OffPolicyAlgorithm
-    from rollmill.learning.off_policy_update import OffPolicyUpdater
     from rollmill.learning.sharing import SharedSizes
+    from rollmill.learning.update import Update
 
 __all__ = ["NetworkTimes", "by_amdahl", "gain_of_learners", "network_times"]
 
@@ -183,6 +183,7 @@ def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[
     from rollmill.algorithms.base import Explore
     from rollmill.learning.blank_batches import blank_observation
     from rollmill.models.precision import settled_precision
+    from rollmill.regimes.torch_side import make_off_policy, make_on_policy
 
     spec = probed.spec
     bf16 = settled_precision(device, has_images=spec.has_images) == "bf16"
@@ -195,7 +196,7 @@ def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[
         return total
 
     if not config.in_replay:
-        model = make_network(config, spec).to(device)
+        model = make_on_policy(config, spec).acting.to(device)
 
         def forward(rows: int) -> torch.Tensor:
             state = torch.zeros(rows, model.state_size, device=device) if model.state_size else None
@@ -228,7 +229,9 @@ def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Cal
     import torch
 
     from rollmill.learning.blank_batches import blank_batch
-    from rollmill.learning.off_policy_measure import make_updater
+    from rollmill.learning.off_policy_measure import choose_replay_path
+    from rollmill.learning.update import Update
+    from rollmill.regimes.torch_side import make_off_policy
 
     spec, device = probed.spec, torch.device("cpu")
     if not config.in_replay:
@@ -238,13 +241,14 @@ def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Cal
     generator = torch.Generator(device).manual_seed(0)
     # Only ratios count, so no memory format is looked for.
     settings = replace(config.learner, channels_last=config.learner.channels_last is not False)
-    updater = make_updater(algorithm, spec, settings, config.replay, generator=generator)
+    path = choose_replay_path(algorithm, spec, settings, config.replay)
+    update = Update(algorithm, settings, path, generator=generator)
     batch = blank_batch(spec, config.replay, _minibatch(config), algorithm.state_size, device)
-    step = partial(updater.step, batch)
-    return step, (lambda: None) if probed.shared is None else _serving(updater, algorithm, probed.shared)
+    step = partial(update.step, [batch])
+    return step, (lambda: None) if probed.shared is None else _serving(update, algorithm, probed.shared)
 
 
-def _serving(updater: OffPolicyUpdater, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) -> Callable[[], object]:
+def _serving(update: Update, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) -> Callable[[], object]:
     """What a parameter server does with a gradient: it takes the step and publishes the networks."""
     from rollmill.learning.sharing import NetworkRing
 
@@ -257,8 +261,8 @@ def _serving(updater: OffPolicyUpdater, algorithm: OffPolicyAlgorithm, sizes: Sh
     ring = NetworkRing(arena, algorithm)
 
     def serve() -> None:
-        updater.apply(updater.due(updater.sgd_steps + 1), {})
-        ring.publish(updater.sgd_steps, targets=updater.sgd_steps % algorithm.target_update_every == 0)
+        update.apply(update.due(update.sgd_steps + 1), {})
+        ring.publish(update.sgd_steps, targets=update.sgd_steps % algorithm.target_update_every == 0)
 
     return serve
 

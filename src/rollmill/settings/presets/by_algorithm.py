@@ -95,7 +95,7 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
     """The settings of an algorithm.
 
     Args:
-        name: Its name, or the name of a registered off-policy algorithm.
+        name: Its name, or the name of a registered algorithm; registered on-policy ones get the settings of PPO.
         preset: The preset to train.
 
     Raises:
@@ -106,7 +106,13 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
         raise UnknownChoiceError(f"algo={name!r}: give a name, one of {', '.join(known)}")
     if name in ALGORITHMS:
         return ALGORITHMS[name] if _is_atari(preset) else _ELSEWHERE[name]
-    if name in OFF_POLICY_ALGORITHMS or _is_registered(name):
+    if name in OFF_POLICY_ALGORITHMS:
+        return off_policy_overrides(name, preset)
+    # The module imports torch, so it is there only where somebody has registered an algorithm.
+    registry = sys.modules.get("rollmill.algorithms.registry")
+    if registry is not None and registry.is_registered_algorithm(name):
+        if registry.is_on_policy_algorithm(name):
+            return {**algorithm_overrides("ppo", preset), "learner.algorithm": name}
         return off_policy_overrides(name, preset)
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
@@ -114,12 +120,6 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
         f"algo={name!r}: choose one of {', '.join(known)}{hint}; one of your own "
         "has to be registered by a module that --import names, or before this call"
     )
-
-
-def _is_registered(name: str) -> bool:
-    """Whether a user's module has registered an off-policy algorithm of this name."""
-    registry = sys.modules.get("rollmill.algorithms.registry")  # not imported here, because it imports torch
-    return registry is not None and bool(registry.is_registered_algorithm(name))
 
 
 # Machado et al. (2018, arXiv:1709.06009), as Cleanba has it: sticky actions instead of no-ops at the start, all 18

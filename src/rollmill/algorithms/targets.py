@@ -1,33 +1,32 @@
-"""What the losses pull towards, as far as it needs no present weights; prepared in the loader's thread."""
+"""What on-policy losses pull towards, as far as it needs no present weights; prepared in the loader's thread."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.learning.batches import Batch
-from rollmill.learning.config import LearnerConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.losses.gae import gae_numpy, recursion_cut_numpy
+
+__all__ = ["NonFiniteSampleError", "Targets", "targets_of"]
 
 
 class NonFiniteSampleError(RuntimeError):
     """A valid sample holds NaN or infinity where a number must be."""
 
 
-@dataclass(frozen=True)
-class Targets:
+class Targets(NamedTuple):
     """What the loss pulls towards, for a whole batch; advantages and returns are as precise as the values are.
 
     Attributes:
         reward: float32 ``[T, N]``, scaled and clipped.
         cut: bool ``[T, N]``, see :mod:`rollmill.specs`.
-        advantage: float ``[T, N]``, from GAE; None where V-trace computes it inside the loss.
-        return_: float ``[T, N]`` in the units of the rewards: GAE's; with V-trace the behaviour policy's, for the
-            normaliser of returns alone, or None where there is none.
+        advantage: float ``[T, N]``, from GAE; None where the loss computes it.
+        return_: float ``[T, N]`` in the units of the rewards, for the loss or the normaliser of returns; None where
+            neither needs it.
     """
 
     reward: NDArray[np.float32]
@@ -37,35 +36,37 @@ class Targets:
 
 
 def targets_of(
-    batch: Batch, config: LearnerConfig, *, value_mean: float, value_std: float, normalises_returns: bool = False
+    arrays: Mapping[str, NDArray[Any]],
+    config: OnPolicyConfig,
+    *,
+    value_mean: float,
+    value_std: float,
+    trace: float | None,
 ) -> Targets:
-    """Rewards as the loss wants them, and for GAE the advantages; everything that needs no weights.
+    """Scale and clip rewards, and compute advantages and returns from the stored values.
 
     Args:
-        batch: The trajectories.
-        config: Reward scale and clip, estimator, discount, lambda.
+        arrays: Arrays ``[T(+1), N, ...]`` of a batch.
+        config: Reward scale and clip, discount, lambda.
         value_mean: The critic predicts (V - value_mean) / value_std.
         value_std: See ``value_mean``.
-        normalises_returns: Whether returns are wanted with V-trace too.
+        trace: Lambda of the recursion over time. None computes neither advantages nor returns.
 
     Raises:
         NonFiniteSampleError: A reward, value or log-probability of a valid sample is not finite.
     """
-    arrays = batch.arrays
     valid, terminated = arrays["valid"], arrays["terminated"]
     _check_finite(arrays, valid)
     reward = arrays["reward"] * np.float32(config.reward_scale)
     if config.reward_clip is not None:
         reward = np.clip(reward, -config.reward_clip, config.reward_clip)
     cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)
-    is_vtrace = config.advantage == "vtrace"
-    if is_vtrace and not normalises_returns:
+    if trace is None:
         return Targets(reward, cut, None, None)
     inferred = arrays["value"].dtype.type  # float64 in a run of double precision, in which nothing is rounded
     value = arrays["value"] * inferred(value_std) + inferred(value_mean)
-    trace = config.vtrace_lambda if is_vtrace else config.gae_lambda
     advantage, return_ = gae_numpy(reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=trace)
-    return Targets(reward, cut, None if is_vtrace else advantage, return_)
+    return Targets(reward, cut, advantage, return_)
 
 
 def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:

@@ -1,14 +1,15 @@
-"""Draws a learner's batches in a thread of its own, one ahead, as fast as the rate limiter allows."""
+"""A source of batches that are drawn from the replay as fast as the rate limiter allows."""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from queue import Empty, Queue
 from typing import Any
 
 import numpy as np
 
-from rollmill.learning.ahead import POLL_S, Ahead
+from rollmill.learning.batch_loader import POLL_S
 from rollmill.storage.episodes import EpisodeEnd, unpack_episode
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.replay import ReplayStore
@@ -34,8 +35,8 @@ class NothingToDrawError(RuntimeError):
         )
 
 
-class ReplayLoader:
-    """Batches for one learner.
+class ReplaySource:
+    """Batches for one learner, for a :class:`rollmill.learning.batch_loader.BatchLoader`.
 
     Args:
         store: The replay.
@@ -56,7 +57,6 @@ class ReplayLoader:
         total_steps: int,
         learner: int = 0,
     ) -> None:
-        """Starts the thread."""
         self._store = store
         self._sampler = sampler
         self._config = config
@@ -68,12 +68,19 @@ class ReplayLoader:
             self._free.put(sampler.make_batch(batch_size))
         self._episodes: deque[EpisodeEnd] = deque()
         self._fruitless = 0
-        self._ahead: Ahead[Drawn] = Ahead(self._load, name="replay loader", while_full=lambda: self._hear(0.0))
-        self._ahead.start()
 
-    def next(self, *, timeout_s: float = POLL_S) -> Drawn | None:
-        """The next batch, or None when none came in time; re-raises what went wrong in the thread."""
-        return self._ahead.next(timeout_s=timeout_s)
+    def collect(self) -> Iterator[Drawn]:
+        """See :class:`rollmill.learning.batch_loader.Source`."""
+        if self._wait() and (batch := self._take_free()) is not None and self._draw(batch):
+            yield batch
+
+    def while_full(self) -> None:
+        """Receives the episodes that end meanwhile."""
+        self._receive_episodes(0.0)
+
+    def wake(self) -> None:
+        """See :class:`rollmill.learning.batch_loader.Source`."""
+        self._ring.wake()
 
     def give_back(self, batch: Drawn) -> None:
         """The batch's arrays may be filled again."""
@@ -83,58 +90,50 @@ class ReplayLoader:
         """The episodes that have ended since the last call."""
         return [self._episodes.popleft() for _ in range(len(self._episodes))]
 
-    def close(self) -> None:
-        """Ends the thread."""
-        self._ahead.close(self._ring.wake)
-
-    def _load(self) -> None:
-        if self._wait() and (batch := self._take_free()) is not None:
-            self._draw(batch)
-
     def _wait(self) -> bool:
-        """Waits, a moment at most, until a batch may be drawn; hears of episodes meanwhile."""
+        """Waits, a moment at most, until a batch may be drawn; receives episodes meanwhile."""
         limiter = self._store.limiter
         if limiter.may_draw:
-            self._hear(0.0)
+            self._receive_episodes(0.0)
             return True
         # Announced before the last look, so that no wake is missed.
         limiter.wait_as_learner(1)
         try:
-            self._hear(0.0 if limiter.may_draw else POLL_S)
+            self._receive_episodes(0.0 if limiter.may_draw else POLL_S)
         finally:
             limiter.wait_as_learner(-1)
         return limiter.may_draw
 
-    def _hear(self, timeout_s: float) -> None:
+    def _receive_episodes(self, timeout_s: float) -> None:
         count = self._ring.get_many(self._messages, timeout_s)
         self._episodes.extend(unpack_episode(message) for message in self._messages[:count].tolist())
 
     def _take_free(self) -> Drawn | None:
-        while not self._ahead.is_closing:
-            try:
-                return self._free.get(timeout=POLL_S)
-            except Empty:
-                self._hear(0.0)
-        return None
+        try:
+            return self._free.get(timeout=POLL_S)
+        except Empty:
+            self._receive_episodes(0.0)
+            return None
 
-    def _draw(self, batch: Drawn) -> None:
+    def _draw(self, batch: Drawn) -> bool:
+        """Fills a batch, or gives it back."""
         limiter = self._store.limiter
         if not limiter.try_draw():  # Another learner was faster.
             self.give_back(batch)
-            return
+            return False
         was_full = limiter.is_full
         if self._sampler.draw(batch, self._config.beta_at(limiter.inserted / self._total_steps)):
             self._fruitless = 0
             self._store.wake_parked()
-            self._ahead.put(batch)
-            return
+            return True
         # Steps are there, but none is whole yet, or none is left.
         limiter.take_back()
         self.give_back(batch)
-        self._hear(POLL_S / 10)
+        self._receive_episodes(POLL_S / 10)
         if was_full:
             limiter.skip_batches()
         elif limiter.is_deadlocked(self._store.topology.group_rows):
             self._fruitless += 1
             if self._fruitless > _MOST_FRUITLESS:
                 raise NothingToDrawError(limiter.inserted, limiter.limits)
+        return False

@@ -1,0 +1,170 @@
+"""What on-policy algorithms have in common: an actor-critic that acts, and targets that need no present weights."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.algorithms.base import Action, Algorithm, Explore, Loss, Objective
+from rollmill.algorithms.batches import OnPolicyBatch
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.algorithms.targets import Targets, targets_of
+from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.config import ModelConfig
+from rollmill.models.distributions import Sample
+from rollmill.models.precision import wide
+from rollmill.models.registry import make_model
+from rollmill.specs import ActionSpec, ArraySpec
+
+__all__ = ["OnPolicyAlgorithm", "PolicyEvaluation"]
+
+
+class PolicyEvaluation(NamedTuple):
+    """What the present network says of a part of a minibatch, with gradient.
+
+    Attributes:
+        log_prob: ``[M]`` or ``[T, K]``, log pi(a_t | x_t).
+        entropy: Likewise, in nats.
+        value: ``[M]`` or ``[T(+1), K]``, V(x_t) in the network's units.
+    """
+
+    log_prob: Tensor
+    entropy: Tensor
+    value: Tensor
+
+
+class OnPolicyAlgorithm(Algorithm):
+    """An algorithm that learns from trajectories of recent policies.
+
+    A subclass writes :meth:`loss`. It may have parameters of its own beside the network's.
+
+    Args:
+        observation: Name -> spec.
+        action: The action of one row, as the environment has it.
+        model: What network.
+        config: What is learned.
+
+    Attributes:
+        encoder_batch: Observations of one pass through the encoder where trajectories are unrolled; None encodes all at
+            once. It changes the speed, not the result.
+    """
+
+    acting: ActorCritic
+
+    def __init__(
+        self,
+        observation: Mapping[str, ArraySpec],
+        action: ActionSpec,
+        model: ModelConfig,
+        config: OnPolicyConfig,
+    ) -> None:
+        super().__init__()
+        self._take(make_model(observation, action, model), config)
+
+    @classmethod
+    def over(cls, network: ActorCritic, config: OnPolicyConfig) -> Self:
+        """The algorithm for a network that exists already."""
+        algorithm = cls.__new__(cls)
+        Algorithm.__init__(algorithm)
+        algorithm._take(network, config)
+        return algorithm
+
+    def _take(self, network: ActorCritic, config: OnPolicyConfig) -> None:
+        self.config = config
+        self.acting = network
+        self.state_size = network.state_size
+        self.encoder_batch: int | None = None
+
+    @property
+    def needs_trajectories(self) -> bool:
+        """Whether minibatches are whole trajectories; else they are samples, each of which stands for itself."""
+        return bool(self.state_size)
+
+    @property
+    def needs_last_value(self) -> bool:
+        """Whether :meth:`loss` computes V(x_T) itself, so that trajectories hold T + 1 observations."""
+        return False
+
+    @abstractmethod
+    def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
+        """A part's share of the loss: sums over samples that count, divided by ``batch.divisor``."""
+
+    def prepare(self, arrays: Mapping[str, NDArray[Any]], *, value_mean: float, value_std: float) -> Targets:
+        """Compute what needs no present weights; runs in the learner's loader thread.
+
+        Args:
+            arrays: Arrays ``[T(+1), N, ...]`` of a batch, see :mod:`rollmill.specs`.
+            value_mean: Values are stored as (V - value_mean) / value_std.
+            value_std: See ``value_mean``.
+        """
+        trace = self.config.gae_lambda
+        return targets_of(arrays, self.config, value_mean=value_mean, value_std=value_std, trace=trace)
+
+    def coefficients(self, scheduled: Mapping[str, float]) -> Mapping[str, float]:
+        """The numbers that :meth:`loss` finds in ``batch.coefficients``; as scheduled by default."""
+        return scheduled
+
+    def objectives(self) -> Sequence[Objective]:
+        """One, of all parameters."""
+        return [Objective("actor_critic", [p for p in self.parameters() if p.requires_grad], self.loss, None)]
+
+    @torch.no_grad()
+    def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
+        """See :meth:`rollmill.algorithms.base.Algorithm.act`."""
+        return self.act_with_state(observation, None, None, action_mask, explore)[0]
+
+    @torch.no_grad()
+    def act_with_state(
+        self,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor | None,
+        action_mask: Tensor | None,
+        explore: Explore | None,
+    ) -> tuple[Action, Tensor | None]:
+        """See :meth:`rollmill.algorithms.base.Algorithm.act_with_state`."""
+        output = self.acting(observation, state, reset)
+        params, distribution = wide(output.params), self.acting.distribution
+        if explore is None:
+            return Action(*distribution.mode(params, action_mask)), output.rnn_state
+        if explore.given is None:
+            sample = distribution.sample_with_log_prob(params, action_mask, explore.generator, uniform=explore.uniform)
+        else:
+            discrete, continuous, *_ = explore.given
+            sample = Sample(discrete, continuous, distribution.log_prob(params, discrete, continuous, action_mask))
+        return Action(*sample, wide(output.value)), output.rnn_state
+
+    @torch.no_grad()
+    def value(self, observation: Mapping[str, Tensor], state: Tensor | None, reset: Tensor | None) -> Tensor:
+        """V(x_t) in the network's units, ``[N]``; arguments as in :meth:`act_with_state`."""
+        return wide(self.acting(observation, state, reset).value)
+
+    def evaluate(self, batch: OnPolicyBatch) -> PolicyEvaluation:
+        """Run the network over a part of a minibatch."""
+        if self.needs_trajectories:
+            rows = next(iter(batch.observation.values())).shape[0]
+            assert batch.reset is not None
+            output = self.acting.unroll(
+                batch.observation,
+                batch.rnn_state,
+                batch.reset[:rows],
+                batch.reset_steps,
+                encoder_batch=self.encoder_batch,
+            )
+        else:
+            output = self.acting(batch.observation, None, None)
+        params, value, steps = wide(output.params), wide(output.value), batch.keep.shape[0]
+        mask = None if batch.action_mask is None else batch.action_mask[:steps]
+        evaluation = self.acting.distribution.evaluate(params[:steps], batch.discrete, batch.continuous, mask)
+        return PolicyEvaluation(evaluation.log_prob, evaluation.entropy, value)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As every module's; checkpoints of earlier versions hold the network alone."""
+        if not any(name.startswith("acting.") for name in state_dict):
+            state_dict = {f"acting.{name}": value for name, value in state_dict.items()}
+        return super().load_state_dict(state_dict, strict, assign)

@@ -1,0 +1,172 @@
+"""What a policy worker tells an algorithm of exploring: who asks, when, and where the randomness comes from."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.algorithms.base import Action, Explore
+from rollmill.envs.random_actions import random_actions
+from rollmill.runtime.noise import RowNoise
+from rollmill.specs import ActionSpec
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.slots import SlotStore, Topology
+
+__all__ = ["Explorer", "GeneratorExplorer", "KeyedExplorer", "RandomExplorer", "ReplayExplorer"]
+
+
+class Explorer(Protocol):
+    """Makes the :class:`rollmill.algorithms.base.Explore` of a batch."""
+
+    def explore(
+        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
+    ) -> Explore:
+        """What to tell the algorithm.
+
+        Args:
+            groups: int64 ``[n]``.
+            steps: int64 ``[n]``, t of each group.
+            reset: bool ``[n * B]``, on the device.
+            mask: bool ``[n * B, mask_size]``, or None.
+        """
+        ...
+
+
+def rows_of_groups(topology: Topology, first_row: int) -> NDArray[np.int64]:
+    """``[num_groups, B]``: which of the run's rows are whose, wherever they are stepped."""
+    rows: NDArray[np.int64] = first_row + np.arange(topology.num_groups * topology.group_rows)
+    return rows.reshape(-1, topology.group_rows)
+
+
+class GeneratorExplorer:
+    """The worker's own noise. See :class:`Explorer`.
+
+    Args:
+        topology: Whose rows are whose.
+        device: The policy worker's.
+        seed: Keys the noise.
+    """
+
+    def __init__(self, topology: Topology, *, device: torch.device, seed: int) -> None:
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._num_rows = topology.num_groups * topology.group_rows
+        self._rows = torch.from_numpy(rows_of_groups(topology, 0)).to(device)
+
+    def explore(
+        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
+    ) -> Explore:
+        """See :class:`Explorer`; on-policy sampling does not depend on agent steps, which nobody counts here."""
+        rows = self._rows[torch.from_numpy(groups)].reshape(-1)
+        return Explore(0, 0, rows, self._num_rows, reset, self._generator)
+
+
+class RandomExplorer:
+    """Uniformly random actions, which the algorithm only rates: for measuring throughput. See :class:`Explorer`.
+
+    Args:
+        explorer: What else to tell.
+        action: The action spec.
+        device: The policy worker's.
+        random: Draws the actions.
+    """
+
+    def __init__(
+        self, explorer: Explorer, *, action: ActionSpec, device: torch.device, random: np.random.Generator
+    ) -> None:
+        self._explorer = explorer
+        self._action = action
+        self._device = device
+        self._random = random
+
+    def explore(
+        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
+    ) -> Explore:
+        """See :class:`Explorer`."""
+        drawn = random_actions(self._action, mask, len(reset), self._random)
+        given = Action(*(None if a is None else torch.from_numpy(a).to(self._device) for a in drawn))
+        return self._explorer.explore(groups, steps, reset, mask)._replace(given=given)
+
+
+class KeyedExplorer:
+    """Noise that is keyed by (seed, row, step), so it does not matter who draws it, or when. See :class:`Explorer`.
+
+    Args:
+        store: The slots, for the groups' iterations.
+        width: Numbers of a row.
+        device: The policy worker's.
+        seed: The run's.
+        first_row: Index of this machine's first row among all of the run's.
+    """
+
+    def __init__(self, store: SlotStore, *, width: int, device: torch.device, seed: int, first_row: int) -> None:
+        self._store = store
+        self._device = device
+        self._noise = RowNoise(seed, "actions", width=width)
+        self._generator = torch.Generator(device)
+        self._rows = rows_of_groups(store.topology, first_row)
+
+    def explore(
+        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
+    ) -> Explore:
+        """See :class:`Explorer`."""
+        topology = self._store.topology
+        step = self._store.group_iteration[groups] * topology.rollout_length + steps
+        rows = self._rows[groups].reshape(-1)
+        uniform = self._noise.uniform(rows, np.repeat(step, topology.group_rows))
+        return Explore(
+            agent_steps=0,
+            total_steps=0,
+            rows=torch.from_numpy(rows).to(self._device),
+            num_rows=self._rows.size,
+            reset=reset,
+            generator=self._generator,
+            uniform=torch.from_numpy(uniform).to(self._device),
+        )
+
+
+class ReplayExplorer:
+    """Exploration that follows the agent steps in the replay. See :class:`Explorer`.
+
+    Args:
+        store: The replay.
+        device: The policy worker's.
+        seed: Keys this worker's noise.
+        total_steps: Of the run, for schedules.
+        world_size: Ranks of the run, which step alike.
+        first_row: Index of this rank's first row among all of the run's.
+    """
+
+    def __init__(
+        self,
+        store: ReplayStore,
+        *,
+        device: torch.device,
+        seed: int,
+        total_steps: int,
+        world_size: int,
+        first_row: int,
+    ) -> None:
+        self._store = store
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._total_steps = total_steps
+        self._world_size = world_size
+        rows = rows_of_groups(store.topology, first_row)
+        self._num_rows = rows.size * world_size
+        self._rows = torch.from_numpy(rows).to(device)
+
+    def explore(
+        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
+    ) -> Explore:
+        """See :class:`Explorer`."""
+        return Explore(
+            agent_steps=self._store.limiter.inserted * self._world_size,
+            total_steps=self._total_steps,
+            rows=self._rows[torch.from_numpy(groups)].reshape(-1),
+            num_rows=self._num_rows,
+            reset=reset,
+            generator=self._generator,
+        )

@@ -1,0 +1,98 @@
+"""How a policy worker reads x_t: in place, gathered from slots, or from the stacks that a replay shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.native import gather
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.slots import SlotStore
+
+__all__ = ["ObservationReader", "ShownReader", "SlotReader"]
+
+
+class ObservationReader(Protocol):
+    """Reads observations of groups."""
+
+    def read(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """x_t of every group, name -> ``[n * B, ...]`` on the device; valid until the next call.
+
+        Args:
+            groups: int64 ``[n]``.
+            slots: int64 ``[n]``, where each group writes.
+            steps: int64 ``[n]``, t of each.
+        """
+        ...
+
+
+class SlotReader:
+    """Reads out of the slots. See :class:`ObservationReader`.
+
+    Args:
+        store: The slots.
+        max_groups: Groups of a batch, at most.
+        device: The policy worker's.
+        may_view: Whether a single group's block may be read in place on a CPU. Lockstep copies always: results may
+            depend on alignment, and the alignment of a slot's rows depends on their size.
+    """
+
+    def __init__(self, store: SlotStore, *, max_groups: int, device: torch.device, may_view: bool) -> None:
+        self._device = device
+        self._steps = store.topology.rollout_length + 1
+        self._may_view = may_view and device.type == "cpu"
+        # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
+        self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
+        # Page-locked for a GPU, which copies from it without a detour.
+        self._staging = {
+            name: torch.empty(
+                (max_groups, *block.shape[1:]),
+                dtype=torch.from_numpy(block[:0]).dtype,
+                pin_memory=device.type == "cuda",
+            ).numpy()
+            for name, block in self._blocks.items()
+        }
+
+    def read(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """See :class:`ObservationReader`."""
+        index = slots * self._steps + steps
+        if self._may_view and len(index) == 1:
+            return {name: torch.from_numpy(blocks[index[0]]) for name, blocks in self._blocks.items()}
+        result = {}
+        for name, blocks in self._blocks.items():
+            block = self._staging[name][: len(index)]
+            gather(block, blocks, index)
+            rows = torch.from_numpy(block.reshape(-1, *blocks.shape[2:]))
+            result[name] = rows.to(self._device, non_blocking=True)
+        return result
+
+
+class ShownReader:
+    """Reads whole stacks of frames, of which a replay's slots keep the newest frame. See :class:`ObservationReader`.
+
+    Args:
+        store: The replay.
+        device: The policy worker's.
+    """
+
+    def __init__(self, store: ReplayStore, *, device: torch.device) -> None:
+        self._store = store
+        self._device = device
+
+    def read(
+        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
+    ) -> Mapping[str, Tensor]:
+        """See :class:`ObservationReader`."""
+        return {
+            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self._device, non_blocking=True)
+            for name, array in self._store.shown_to(groups, slots, steps).items()
+        }

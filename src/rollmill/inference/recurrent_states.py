@@ -1,0 +1,75 @@
+"""Recurrent states of a policy worker's groups: kept on its device, and written into slots where learners need them.
+
+A group always comes back to the same policy worker, so only the state at certain steps leaves the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.slots import RNN_STATE, SlotStore
+
+__all__ = ["RecurrentStates"]
+
+
+class RecurrentStates:
+    """The states of the groups that are bound to one policy worker; does nothing without a recurrent core.
+
+    Args:
+        store: The slots. A replay's keep states where sequences may begin, others at x_0.
+        groups: The policy worker's.
+        state_size: S; 0 without a core.
+        device: The policy worker's.
+        is_shared: Whether the states at the end of a slot go through shared memory, where checkpoints find them and
+            resumed runs leave them.
+    """
+
+    def __init__(
+        self, store: SlotStore, groups: Sequence[int], *, state_size: int, device: torch.device, is_shared: bool
+    ) -> None:
+        topology = store.topology
+        self._store = store
+        self._device = device
+        self._rows = topology.group_rows
+        self._is_shared = is_shared
+        self._place_of_group = np.full(topology.num_groups, -1, np.int64)
+        self._place_of_group[list(groups)] = np.arange(len(groups))
+        self._state: Tensor | None = None
+        if state_size:
+            # In the precision that slots keep it in.
+            dtype = torch.from_numpy(store.arrays[RNN_STATE][:0]).dtype
+            self._state = torch.zeros(len(groups), self._rows, state_size, dtype=dtype, device=device)
+
+    def take(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Tensor | None:
+        """The groups' states ``[n * B, S]`` from before x_t, which slots get where they keep them."""
+        if self._state is None:
+            return None
+        places = self._place_of_group[groups]
+        if self._is_shared and steps[0] == 0:
+            assert self._store.group_rnn_state is not None
+            self._state[places] = torch.from_numpy(self._store.group_rnn_state[groups]).to(self._device)
+        state = self._state[places]
+        if isinstance(self._store, ReplayStore):
+            if (steps % self._store.stride == 0).any():
+                self._store.keep_rnn_state(slots, steps, state.cpu().numpy())
+        elif (begins := steps == 0).any():
+            self._store.arrays[RNN_STATE][slots[begins]] = state[torch.from_numpy(begins)].cpu().numpy()
+        return state.view(len(groups) * self._rows, -1)
+
+    def keep(self, groups: NDArray[np.int64], state: Tensor | None) -> None:
+        """Keeps the states ``[n * B, S]`` after x_t for the groups' next steps."""
+        if self._state is not None:
+            assert state is not None
+            self._state[self._place_of_group[groups]] = state.view(len(groups), self._rows, -1).to(self._state.dtype)
+
+    def share(self, groups: NDArray[np.int64]) -> None:
+        """Leaves the states from before x_T in shared memory."""
+        if self._state is not None:
+            assert self._store.group_rnn_state is not None
+            self._store.group_rnn_state[groups] = self._state[self._place_of_group[groups]].cpu().numpy()

@@ -1,0 +1,119 @@
+"""Admission: which completed slots make the learner's next batch of trajectories."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+
+from rollmill.learning.batch_loader import POLL_S
+from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
+from rollmill.storage.slots import SlotStore
+
+__all__ = ["Admission", "CompletedSlots", "FirstInFirstOut", "Iterations"]
+
+Prepared = TypeVar("Prepared")
+
+
+class Admission(Protocol):
+    """A rule that makes batches of completed slots. Not thread-safe; the loader's thread owns it."""
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot, whose reference the rule takes over."""
+        ...
+
+    def take(self) -> Trajectories | None:
+        """The next batch, or None while it is not complete."""
+        ...
+
+
+class FirstInFirstOut:
+    """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
+
+    A slot that reaches over the end of a batch is split: its remaining rows open the next batch, and it gets one more
+    reference. See :class:`Admission`.
+    """
+
+    def __init__(self, store: SlotStore, *, num_trajectories: int) -> None:
+        """``num_trajectories`` is the batch size in samples divided by T."""
+        self._store = store
+        self._num_trajectories = num_trajectories
+        self._segments: deque[tuple[int, int, int]] = deque()
+        self._rows = 0
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot, whose reference the rule takes over."""
+        self._segments.append((slot, 0, self._store.topology.group_rows))
+        self._rows += self._store.topology.group_rows
+
+    def take(self) -> Trajectories | None:
+        """The next batch, or None while too few rows have come."""
+        if self._rows < self._num_trajectories:
+            return None
+        chosen: list[tuple[int, int, int, int]] = []
+        column = 0
+        while column < self._num_trajectories:
+            slot, first_row, rows = self._segments.popleft()
+            used = min(rows, self._num_trajectories - column)
+            if used < rows:
+                self._store.retain(slot)
+                self._segments.appendleft((slot, first_row + used, rows - used))
+            chosen.append((slot, first_row, used, column))
+            column += used
+        self._rows -= self._num_trajectories
+        return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+
+class Iterations:
+    """Batch i is the i-th slot of every group, in the order of the groups. See :class:`Admission`."""
+
+    def __init__(self, store: SlotStore) -> None:
+        """The store's slots belong to groups."""
+        self._store = store
+        self._group_of_slot = store.topology.group_of_slot()
+        self._waiting: list[deque[int]] = [deque() for _ in range(store.topology.num_groups)]
+
+    def add(self, slot: int) -> None:
+        """Appends a completed slot. A group's slots come in the order of their iterations."""
+        self._waiting[self._group_of_slot[slot]].append(slot)
+
+    def take(self) -> Trajectories | None:
+        """The next iteration's batch, or None while a group's slot is missing."""
+        if not all(self._waiting):
+            return None
+        rows = self._store.topology.group_rows
+        chosen = [(slots.popleft(), 0, rows, group * rows) for group, slots in enumerate(self._waiting)]
+        return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+
+class CompletedSlots(Generic[Prepared]):
+    """A source of batches for a :class:`rollmill.learning.batch_loader.BatchLoader`.
+
+    Args:
+        store: The slots.
+        admission: Makes batches of them.
+        prepare: Called in the loader's thread for every batch, to do there what can be done before the weights are
+            known.
+    """
+
+    def __init__(self, store: SlotStore, admission: Admission, prepare: Callable[[Trajectories], Prepared]) -> None:
+        self._admission = admission
+        self._prepare = prepare
+        self._completed = store.completed[0]
+        self._messages = np.empty(store.topology.num_slots, np.int64)
+
+    def collect(self) -> Iterator[Prepared]:
+        """See :class:`rollmill.learning.batch_loader.Source`."""
+        for slot in self._messages[: self._completed.get_many(self._messages, POLL_S)].tolist():
+            self._admission.add(slot)
+        while (batch := self._admission.take()) is not None:
+            yield self._prepare(batch)
+
+    def while_full(self) -> None:
+        """Nothing has to be done while a batch waits for the learner."""
+
+    def wake(self) -> None:
+        """See :class:`rollmill.learning.batch_loader.Source`."""
+        self._completed.wake()

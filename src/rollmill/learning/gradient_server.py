@@ -1,0 +1,183 @@
+"""The trainer that applies the gradients of several learners, which it shares its networks with: a parameter server.
+
+Asynchronous, as PAL's (Zhang et al., section V-B; Li et al. 2014): each gradient is an SGD step of its own, applied in
+the order in which they were begun. See :mod:`rollmill.storage.gradients` for how stale they may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.learner import Learner
+from rollmill.learning.replay_trainer import ReplayAccount, return_rule
+from rollmill.learning.report import LearnerReport
+from rollmill.learning.sharing import FlatGradients, NetworkRing
+from rollmill.learning.tensors import to_tensors
+from rollmill.models.pixel_levels import centred_layers
+from rollmill.roles import LearnerCounter, LearnerPhase
+from rollmill.storage.episodes import unpack_episode
+from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted
+from rollmill.storage.sequence_sampler import make_sampler
+
+__all__ = ["GradientServer"]
+
+_POLL_S = 0.05
+_MOST_MESSAGES = 4096
+
+
+class GradientServer:
+    """Applies gradients. See :class:`rollmill.learning.learner.Trainer`.
+
+    Args:
+        account: What is known of the run; its update is in channels_last, in which gradients and weights travel.
+        algorithm: What learns, on its device.
+        exchange: Where gradients come from.
+        arrays: Shared memory with the rings of weights.
+    """
+
+    def __init__(
+        self, account: ReplayAccount, algorithm: OffPolicyAlgorithm, *, exchange: GradientExchange, arrays: Any
+    ) -> None:
+        _refuse_own_statistics(algorithm)
+        setup = account.setup
+        self._account = account
+        self._context = setup.context
+        self._ledger = setup.ledger
+        self._store = account.store
+        self._algorithm = algorithm
+        self._update = account.update
+        self._progress = setup.progress
+        self._config = setup.config
+        self._replay = account.replay
+        self._device = setup.device
+        self._exchange = exchange
+        self._arrays = arrays
+        self._max_staleness = setup.config.staleness_bound
+        self._messages = np.empty(_MOST_MESSAGES, np.int64)
+        self._waiting: dict[int, Submitted] = {}
+        self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
+        self._totals = np.zeros(len(FIGURES))
+        self.is_stopped_by_others = False
+        self.can_resume = True
+
+    def begin(self) -> None:
+        """Publishes all networks for the learners."""
+        self._account.begin()
+        self._gradients = [FlatGradients(self._update, values) for values in self._exchange.values]
+        self._ring = NetworkRing(self._arrays, self._algorithm)
+        self._update.lay_out_moments()
+        self._ring.publish(self._progress.sgd_steps, targets=True)
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Receives the last episodes at the end."""
+        yield
+        self._receive_episodes()
+
+    def advance(self, learner: Learner) -> bool:
+        """Applies the next gradient, if it may be applied."""
+        if self._context.stop.is_set() or self._account.is_done:
+            return False
+        self._receive_episodes()
+        # With a gradient at hand that may be applied, there is nothing to wait for.
+        ready = self._next()
+        for submitted in self._exchange.collect(0.0 if ready is not None else _POLL_S):
+            self._waiting[submitted.learner] = submitted
+        if (index := self._next()) is not None:
+            self._apply(learner, self._waiting.pop(index))
+        return True
+
+    def check(self) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._update.check()
+
+    def count(self, *, to_save: bool = False) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.count(to_save=to_save)
+
+    def moments(self) -> tuple[float, float]:
+        """Values are in units of the rewards."""
+        return 0.0, 1.0
+
+    def fill(self, report: LearnerReport) -> LearnerReport:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        count = self._staleness_count
+        totals = self._exchange.figures.sum(axis=0)
+        batches, ages, _ = totals - self._totals
+        self._totals = totals
+        report = self._account.fill(
+            report,
+            **{
+                "replay/age": float(ages / batches) if batches else None,
+                "replay/late_priorities": float(totals[2]),
+                "learners/staleness_mean": self._staleness_sum / count if count else None,
+                "learners/staleness_max": self._staleness_max if count else None,
+            },
+        )
+        self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0
+        return report
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        return self._account.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.load_state_dict(state)
+
+    def _next(self) -> int | None:
+        version, most = self._progress.sgd_steps, self._max_staleness
+        return self._exchange.next_turn(self._waiting, version=version, max_staleness=most)
+
+    def _apply(self, learner: Learner, submitted: Submitted) -> None:
+        """One SGD step with a learner's gradient."""
+        self._ledger.enter(LearnerPhase.LEARNING)
+        index = submitted.learner
+        has_centred = self._centre_pictures()
+        staleness = self._progress.sgd_steps - self._exchange.version_of(index)
+        assert staleness <= self._max_staleness, "a gradient is older than it may be"
+        self._staleness_sum += staleness
+        self._staleness_count += 1
+        self._staleness_max = max(self._staleness_max, staleness)
+        objectives = [i for i in range(len(self._update.objectives)) if submitted.objectives >> i & 1]
+        for objective in objectives:
+            self._gradients[index].take(objective)
+        self._account.set_learning_rate()
+        names = self._exchange.statistic_names(index)
+        values = torch.from_numpy(self._exchange.statistics[index, : len(names)].copy()).to(self._device)
+        updated = self._update.apply(objectives, dict(zip(names, values, strict=True)))
+        self._account.after_step(learner)
+        self._ring.publish(self._progress.sgd_steps, targets=updated or has_centred)
+        self._exchange.give_back(index)
+        self._ledger.add(LearnerCounter.SAMPLES, self._account.samples)
+
+    def _centre_pictures(self) -> bool:
+        """Before the first SGD step, for which learners have no batch here; where they have one, there is another."""
+        if self._account.has_begun or not centred_layers(self._algorithm):
+            return False
+        sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._account.draws)
+        batch = sampler.make_batch(self._config.batch_size)
+        if not sampler.draw(batch, 0.0):
+            return False
+        return self._update.centre_pictures(to_tensors(batch, self._device))
+
+    def _receive_episodes(self) -> None:
+        count = self._store.completed[0].get_many(self._messages, 0.0)
+        self._progress.take_episodes([unpack_episode(m) for m in self._messages[:count].tolist()])
+
+
+def _refuse_own_statistics(algorithm: nn.Module) -> None:
+    """Layers that count what they see count it in a learner, whose gradients alone come here."""
+    for name, module in algorithm.named_modules():
+        if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
+            raise ValueError(
+                f"{name} is a {type(module).__name__}, whose statistics several learners do not share: use one without "
+                "them, such as LayerNorm, or learner.num_learners=1"
+            )

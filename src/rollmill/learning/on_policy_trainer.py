@@ -1,0 +1,359 @@
+"""The trainer of on-policy algorithms: admit a batch of trajectories, learn from it, give its slots back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
+from rollmill.algorithms.targets import Targets
+from rollmill.learning.action_bounds import ActionBounds
+from rollmill.learning.admission import Admission, CompletedSlots
+from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.entropy_guard import EntropyGuard
+from rollmill.learning.fingerprints import Fingerprints
+from rollmill.learning.lag import LagStatistics, admitted
+from rollmill.learning.learner import Learner
+from rollmill.learning.minibatches import Minibatches, Whole
+from rollmill.learning.progress import LearnerSetup
+from rollmill.learning.report import LearnerReport, PolicyLag
+from rollmill.learning.schedules import coefficient_schedule, learning_rate_schedule
+from rollmill.learning.trajectories import Trajectories
+from rollmill.learning.update import Update
+from rollmill.learning.versions import Versions
+from rollmill.roles import LearnerCounter, LearnerPhase
+from rollmill.specs import EnvSpec
+from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
+from rollmill.storage.random_states import pack_random_states, restore_random_states
+from rollmill.storage.slots import SlotStore
+
+__all__ = ["OnPolicyTrainer"]
+
+# Whose brightness stands for a batch's.
+_PICTURES = 8
+
+
+class _Prepared(NamedTuple):
+    batch: Trajectories
+    targets: Targets
+
+
+class OnPolicyTrainer:
+    """Learns from batches of trajectories. See :class:`rollmill.learning.learner.Trainer`.
+
+    Args:
+        setup: The process, the run and its counters.
+        store: The slots.
+        algorithm: What learns, on its device.
+        update: Takes its SGD steps.
+        minibatches: Cuts batches.
+        admission: Makes batches of completed slots.
+        versions: Which versions samples may be of.
+        spec: The environment.
+        random: The learner's random stream, which ``minibatches`` uses, too.
+        fingerprints: Where every update leaves its fingerprint; None leaves none.
+
+    Attributes:
+        stale_samples: Valid samples that were left out because they were too old.
+        invalid_samples: Masked rows.
+    """
+
+    def __init__(
+        self,
+        setup: LearnerSetup,
+        store: SlotStore,
+        algorithm: OnPolicyAlgorithm,
+        *,
+        update: Update,
+        minibatches: Minibatches,
+        admission: Admission,
+        versions: Versions,
+        spec: EnvSpec,
+        random: np.random.Generator,
+        fingerprints: Fingerprints | None = None,
+    ) -> None:
+        config = setup.config
+        self._context = setup.context
+        self._ledger = setup.ledger
+        self._progress = setup.progress
+        self._config = config
+        self._total_steps = setup.plan.total_steps
+        self._collective = setup.collective
+        self._device = setup.device
+        self._store = store
+        self._algorithm = algorithm
+        self._model = algorithm.acting
+        self._update = update
+        self._minibatches = minibatches
+        self._admission = admission
+        self._versions = versions
+        self._random = random
+        self._fingerprints = fingerprints
+        end = self._total_steps, setup.clock.share
+        self._learning_rate = learning_rate_schedule(config, *end)
+        self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_weight, *end)
+        self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
+        self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
+        self._lag = LagStatistics()
+        self._bounds: ActionBounds | None = None
+        if spec.action.num_continuous:
+            distribution = self._model.distribution
+            self._bounds = ActionBounds(distribution.spec, squash=distribution.squash)
+        self._at_bound: float | None = None
+        self._moments = (0.0, 1.0)
+        self._loader: BatchLoader[_Prepared] | None = None
+        self.stale_samples = 0
+        self.invalid_samples = 0
+        self.is_stopped_by_others = False
+        self.can_resume = True
+
+    def begin(self) -> None:
+        """Takes over the normaliser of returns, which may have been restored."""
+        self._moments = self._model.value_moments()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Loads batches in the background."""
+        self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare))
+        try:
+            yield
+        finally:
+            self._loader.close()
+
+    def advance(self, learner: Learner) -> bool:
+        """Learns from the next batch, if it is ready; False at ``total_steps``, or when a rank was told to stop."""
+        if self._progress.agent_steps >= self._total_steps:
+            return False
+        assert self._loader is not None, "called within session()"
+        prepared = self._loader.next()
+        if prepared is None and not self._context.stop.is_set():
+            return True
+        episodes = self._agree_to_go_on(prepared)
+        if prepared is None or episodes is None:
+            return False
+        self._progress.take_episodes(episodes)
+        self._entropy_guard.observe(episodes, self._progress.recent_episodes)
+        self._learn(learner, *prepared)
+        return True
+
+    def check(self) -> None:
+        """Every batch was checked when it was learned from."""
+
+    def count(self, *, to_save: bool = False) -> None:
+        """Agent steps are counted batch by batch."""
+
+    def moments(self) -> tuple[float, float]:
+        """Mean and deviation of the returns that the present network's values are in units of."""
+        return self._moments
+
+    def fill(self, report: LearnerReport) -> LearnerReport:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        lag, path = self._lag, self._update.path
+        if report.is_row:
+            self._lag = LagStatistics()
+        return replace(
+            report,
+            losses=self._update.take_statistics() if report.is_row else {},
+            learning_rate=self._learning_rate.value(report.agent_steps),
+            fast_path=path.describe(),
+            precision=path.precision,
+            figures={} if self._bounds is None else {"actions_at_bound": self._at_bound},
+            lag=PolicyLag(
+                mean=lag.mean,
+                maximum=lag.maximum,
+                histogram=tuple(lag.histogram.tolist()),
+                versions_per_trajectory=lag.versions_per_trajectory,
+                stale_samples=self.stale_samples,
+                invalid_samples=self.invalid_samples,
+            ),
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        moments = self._minibatches.previous_moments
+        return {
+            "updater": self._update.state_dict(),
+            "learning_rate": self._learning_rate.state_dict(),
+            "entropy_guard": self._entropy_guard.state_dict(),
+            "random": pack_random_states({"learner": self._random}),
+            "advantage_sums": None if moments is None else moments.tolist(),
+            "counters": {"stale_samples": self.stale_samples, "invalid_samples": self.invalid_samples},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        if missing := [part for part in ("learning_rate",) if part not in state]:
+            raise ValueError(f"it lacks {', '.join(missing)}, so no on-policy run wrote it")
+        self._update.load_state_dict(state["updater"] if "updater" in state else _of_earlier_version(state))
+        self._learning_rate.load_state_dict(state["learning_rate"])
+        if "entropy_guard" in state:
+            self._entropy_guard.load_state_dict(state["entropy_guard"])
+        else:  # of an earlier version
+            self._entropy_guard.resume_without_state()
+        restore_random_states(state["random"], {"learner": self._random})
+        if (moments := state.get("advantage_sums")) is not None:
+            self._minibatches.previous_moments = torch.tensor(moments, dtype=torch.float64, device=self._device)
+        self.stale_samples = state["counters"]["stale_samples"]
+        self.invalid_samples = state["counters"]["invalid_samples"]
+
+    def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
+        """What every rank calls once for each batch, or when it is to stop.
+
+        Returns:
+            The episodes that ended within all ranks' batches; None when one of them is to stop.
+        """
+        episodes = [] if prepared is None else list(prepared.batch.episodes)
+        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes)))
+        if any(stops for stops, _ in answers):
+            self._stop_with_others()
+            return None
+        return [episode for _, ended in answers for episode in episodes_of(ended)]
+
+    def _stop_with_others(self) -> None:
+        if not self._context.stop.is_set():
+            self._context.stop.set()
+            self.is_stopped_by_others = True
+
+    def _prepare(self, batch: Trajectories) -> _Prepared:
+        """In the loader's thread: what needs no weights."""
+        self._context.inject_delay()
+        # One tuple, so that this thread never sees the mean of one batch with the deviation of another.
+        mean, std = self._versions.moments_of(batch, self._moments)
+        return _Prepared(batch, self._algorithm.prepare(batch.arrays, value_mean=mean, value_std=std))
+
+    def _learn(self, learner: Learner, batch: Trajectories, targets: Targets) -> None:
+        """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
+        self._ledger.enter(LearnerPhase.LEARNING)
+        progress = self._progress
+        steps_before = progress.sgd_steps
+        keep = self._admit(batch, learner.version)
+        whole = Whole.of(targets, keep, self._collective, self._config)
+        self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
+        self._update.set_learning_rate(self._learning_rate.value(progress.agent_steps))
+        self._update_normalisers(batch, targets, keep, whole)
+        if self._bounds is not None:
+            self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)
+        entropy_coef = self._entropy.value(progress.agent_steps)
+        coefficients = {
+            "clip_range": self._clip.value(progress.agent_steps),
+            "entropy_coef": self._entropy_guard.coefficient(entropy_coef),
+        }
+        self.can_resume = False
+        is_complete = self._take_steps(learner, batch, targets, keep, coefficients, whole)
+        self._slow_down()
+        self.can_resume = is_complete
+        if not is_complete:
+            self._stop_with_others()
+        # What was begun when the run was told to end is not counted.
+        consumed = int(whole.keep.sum()) if is_complete else 0
+        progress.agent_steps += consumed
+        if self._fingerprints is not None and is_complete:
+            self._fingerprints.add(progress.batches, batch, self._algorithm, self._update.optimisers)
+        progress.batches += is_complete
+        self._context.inject_delay()
+        learner.publish_if_newer()
+        self._context.inject_delay()
+        # In lockstep a free slot says that the next version is there, which an update left half way does not make.
+        for slot in batch.slots if is_complete else ():
+            self._store.release(slot)
+        self._ledger.add(LearnerCounter.SAMPLES, consumed)
+        if progress.sgd_steps > steps_before:
+            self._adapt(entropy_coef)
+
+    def _adapt(self, entropy_coef: float) -> None:
+        """Tells the adaptive schedules what the last SGD step's policy was like."""
+        if self._config.schedule == "kl":
+            divergence = self._update.last("approx_kl")
+            if divergence is None:
+                raise ValueError(
+                    f"learner.schedule='kl', but the loss of {type(self._algorithm).__name__} gives no statistic "
+                    "'approx_kl': let it give one, or use another schedule"
+                )
+            self._learning_rate.update(divergence)
+        if self._entropy_guard.is_asking and (entropy := self._update.last("entropy")) is not None:
+            self._entropy_guard.update(entropy, entropy_coef)
+
+    def _take_steps(
+        self,
+        learner: Learner,
+        batch: Trajectories,
+        targets: Targets,
+        keep: NDArray[np.bool_],
+        scheduled: Mapping[str, float],
+        whole: Whole,
+    ) -> bool:
+        """All epochs over a batch; False if the run was told to stop in the middle."""
+        is_stopping = self._context.stop.is_set
+        is_alone = self._collective.world_size == 1
+        is_complete = True
+        coefficients = self._algorithm.coefficients(scheduled)
+        for minibatch in self._minibatches.of(batch, targets, keep, coefficients, whole):
+            step = self._update.step(minibatch, is_stopping=is_stopping)
+            if step is not None:
+                self._minibatches.previous_moments = step.moments
+                learner.after_step()
+                self._ledger.enter(LearnerPhase.LEARNING)  # Again after each step: a sign of life.
+            if step is None or (is_alone and is_stopping()):
+                is_complete = False
+                break
+        self._update.check(lambda: self._minibatches.non_finite(batch))
+        return is_complete
+
+    def _slow_down(self) -> None:
+        until = time.monotonic() + self._config.slow_down_s
+        while not self._context.stop.is_set() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, 0.1))
+
+    def _admit(self, batch: Trajectories, version: int) -> NDArray[np.bool_]:
+        """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
+        self._versions.check(batch, version)
+        valid = batch.arrays["valid"].astype(np.bool_)
+        keep, stale = admitted(
+            valid,
+            batch.arrays["policy_version"],
+            version=version,
+            most=self._config.max_policy_lag,
+            statistics=self._lag,
+        )
+        self.stale_samples += stale
+        self.invalid_samples += int((~valid).sum())
+        return keep
+
+    def _update_normalisers(self, batch: Trajectories, targets: Targets, keep: NDArray[np.bool_], whole: Whole) -> None:
+        """Running statistics take in each batch once, before it is learned from."""
+        if not whole.keep.any():
+            return
+        index = batch.observation_index[: batch.rollout_length]
+        if self._model.normalised_entries:
+            observations = self._minibatches.observations(index[keep], self._model.normalised_entries)
+            self._model.update_normaliser(observations, sum_over_ranks=self._collective.sum)
+        if self._model.centres_pixels:
+            counted = np.flatnonzero(whole.keep)
+            chosen = self._random.choice(counted, min(len(counted), _PICTURES), replace=False)
+            pictures = self._minibatches.observations(index.reshape(-1)[whole.own_samples(chosen)])
+            self._model.update_pixel_levels(self._pictures_of_all(pictures))
+        if targets.return_ is not None and self._model.normalises_returns:
+            returns = torch.from_numpy(targets.return_[keep]).to(self._device)
+            self._model.update_value_normaliser(returns, sum_over_ranks=self._collective.sum)
+            self._moments = self._model.value_moments()
+
+    def _pictures_of_all(self, pictures: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self._collective.world_size == 1:
+            return pictures
+        parts = self._collective.gather({name: tensor.cpu() for name, tensor in pictures.items()})
+        return {name: torch.cat([part[name] for part in parts]).to(self._device) for name in pictures}
+
+
+def _of_earlier_version(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The state of the only optimiser, as checkpoints of earlier versions hold it."""
+    if "optimiser" not in state:
+        raise ValueError("it lacks updater, so no on-policy run wrote it")
+    return {"sgd_steps": state["counters"]["sgd_steps"], "optimisers": {"actor_critic": state["optimiser"]}}

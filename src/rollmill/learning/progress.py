@@ -1,0 +1,117 @@
+"""How far a run has come, and what all parts of its learner share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from rollmill.learning.clock import TrainingClock
+from rollmill.learning.collective import Collective
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.report import RECENT_EPISODES
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.ledger import Ledger
+from rollmill.storage.checkpoints import CheckpointStore
+from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.evaluations import EvaluationQueue
+
+__all__ = ["LearnerSetup", "Progress", "RunPlan"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What a learner is told of its run.
+
+    Attributes:
+        total_steps: Agent steps to consume.
+        schedule_s: Seconds of training after which schedules are at their end, as at ``total_steps``; None has them go
+            by agent steps alone.
+        seed: Keys the learner's random streams.
+        report_every_s: Seconds between two reports.
+        resume: Whether to resume from the newest checkpoint.
+        checkpoints: Where state is saved and found.
+        evaluations: Where networks are left to be evaluated; None leaves none.
+        episodes: That had ended, at least, where the run resumes; its checkpoint may know of fewer.
+    """
+
+    total_steps: int
+    seed: int
+    report_every_s: float
+    resume: bool
+    checkpoints: CheckpointStore
+    evaluations: EvaluationQueue | None = None
+    episodes: int = 0
+    schedule_s: float | None = None
+
+
+@dataclass
+class Progress:
+    """Counters since the run's first start.
+
+    Attributes:
+        agent_steps: Distinct valid samples consumed; from a replay, collected.
+        batches: Batches learned from.
+        sgd_steps: Optimiser steps.
+        episodes: Episodes that have ended.
+        recent_episodes: The last hundred of them.
+    """
+
+    agent_steps: int = 0
+    batches: int = 0
+    sgd_steps: int = 0
+    episodes: int = 0
+    recent_episodes: list[EpisodeEnd] = field(default_factory=list)
+
+    def take_episodes(self, episodes: Sequence[EpisodeEnd]) -> None:
+        """Counts episodes that have ended."""
+        self.episodes += len(episodes)
+        self.recent_episodes = [*self.recent_episodes, *episodes][-RECENT_EPISODES:]
+
+    def counters(self) -> dict[str, int]:
+        """What a checkpoint counts on from."""
+        return {
+            "agent_steps": self.agent_steps,
+            "batches": self.batches,
+            "sgd_steps": self.sgd_steps,
+            "episodes": self.episodes,
+        }
+
+    def restore(self, counters: Mapping[str, int], episodes: Sequence[EpisodeEnd], *, least_episodes: int) -> None:
+        """Takes over what :meth:`counters` gave."""
+        self.agent_steps = counters["agent_steps"]
+        # Earlier versions called them updates.
+        self.batches = counters["batches"] if "batches" in counters else counters["updates"]
+        self.sgd_steps = counters["sgd_steps"]
+        # Earlier versions' checkpoints do not count them.
+        self.episodes = max(counters.get("episodes", 0), least_episodes)
+        self.recent_episodes = list(episodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerSetup:
+    """What the parts of a learner share.
+
+    Attributes:
+        context: The process's stop flag, ledger and messages.
+        config: Everything about learning.
+        plan: The run.
+        progress: The run's counters.
+        clock: Seconds of training.
+        collective: The ranks that learn together.
+        device: Where it computes.
+    """
+
+    context: ChildContext
+    config: LearnerConfig
+    plan: RunPlan
+    progress: Progress
+    clock: TrainingClock
+    collective: Collective
+    device: torch.device
+
+    @property
+    def ledger(self) -> Ledger:
+        """The process's account of its time."""
+        return self.context.ledger

@@ -1,0 +1,345 @@
+"""The trainer of off-policy algorithms: draw a batch from the replay, one SGD step, new priorities."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.collective import Collective
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.learner import Learner
+from rollmill.learning.progress import LearnerSetup, RunPlan
+from rollmill.learning.replay_source import ReplaySource
+from rollmill.learning.report import LearnerReport
+from rollmill.learning.schedules import learning_rate_schedule
+from rollmill.learning.tensors import errors_of, to_tensors
+from rollmill.learning.update import Update
+from rollmill.models.memory_format import has_convolutions
+from rollmill.roles import LearnerCounter, LearnerPhase
+from rollmill.runtime.seeds import int_seed
+from rollmill.storage.episodes import episodes_of, plain_episodes
+from rollmill.storage.replay import ReplayStore
+from rollmill.storage.replay_config import ReplayConfig
+from rollmill.storage.replay_sampler import Drawn, ReturnRule
+from rollmill.storage.sequence_sampler import make_sampler
+
+__all__ = ["ReplayAccount", "ReplayTrainer", "return_rule"]
+
+_CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
+
+
+class ReplayAccount:
+    """What all trainers of off-policy algorithms know of a run: counts, schedule, random streams.
+
+    Args:
+        setup: The process, the run and its counters.
+        store: The replay.
+        algorithm: What learns, on its device.
+        update: Takes its SGD steps.
+        replay: What is drawn, and how.
+        generator: Noise of the losses.
+
+    Attributes:
+        setup: As given, and so on.
+        samples: Transitions of a batch.
+        draws: uint64 ``[2]``: seed and counter of the draws, of each rank's own replay.
+        steps_of_all: Agent steps that all ranks have inserted, as far as this one knows.
+        size_of_all: Agent steps that the replays of all ranks hold.
+        has_ended: Whether the ranks have ended together, some perhaps with batches that have no counterpart.
+    """
+
+    def __init__(
+        self,
+        setup: LearnerSetup,
+        store: ReplayStore,
+        algorithm: OffPolicyAlgorithm,
+        *,
+        update: Update,
+        replay: ReplayConfig,
+        generator: torch.Generator,
+    ) -> None:
+        config = setup.config
+        self.setup, self.store, self.update, self.replay = setup, store, update, replay
+        self._progress = setup.progress
+        self._generator = generator
+        self._is_alone = setup.collective.world_size == 1
+        self.samples = config.batch_size * replay.steps_per_sample
+        self._way = f"{self.samples} transitions a batch, {update.path.precision}"
+        if has_convolutions(algorithm) and config.num_learners == 1:
+            self._way += ", channels_last" if update.path.channels_last else ", channels_first"
+        self._schedule = learning_rate_schedule(config, setup.plan.total_steps, setup.clock.share)
+        self.draws = np.array([setup.plan.seed + setup.collective.rank, 0], np.uint64)
+        self.steps_of_all, self.size_of_all = 0, 0
+        self.has_ended = False
+        self._sgd_steps_before = 0
+
+    def begin(self) -> None:
+        """Tells the rate limiter how far the checkpoint has come."""
+        # Until the ranks tell each other what they have inserted.
+        self.steps_of_all = self._progress.agent_steps
+        self._sgd_steps_before = self.store.limiter.learn_from(self._progress.sgd_steps)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this session has made an SGD step."""
+        return self._progress.sgd_steps > self._sgd_steps_before
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all steps are inserted and all their batches learned."""
+        limiter = self.store.limiter
+        learned = self._progress.sgd_steps - self._sgd_steps_before
+        return limiter.is_done and learned == limiter.drawn - limiter.skipped
+
+    def set_learning_rate(self) -> None:
+        """By its schedule."""
+        self.update.set_learning_rate(self._schedule.value(self._progress.agent_steps))
+
+    def after_step(self, learner: Learner) -> None:
+        """Counts an SGD step, which is a batch, too."""
+        self._progress.batches += 1
+        learner.after_step()
+        if self._progress.sgd_steps % _CHECK_EVERY == 0:
+            self.update.check()
+        if self.setup.config.slow_down_s:
+            time.sleep(self.setup.config.slow_down_s)
+
+    def count(self, *, to_save: bool) -> None:
+        """See :meth:`rollmill.learning.learner.Trainer.count`."""
+        steps = self.store.limiter.inserted if self._is_alone else self.steps_of_all
+        if to_save and steps >= self.setup.plan.total_steps and not (self.is_done or self.has_ended):
+            # All is collected, but not learned: whoever resumes the run has something left to do.
+            steps = self.setup.plan.total_steps - 1
+        self._progress.agent_steps = steps
+
+    def fill(self, report: LearnerReport, **figures: float | None) -> LearnerReport:
+        """The report with what is known of every replay.
+
+        Args:
+            report: With the run's counters.
+            **figures: Columns that the trainer adds.
+        """
+        store = self.store
+        of_replay: dict[str, float | None] = {
+            "replay/size": float(store.size if self._is_alone else self.size_of_all),
+            "replay/total_priority": store.tree.total(),
+            "replay/max_priority": store.tree.max_priority,
+            "replay/batches_skipped": float(store.limiter.skipped),
+            "replay/samples_per_insert": report.sgd_steps * self.samples / max(1, report.agent_steps),
+        }
+        return replace(
+            report,
+            losses=self.update.take_statistics(),
+            learning_rate=self._schedule.value(report.agent_steps),
+            fast_path=self._way,
+            figures=of_replay | figures,
+        )
+
+    def noise_seed(self) -> int:
+        """Of the noise in losses, from here on: each rank's own, as its part of the batch is."""
+        return noise_seed(self.setup.plan, self.setup.collective, self._progress.sgd_steps)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        return {
+            "updater": self.update.state_dict(),
+            "random": {
+                "device": self._generator.device.type,
+                "generator": self._generator.get_state(),
+                "draws": int(self.draws[1]),
+            },
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        if "updater" not in state:
+            raise ValueError("it lacks updater, so no run of this kind wrote it")
+        self.update.load_state_dict(state["updater"])
+        saved, device = state["random"], self._generator.device.type
+        # Earlier checkpoints do not say.
+        if saved.get("device", device) == device and not self.setup.collective.rank:
+            self._generator.set_state(saved["generator"])
+        else:  # Another kind of device's generator has another kind of state, another rank's noise is its own.
+            self._generator.manual_seed(self.noise_seed())
+        self.draws[1] = saved["draws"]
+
+
+class ReplayTrainer:
+    """Draws its batches itself. See :class:`rollmill.learning.learner.Trainer`.
+
+    Args:
+        account: What is known of the run.
+    """
+
+    def __init__(self, account: ReplayAccount) -> None:
+        setup, store, replay = account.setup, account.store, account.replay
+        self._account = account
+        self._context = setup.context
+        self._ledger = setup.ledger
+        self._store = store
+        self._update = account.update
+        self._progress = setup.progress
+        self._replay = replay
+        self._device = setup.device
+        self._collective = setup.collective
+        empty = _pinned if setup.device.type == "cuda" else np.empty
+        self._sampler = make_sampler(store, replay, return_rule(setup.config), account.draws, empty=empty)
+        self._source = ReplaySource(
+            store,
+            self._sampler,
+            replay,
+            batch_size=setup.config.batch_size // setup.collective.world_size,
+            total_steps=store.limiter.limits.total_steps,
+        )
+        self._loader: BatchLoader[Drawn] | None = None
+        self._batch: Drawn | None = None
+        self._all_have_batches = False
+        self._ages = _Mean()
+        self._late_priorities = 0
+        self.is_stopped_by_others = False
+        self.can_resume = True
+
+    def begin(self) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.begin()
+
+    @contextmanager
+    def session(self) -> Iterator[None]:
+        """Draws batches in the background."""
+        self._loader = BatchLoader(self._source)
+        try:
+            yield
+        finally:
+            self._loader.close()
+            self._progress.take_episodes(self._source.take_episodes())
+
+    def advance(self, learner: Learner) -> bool:
+        """Learns from the next batch, if every rank has one."""
+        assert self._loader is not None, "called within session()"
+        if self._batch is None:
+            self._batch = self._loader.next()
+        if not self._agree():
+            return False
+        if self._batch is not None and self._all_have_batches:
+            self._learn(learner, self._batch)
+            self._source.give_back(self._batch)
+            self._batch = None
+        return True
+
+    def check(self) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._update.check()
+
+    def count(self, *, to_save: bool = False) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.count(to_save=to_save)
+
+    def moments(self) -> tuple[float, float]:
+        """Values are in units of the rewards."""
+        return 0.0, 1.0
+
+    def fill(self, report: LearnerReport) -> LearnerReport:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        late = float(self._late_priorities)
+        return self._account.fill(report, **{"replay/age": self._ages.take(), "replay/late_priorities": late})
+
+    def state_dict(self) -> dict[str, Any]:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        return self._account.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See :class:`rollmill.learning.learner.Trainer`."""
+        self._account.load_state_dict(state)
+
+    def _agree(self) -> bool:
+        """What every rank calls once in each round: whether to go on, and whether all have a batch."""
+        stop, account = self._context.stop, self._account
+        is_done = self._batch is None and account.is_done
+        has_batch, episodes = self._batch is not None, plain_episodes(self._source.take_episodes())
+        own = _Standing(stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
+        ranks = [_Standing._make(rank) for rank in self._collective.gather(tuple(own))]
+        self._all_have_batches = all(rank.has_batch for rank in ranks)
+        account.steps_of_all = sum(rank.inserted for rank in ranks)
+        account.size_of_all = sum(rank.size for rank in ranks)
+        self._progress.take_episodes([episode for rank in ranks for episode in episodes_of(rank.episodes)])
+        if any(rank.stops for rank in ranks) and not stop.is_set():
+            stop.set()
+            self.is_stopped_by_others = True
+        # Where one rank's steps are all learned, the others' last batches, if they have any, have no counterpart.
+        account.has_ended = any(rank.is_done for rank in ranks)
+        return not (stop.is_set() or account.has_ended)
+
+    def _learn(self, learner: Learner, drawn: Drawn) -> None:
+        """One SGD step, and what it says about priorities."""
+        self._ledger.enter(LearnerPhase.LEARNING)
+        self._context.inject_delay()
+        self._ages.add(float(learner.version) - float(drawn.at_step["policy_version"].mean()))
+        self._account.set_learning_rate()
+        batch = to_tensors(drawn, self._device)
+        self._update.centre_pictures(batch)
+        step = self._update.step([batch])
+        assert step is not None, "nothing leaves a step of a replay"
+        # It counts, whatever is wrong with its errors: what a checkpoint then says agrees with the optimisers.
+        self._ledger.add(LearnerCounter.SAMPLES, len(drawn) * self._replay.steps_per_sample)
+        self._account.after_step(learner)
+        if self._replay.is_prioritised:
+            self._update.require_td_errors()
+        if step.td_error is not None and self._replay.is_prioritised:
+            errors = errors_of(step.td_error, self._progress.sgd_steps, len(drawn))
+            self._late_priorities += self._sampler.update(drawn, errors)
+        elif self._device.type == "cuda":
+            torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
+
+
+class _Standing(NamedTuple):
+    """How far a rank has come, as the others hear it; of plain data."""
+
+    stops: bool
+    is_done: bool
+    has_batch: bool
+    inserted: int
+    size: int
+    episodes: list[list[float]]
+
+
+class _Mean:
+    """The mean of what was added since it was last taken; None of nothing."""
+
+    def __init__(self) -> None:
+        self._sum, self._count = 0.0, 0
+
+    def add(self, value: float) -> None:
+        self._sum += value
+        self._count += 1
+
+    def take(self) -> float | None:
+        mean = self._sum / self._count if self._count else None
+        self._sum, self._count = 0.0, 0
+        return mean
+
+
+def noise_seed(plan: RunPlan, collective: Collective, sgd_steps: int) -> int:
+    """Keys the noise of losses from an SGD step on."""
+    return int_seed(plan.seed, f"noise of rank {collective.rank}", sgd_steps, bits=63)
+
+
+def return_rule(config: LearnerConfig) -> ReturnRule:
+    """How rewards add up for a learner."""
+    return ReturnRule(
+        config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
+    )
+
+
+def _pinned(shape: Any, dtype: Any) -> Any:
+    """Page-locked, for a GPU, which copies from it without a detour."""
+    like = torch.from_numpy(np.empty(0, dtype))
+    return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()

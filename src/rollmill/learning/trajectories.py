@@ -1,0 +1,93 @@
+"""Trajectories to learn from: references to rows of completed slots, and the small arrays of those rows.
+
+Observations are not copied here. A batch refers to trajectories (slot, row) and holds a reference on their slots; each
+part of a minibatch gathers the observations it needs out of the slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.native import gather_trajectories
+from rollmill.storage.episodes import EpisodeEnd
+from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
+
+__all__ = ["Trajectories", "gather_trajectories_of"]
+
+# Nothing on the learner's device needs these of each sample.
+_NOT_GATHERED = ("episode_return", "episode_length")
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Trajectories to learn from.
+
+    Attributes:
+        arrays: Small arrays ``[T(+1), N, ...]`` by their names in a slot (see :mod:`rollmill.specs`); ``rnn_state``
+            is ``[N, S]``.
+        observation_index: int64 ``[T + 1, N]``: which row of the observation arrays, seen as
+            ``[num_slots * (T + 1) * B, ...]``, holds x_t of each trajectory.
+        slots: One entry for each reference that the batch holds.
+        episodes: Episodes that ended within these trajectories.
+    """
+
+    arrays: dict[str, NDArray[Any]]
+    observation_index: NDArray[np.int64]
+    slots: tuple[int, ...]
+    episodes: tuple[EpisodeEnd, ...]
+
+    @property
+    def num_trajectories(self) -> int:
+        """N."""
+        return int(self.observation_index.shape[1])
+
+    @property
+    def rollout_length(self) -> int:
+        """T."""
+        return int(self.observation_index.shape[0]) - 1
+
+
+def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Trajectories:
+    """Gather the trajectories of some slots as one batch.
+
+    Args:
+        store: The slots.
+        segments: int64 ``[n, 4]``: slot, first row, rows, and the first trajectory of the batch that they become.
+    """
+    num_trajectories = int(segments[:, 2].sum())
+    arrays = {}
+    for name, array in store.arrays.items():
+        if name.startswith(OBSERVATION_PREFIX) or name in _NOT_GATHERED:
+            continue
+        per_step = array if name != RNN_STATE else array[:, None]
+        out = np.empty((per_step.shape[1], num_trajectories, *per_step.shape[3:]), per_step.dtype)
+        gather_trajectories(out, per_step, segments, per_step.shape[1])
+        arrays[name] = out if name != RNN_STATE else out[0]
+    return Trajectories(
+        arrays, _observation_index(store, segments), tuple(segments[:, 0].tolist()), _episodes(store, segments)
+    )
+
+
+def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray[np.int64]:
+    topology = store.topology
+    slot = np.repeat(segments[:, 0], segments[:, 2])
+    row = np.concatenate([np.arange(first, first + rows) for _, first, rows, _ in segments])
+    step = np.arange(topology.rollout_length + 1)[:, None]
+    index: NDArray[np.int64] = (slot * (topology.rollout_length + 1) + step) * topology.group_rows + row
+    return index
+
+
+def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
+    lengths, returns = store.arrays["episode_length"], store.arrays["episode_return"]
+    ends = []
+    for slot, first, rows, _ in segments.tolist():
+        of_segment = lengths[slot, :, first : first + rows]
+        steps, columns = np.nonzero(of_segment)
+        if len(steps):
+            values = returns[slot, :, first : first + rows][steps, columns]
+            ends += [EpisodeEnd(float(r), int(n)) for r, n in zip(values, of_segment[steps, columns], strict=True)]
+    return tuple(ends)

@@ -1,0 +1,165 @@
+"""What a short-lived process finds out about the environment and the algorithm before memory is laid out.
+
+Functions import torch inside, because the main process, which imports this module too, does without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rollmill.regimes.settling import settled_settings
+from rollmill.regimes.setup import Probed, Refusal, group_states
+from rollmill.regimes.user_code import UserCode
+from rollmill.runtime import cgroups
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.ranks import Ranks
+from rollmill.settings.config import Config
+from rollmill.specs import EnvSpec
+from rollmill.storage.group_states import GroupState
+
+if TYPE_CHECKING:
+    from rollmill.algorithms.base import Algorithm
+
+__all__ = ["probe"]
+
+
+def probe(
+    context: ChildContext,
+    config: Config,
+    user_code: UserCode,
+    run_dir: Path | None = None,
+    ranks: Ranks | None = None,
+    trust: bool = False,
+) -> None:
+    """Child: builds one environment and the network, and reports their sizes.
+
+    Args:
+        context: Takes the report.
+        config: Resolved.
+        user_code: What the user registered.
+        run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
+        ranks: Which of several cooperating programs this is; alone by default.
+        trust: Whether to use the files of a resumed run even if another user wrote them.
+    """
+    user_code.install()
+    import torch
+
+    from rollmill.algorithms.requirements import UnfitActionsError
+    from rollmill.envs.factory import probe as probe_environment
+    from rollmill.learning.sharing import shared_sizes
+    from rollmill.models.flat_state import flat_nbytes
+    from rollmill.models.sizing import largest_parameter
+    from rollmill.regimes.torch_side import make_off_policy, make_on_policy
+    from rollmill.runtime.plain_data import MalformedMessageError
+    from rollmill.runtime.signed_files import UntrustedError
+
+    assert config.envs_per_group != "auto"
+    spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
+    make = make_off_policy if config.in_replay else make_on_policy
+    try:
+        algorithm = _make_if_it_fits(lambda: make(config, spec))
+        first_iteration, saved = 0, None
+        if run_dir is not None and config.in_lockstep:
+            first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
+        elif run_dir is not None and config.in_replay:
+            saved = _saved_steps(config, run_dir, ranks or Ranks())
+    except (UnfitActionsError, UntrustedError, MalformedMessageError) as error:
+        context.send(Refusal(str(error)))
+        return
+    shared = None
+    if config.in_replay:
+        try:
+            shared = shared_sizes(algorithm)
+        except ValueError:
+            if config.learner.num_learners > 1:
+                raise
+    size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
+    context.send(
+        Probed(
+            spec,
+            algorithm.state_size,
+            flat_nbytes(algorithm.acting),
+            size,
+            first_iteration,
+            shared=shared,
+            saved_steps=saved,
+            largest_parameter=largest_parameter(algorithm),
+            has_cuda=torch.cuda.is_available(),
+            settings=settled_settings(config, spec, size, lambda: _inference_precision(config, spec, algorithm)),
+        )
+    )
+
+
+def _make_if_it_fits(make: Callable[[], Algorithm]) -> Algorithm:
+    """The algorithm; one without memory where that does not suffice, which the allocation of the slots then says."""
+    from rollmill.models.sizing import fits, without_memory
+
+    outline = without_memory(make)
+    if outline is not None and not fits(outline, cgroups.available_memory()):
+        return outline
+    return make()
+
+
+def _inference_precision(config: Config, spec: EnvSpec, algorithm: Algorithm) -> str:
+    """The faster precision of a forward pass for one group, measured here, where nothing else runs yet."""
+    import torch
+
+    from rollmill.inference.precision import faster_precision
+    from rollmill.models.actor_critic import ActorCritic
+
+    model = algorithm.acting
+    assert isinstance(model, ActorCritic), "other networks' precision follows from a rule"
+    assert config.envs_per_group != "auto"
+    if next(model.parameters()).is_meta:
+        return "fp32"  # it does not fit into memory, which the allocation of the slots says
+    rows = config.envs_per_group * spec.rows_per_env
+    torch.set_num_threads(config.inference.threads)
+    zeros = {
+        name: torch.zeros((rows, *item.shape), dtype=getattr(torch, item.dtype))
+        for name, item in spec.observation.items()
+    }
+    return faster_precision(model.eval(), zeros)
+
+
+def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
+    """Agent steps of the checkpoint that a run goes on from, as rank 0's disk has it."""
+    from rollmill.learning.process_group import exchange
+    from rollmill.storage.checkpoints import CheckpointStore
+
+    def find() -> int:
+        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
+        return store.latest_header(to_resume=True).agent_steps
+
+    return find() if ranks.is_alone else exchange(ranks, "saved steps", find, config.distributed.timeout_s)
+
+
+def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:
+    """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
+    from rollmill.learning.in_flight import InFlight
+    from rollmill.learning.process_group import exchange
+    from rollmill.runtime.signed_files import require_trust
+    from rollmill.storage.checkpoints import CheckpointStore
+
+    assert config.envs_per_group != "auto"
+    num_groups = config.num_envs // config.envs_per_group
+
+    def find() -> tuple[int, list[bytes]]:
+        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
+        state, path = store.load_latest(to_resume=True)
+        in_flight = InFlight.unpack(state)
+        in_flight.require_trusted(path, trust=trust)
+        return in_flight.iteration, list(in_flight.groups)
+
+    # Rank 0's disk is the one that has it.
+    iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
+    InFlight(iteration, [], groups).check_complete(num_groups)
+    states = group_states(run_dir)
+    states.clear()
+    for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):
+        # Of each group, because those of other ranks have come over the network.
+        _, verdict = GroupState.unpack(packed)
+        require_trust(run_dir / "checkpoints", verdict, "it holds pickled environments", trust=trust)
+        states.write_packed(iteration, group, packed)
+    return iteration
