@@ -15,7 +15,6 @@ import pytest
 
 import rollmill
 from rollmill.cli import envs, main
-from rollmill.cli.command import split_overrides
 from rollmill.cli.settings_help import OFF_POLICY, ON_POLICY
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
@@ -75,28 +74,6 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
         {**state, "counters": {"agent_steps": 7}}, agent_steps=7
     )
     return run_dir
-
-
-# ------------------------------------------------------------------------------------------------------------ parsing
-
-
-@pytest.mark.parametrize(
-    ("words", "known", "overrides"),
-    [
-        ("atari/pong --lr 1e-3", "atari/pong", "--lr 1e-3"),
-        ("--lr 1e-3 atari/pong", "atari/pong", "--lr 1e-3"),
-        ("--lr=1e-3 atari/pong --seed 3", "atari/pong --seed 3", "--lr=1e-3"),
-        ("atari/pong --fast --resume", "atari/pong --resume", "--fast"),
-        ("--resume atari/pong", "--resume atari/pong", ""),
-        ("--seed=3 atari/pong", "--seed=3 atari/pong", ""),
-        ("atari/pong --clip -1", "atari/pong", "--clip -1"),
-        ("--fast --seed 3", "--seed 3", "--fast"),
-        ("--run_dir a_b --total_steps=1_0 --num_envs 3", "--run-dir a_b --total-steps=1_0", "--num_envs 3"),
-    ],
-)
-def test_settings_are_told_apart_from_the_commands_own_options(words: str, known: str, overrides: str) -> None:
-    options = {"--seed": True, "--resume": False, "--run-dir": True, "--total-steps": True}
-    assert split_overrides(words.split(), options) == (known.split(), overrides.split())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,58 @@
+"""The configuration in a run's directory: the script that it names, and what a resumed run may change."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import gymnasium
+import pytest
+
+import rollmill
+from rollmill.envs import registry
+from rollmill.settings.run_config import load_config, write_config
+from rollmill.settings.run_directory import RunDirectoryError
+
+
+@pytest.mark.parametrize("is_ours", [False, True])
+def test_the_users_script_is_imported_and_no_module_of_rollmill(
+    is_ours: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_registered", {})
+    rollmill.register_env("my/poles", lambda: gymnasium.make("CartPole-v1"))
+    script = Path(rollmill.__file__ or "").parent / "ring.py" if is_ours else tmp_path / "train.py"
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    write_config(tmp_path, rollmill.make_config("my/poles"))
+    assert load_config(tmp_path).env.imports == (() if is_ours else (str(script),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("env.name", "gym/Acrobot-v1"),
+        ("env.atari.frame_stack", 1),
+        ("env.vizdoom.measurements", True),
+    ],
+)
+def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", {"env.kwargs": {"size": 3}}))
+    with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {name}: .*start a new run"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("off_policy.algorithm", "ddpg"),
+        ("off_policy.num_critics", 3),
+        ("off_policy.dueling", True),
+        ("off_policy.temperature", 0.2),
+    ],
+)
+def test_a_resume_with_another_off_policy_network_is_refused(tmp_path: Path, name: str, value: object) -> None:
+    write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
+    with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {name}: .*start a new run"):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
