@@ -42,7 +42,6 @@ def test_resolve(name):
     assert preset.name == preset.env.name == name
     assert preset.overrides == EXAMPLES[name]
     assert preset.env.vizdoom.measurements == name.startswith("vizdoom/")
-    assert preset.source
 
 
 def test_bare_gymnasium_ids():

@@ -23,13 +23,11 @@ class Preset:
         name: Its name, ``<family>/<id>`` (a bare Gymnasium id becomes ``gym/<id>``) or that of a registration.
         env: The environment.
         overrides: Dotted key of the whole configuration -> value.
-        source: Where the values come from.
     """
 
     name: str
     env: EnvConfig
     overrides: Mapping[str, object] = field(default_factory=dict)
-    source: str
 
 
 def resolve(name: str) -> Preset:
@@ -45,12 +43,7 @@ def resolve(name: str) -> Preset:
         MissingExtra: The package of the environment is not installed.
     """
     if find_registration(name) is not None:
-        return Preset(
-            name=name,
-            env=EnvConfig(name=name),
-            overrides=families.GENERIC,
-            source="CleanRL's ppo.py, for an environment that is not known to us",
-        )
+        return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC)
     family, slash, id = name.partition("/")
     known = _FAMILIES.get(family) if slash else None
     if known is not None:
@@ -119,12 +112,7 @@ def _atari(name: str, id: str) -> Preset:
     from rollmill.envs.atari import check_game
 
     check_game(id)
-    return Preset(
-        name=name,
-        env=EnvConfig(name=name),
-        overrides=families.ATARI,
-        source="CleanRL's ppo_atari.py, Cleanba (arXiv:2310.00036), rl_games; one epoch at four times the rate",
-    )
+    return Preset(name=name, env=EnvConfig(name=name), overrides=families.ATARI)
 
 
 def _vizdoom(name: str, id: str) -> Preset:
@@ -133,12 +121,7 @@ def _vizdoom(name: str, id: str) -> Preset:
     check_scenario(id)
     scale = families.VIZDOOM_REWARD_SCALE.get(id)
     overrides = dict(families.VIZDOOM) | ({} if scale is None else {"learner.reward_scale": scale})
-    return Preset(
-        name=name,
-        env=EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True)),
-        overrides=overrides,
-        source="Sample Factory's paper (arXiv:2006.11751), table A.5, with more SGD steps, GAE and game variables",
-    )
+    return Preset(name=name, env=EnvConfig(name=name, vizdoom=VizdoomOptions(measurements=True)), overrides=overrides)
 
 
 def _gym(name: str, id: str) -> Preset:
@@ -149,13 +132,8 @@ def _gym(name: str, id: str) -> Preset:
     if kind == "mujoco":
         return _mujoco(name, id)
     if kind == "classic_control" and id.startswith("CartPole"):
-        return Preset(
-            name=name,
-            env=EnvConfig(name=name),
-            overrides=families.CARTPOLE,
-            source="Stable-Baselines3's rl-zoo, CartPole-v1",
-        )
-    return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC, source="CleanRL's ppo.py")
+        return Preset(name=name, env=EnvConfig(name=name), overrides=families.CARTPOLE)
+    return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC)
 
 
 def _mujoco(name: str, id: str) -> Preset:
@@ -164,12 +142,7 @@ def _mujoco(name: str, id: str) -> Preset:
     if (kind := gym.kind(id)) not in ("mujoco", ""):  # environments of other packages may use MuJoCo too
         raise UnknownEnvironment(f"{id} is not simulated by MuJoCo but of Gymnasium's {kind}: use 'gym/{id}'")
     gym.check_installed("mujoco")
-    return Preset(
-        name=name,
-        env=EnvConfig(name=name),
-        overrides=families.MUJOCO,
-        source="Sample Factory 2.1's mujoco_params.py, with the network of Stable-Baselines3's rl-zoo",
-    )
+    return Preset(name=name, env=EnvConfig(name=name), overrides=families.MUJOCO)
 
 
 def _minigrid(name: str, id: str) -> Preset:
@@ -178,10 +151,7 @@ def _minigrid(name: str, id: str) -> Preset:
     check_id(id)
     memory = any(task in id for task in _MEMORY_TASKS)
     return Preset(
-        name=name,
-        env=EnvConfig(name=name),
-        overrides=families.MINIGRID_MEMORY if memory else families.MINIGRID,
-        source="lcswillems/rl-starter-files, scripts/train.py",
+        name=name, env=EnvConfig(name=name), overrides=families.MINIGRID_MEMORY if memory else families.MINIGRID
     )
 
 
@@ -194,12 +164,7 @@ def _envpool(name: str, id: str) -> Preset:
         "mujoco": families.MUJOCO,
         "vizdoom": families.VIZDOOM,
     }.get(envpool.kind(id), families.GENERIC)
-    return Preset(
-        name=name,
-        env=EnvConfig(name=name),
-        overrides=overrides,
-        source="as the same family's preset outside of EnvPool",
-    )
+    return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
 
 _FAMILIES = {
