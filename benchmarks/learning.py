@@ -36,7 +36,7 @@ class Task:
         preset: What is trained; its own settings, without any tuning by hand beyond ``settings``.
         goal: Mean raw return of the last 100 episodes.
         total_steps: Budget in agent steps.
-        is_reachable: Whether the goal is to be reached, or, for a control, not to be reached.
+        is_reachable: Whether the run should reach the goal; false for a control.
         settings: Over the preset's.
         max_seconds: Budget in seconds, where the claim has one.
         algo: See :func:`rollmill.train`.
@@ -130,7 +130,7 @@ def result_of(rows: list[dict[str, Any]], goal: float) -> Result:
 
 
 def train(task: Task, seed: int, run_dir: Path, *, quiet: bool) -> Result:
-    """Trains, or goes on training, until the goal or the budget; Ctrl-C and SIGTERM end the program."""
+    """Train or resume until the goal or the budget is reached; Ctrl-C and SIGTERM end the program."""
     begun = (run_dir / "config.json").exists()
     seconds_left = task.max_seconds
     if begun:

@@ -38,7 +38,7 @@ REGIMES: dict[str, dict[str, object]] = {
 
 
 class Waiting(gymnasium.Env[np.ndarray, int]):
-    """Pictures, and steps that take half a millisecond of nobody's time."""
+    """Images, and steps that sleep for half a millisecond."""
 
     observation_space = gymnasium.spaces.Box(0, 255, (4, 84, 84), np.uint8)
     action_space = gymnasium.spaces.Discrete(6)

@@ -3,8 +3,8 @@
     python benchmarks/lockstep_curves.py workers          # 1, 2 and 4 rollout workers in lockstep
     python benchmarks/lockstep_curves.py slow_learner     # Cleanba's study: a learner that sleeps 1 s in each update
 
-Every run is kept, goes on where it was interrupted, and is not done twice; draws ``<study>.png`` into ``--plots``. The
-last line is JSON: for each run its steps, seconds, last mean return of 100 episodes and the SHA-256 of its parameters;
+Interrupted runs are resumed, and complete ones are not repeated. Draws ``<study>.png`` into ``--plots``. The last line
+is JSON: for each run its steps, seconds, last mean return of 100 episodes and the SHA-256 of its parameters;
 and ``equal``: which runs have the same ones, bit for bit.
 """
 
@@ -44,7 +44,7 @@ class Study:
     algo: str | None = None
 
 
-# The same algorithm in both regimes: what the learner is told is what benchmarks/learning.py tells IMPALA.
+# The same algorithm in both regimes, with the settings that benchmarks/learning.py has for IMPALA.
 _IMPALA: Settings = {"num_envs": 64, "learner.batch_size": 1_280, "learner.minibatches": 8}
 _LOCKSTEP: Settings = {"regime": "lockstep", "lag": 1}
 _SLOW: Settings = {"learner.slow_down_s": 1.0}
@@ -69,7 +69,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#8C8C8C")
 
 
 def train(study: Study, preset: str, total_steps: int, seed: int, run_dir: Path, settings: Settings) -> dict[str, Any]:
-    """Trains, or goes on training; Ctrl-C and SIGTERM end the program."""
+    """Train or resume; Ctrl-C and SIGTERM end the program."""
     begun = (run_dir / "config.json").exists()
     rows = read_metrics(run_dir) if begun else []
     if not rows or rows[-1]["agent_steps"] < total_steps:

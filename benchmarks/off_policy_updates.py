@@ -46,7 +46,7 @@ class Task:
         observation: Of the only entry.
         action: Of one row.
         batch_size: Transitions.
-        off_policy: Algorithm, and what is not its default.
+        off_policy: The algorithm, with settings that differ from its defaults.
         model: Networks.
         precision: Of our update.
     """

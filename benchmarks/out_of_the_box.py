@@ -36,7 +36,7 @@ class Progress:
     """What is done and how long the rest takes, from expected minutes and how wrong these were so far.
 
     Args:
-        jobs: What is to be run.
+        jobs: The runs to make.
         at_once: How many run side by side.
     """
 
@@ -134,7 +134,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--error-rate", action="store_true", help="run nothing; print how often equal libraries would be told apart"
     )
-    parser.add_argument("--list", action="store_true", help="run nothing; list what is left to run, with minutes")
+    parser.add_argument("--list", action="store_true", help="run nothing; list the remaining runs with their minutes")
     return parser
 
 
@@ -178,7 +178,7 @@ def main() -> int:
         signal.signal(number, lambda *_: stop.set())
     failures = run_all(places, left, at_once=arguments.jobs, timeout_seconds=3600 * arguments.timeout_hours, stop=stop)
     if stop.is_set():
-        _say("interrupted: the same command goes on")
+        _say("interrupted: repeat the command to continue")
         return 130
     return 1 if failures else 0
 

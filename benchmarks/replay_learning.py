@@ -41,7 +41,7 @@ class Task:
         preset: What is trained.
         algo: By which algorithm; its preset's settings.
         total_steps: Agent steps.
-        gate: The mean return that is to be reached.
+        gate: The mean return to reach.
         seeds: How many seeds by default.
         settings: Over the preset's.
         explores: Whether episodes are played with the exploration of the end of training.
@@ -129,7 +129,7 @@ TASKS = {
 
 
 def train(task: Task, seed: int, run_dir: Path, settings: Mapping[str, Any], *, quiet: bool) -> float:
-    """Trains, or goes on training, and evaluates; the mean return. Ctrl-C and SIGTERM end the program."""
+    """Train or resume, evaluate, and return the mean return; Ctrl-C and SIGTERM end the program."""
     found = run_dir / _FOUND
     if not found.exists():
         begun = (run_dir / "config.json").exists()
@@ -147,7 +147,7 @@ def train(task: Task, seed: int, run_dir: Path, settings: Mapping[str, Any], *, 
             raise KeyboardInterrupt
         result = rollmill.evaluate(run_dir, episodes=EPISODES, seed=seed, deterministic=not task.explores)
         found.write_text(json.dumps(result.to_dict()))
-        # A million transitions that nobody will learn from again.
+        # A million transitions that are not needed any longer.
         (run_dir / "replay" / "slots").unlink(missing_ok=True)
     return float(json.loads(found.read_text())["mean_return"])
 

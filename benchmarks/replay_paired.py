@@ -5,7 +5,7 @@
 
 The serial run is the loop of benchmarks/serial_off_policy.py, one process that acts, stores and learns in turn (PAL's
 algorithm 1), with the preset's hyperparameters; the parallel one is ``rollmill train``. Both end with 100 episodes of
-the greedy policy, the same start states for all. What was interrupted goes on, what is done is not done again. The last
+the greedy policy, the same start states for all. Interrupted runs are resumed; complete ones are not repeated. The last
 line is JSON: both returns of each seed, the mean of the differences, its 95 % interval (Student's t).
 """
 
@@ -72,7 +72,7 @@ def serial_return(task: Task, seed: int, folder: Path) -> float:
 
 
 def parallel_return(preset: str, algo: str, seed: int, run_dir: Path, settings: Mapping[str, Any]) -> float:
-    """Of the parallel run with this seed, which is made, or goes on, if it is not through yet."""
+    """The return of the parallel run with this seed, which is started or resumed if it is not complete."""
     found = run_dir / _FOUND
     if not found.exists():
         if any((run_dir / "checkpoints").glob("*.pt")):

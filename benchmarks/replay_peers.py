@@ -148,7 +148,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            bufsize=0,  # so that select() knows of all that is to be read
+            bufsize=0,  # so that select() sees all unread data
             start_new_session=True,
             cwd=_ROOT,
         )
@@ -185,7 +185,7 @@ class _Process:
         return self.answer(timeout_seconds)
 
     def close(self) -> None:
-        """Ends it: by itself, if it will, as peers take their semaphores out of /dev/shm then; else by a signal."""
+        """Let the process end, so that peers remove their semaphores from /dev/shm; otherwise kill it."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()  # no more rounds

@@ -239,7 +239,7 @@ class Loop:
 
 
 def play(env: gymnasium.Env[Any, Any], act: Callable[[NDArray[Any]], Any], episodes: int) -> float:
-    """Mean return of a policy over episodes that begin alike, whoever plays them.
+    """Mean return of a policy over episodes with the same start states for every policy.
 
     Args:
         env: One environment.

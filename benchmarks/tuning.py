@@ -1,8 +1,8 @@
-"""Is what ``rollmill tune`` chooses the fastest there is? An exhaustive search by real runs beside it.
+"""Compares the choice of ``rollmill tune`` with an exhaustive search by real runs.
 
-Every allocation of a small grid is run beside the preset's own, in turns of a second, because a shared machine changes
+Every allocation of a small grid takes turns of a second with the preset's own, because a shared machine changes
 its speed; then the best of the grid and tune's choice take turns together, twice, so that the maximum of many noisy
-figures is not taken for the truth.
+figures does not decide.
 
     python benchmarks/tuning.py --seconds 60 --output tuning.json
 """
@@ -92,7 +92,7 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
             trials = [stack.enter_context(trial(allocation)) for allocation in final]
             rows: list[list[float]] = []
             for turn in range(_FINAL_TURNS):
-                # There and back, so that nobody always comes first.
+                # Reverse the order in every second turn.
                 order = trials if turn % 2 == 0 else trials[::-1]
                 row = [each.turn(1.0).steps_per_second for each in order]
                 rows.append(row if turn % 2 == 0 else row[::-1])

@@ -120,7 +120,7 @@ class RollmillEpisodeReplayBuffer(PrioritizedEpisodeReplayBuffer):
             Columns.REWARDS: batch["reward"],
             Columns.NEXT_OBS: batch["next_obs"],
             Columns.TERMINATEDS: batch["terminated"],
-            Columns.TRUNCATEDS: np.zeros(num_items, bool),  # which the loss has no use for
+            Columns.TRUNCATEDS: np.zeros(num_items, bool),  # which the loss does not use
             "weights": batch.weights,
             "n_step": np.rint(np.log(discount) / np.log(gamma)) if 0 < gamma < 1 else np.ones(num_items),
         }

@@ -1,4 +1,4 @@
-"""Measure the machine's bound, alone or beside training; the result is JSON.
+"""Measure the machine's bound, alone or between slices of training; the result is JSON.
 
     python -m benchmarks.machine_bound kernels atari --seconds 20
     python -m benchmarks.machine_bound train atari/breakout --seconds 60 --num-envs 128
@@ -42,7 +42,7 @@ def train(preset: str, *, seconds: float, overrides: Mapping[str, object]) -> di
         measure_round()
         training = measure_training(config, seconds, slices=slices, between=measure_round)
         measure_round()
-        # Not the median: training was disturbed by whatever disturbed a round beside it.
+        # The mean, not the median: what disturbed a round also disturbed the slices next to it.
         bound = meter.bound(fmean)
     steps = training.steps_per_second
     return {
@@ -60,7 +60,7 @@ def main() -> None:
     kernels.add_argument("kind", choices=tuple(KINDS))
     kernels.add_argument("--seconds", type=float, default=20.0)
     kernels.add_argument("--epochs", type=int, default=1)
-    training = commands.add_parser("train", help="training beside the bound; takes settings as `rollmill train` does")
+    training = commands.add_parser("train", help="training and the bound; accepts settings as `rollmill train` does")
     training.add_argument("preset")
     training.add_argument("--seconds", type=float, default=60.0)
     arguments, words = parser.parse_known_args()

@@ -51,7 +51,7 @@ class _Worker:
 
     def send(self, **request: Any) -> None:
         assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # receive() notices that the process has ended, and says so
+        with contextlib.suppress(BrokenPipeError):  # receive() reports that the process ended
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 

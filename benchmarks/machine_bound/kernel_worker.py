@@ -7,7 +7,7 @@ Requests and what they are answered:
 - ``{"use": stage, "variant": name}``: build this one; ``{}``
 - ``{"measure": stage, "seconds": s}``: ``{"us": microseconds a sample}``
 
-or ``{"error": traceback}``. The process ends when its standard input is closed, that is, also when whoever started it
+or ``{"error": traceback}``. The process ends when its standard input is closed, which also happens when its parent
 dies.
 """
 

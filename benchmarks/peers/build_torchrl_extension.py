@@ -1,4 +1,4 @@
-"""Compiles torchrl's C++ (its trees of priorities) for the torch that is installed beside it.
+"""Compiles torchrl's C++ (its trees of priorities) for the installed version of torch.
 
 torchrl's wheels are compiled for one version of torch each and do not load with another; they carry their sources, so
 that no other file is needed. Nothing is done if the extension loads. Flags are those of torchrl's own build,
