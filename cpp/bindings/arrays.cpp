@@ -89,8 +89,8 @@ void gather_trajectories(nb::handle dst_array, nb::handle src_array, nb::handle 
         rows += list[i].num_rows;
     }
     run_copy(rows * steps * dst_bytes, [&] {
-        gather_segments(dst.data<std::byte>(), src.data<std::byte>(), list, steps, dst.shape(1), src.shape(1), src.shape(2),
-                        static_cast<std::size_t>(dst_bytes));
+        gather_segments(dst.data<std::byte>(), src.data<std::byte>(), list, steps, dst.shape(1), src.shape(1),
+                        src.shape(2), static_cast<std::size_t>(dst_bytes));
     });
 }
 
@@ -159,8 +159,8 @@ void push_frames_checked(nb::handle stacks_array, nb::handle frames_array, nb::h
         raise_value_error("frames have " + std::to_string(from.height * from.width) + " pixels; at most " +
                           std::to_string(most_pixels) + " are allowed");
     run_copy(frames.nbytes(), [&] {
-        push_frames(stacks.data<std::uint8_t>(), frames.data<std::uint8_t>(), fresh.span<std::uint8_t>(), stacks.shape(1),
-                    from, to);
+        push_frames(stacks.data<std::uint8_t>(), frames.data<std::uint8_t>(), fresh.span<std::uint8_t>(),
+                    stacks.shape(1), from, to);
     });
 }
 

@@ -34,7 +34,8 @@ void write(nb::handle header, nb::handle dst, nb::handle src, std::optional<std:
     const std::int64_t version = given ? *given : block.header.data<std::int64_t>()[1] + 1;
     if (version < 0) raise_value_error("version is " + std::to_string(version) + "; it must not be negative");
     const nb::gil_scoped_release released;
-    snapshot_write(block.header.data<std::int64_t>(), block.shared.data<std::byte>(), block.own.span<std::byte>(), version);
+    snapshot_write(block.header.data<std::int64_t>(), block.shared.data<std::byte>(), block.own.span<std::byte>(),
+                   version);
 }
 
 std::int64_t read(nb::handle header, nb::handle dst, nb::handle src) {

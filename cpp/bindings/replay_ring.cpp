@@ -1,5 +1,5 @@
-// ReplayRing for Python: one call for each operation. What is not exactly as declared is handed back to Python, which
-// converts or complains, so that the fast way checks little.
+// ReplayRing for Python: one call for each operation. Arguments that are not exactly as declared are returned to
+// Python, which converts or refuses them, so that the fast path checks little.
 #include "core/replay_ring.h"
 
 #include <nanobind/stl/string.h>
@@ -26,10 +26,10 @@ namespace {
 
 using FieldTuple = std::tuple<std::string, std::vector<std::int64_t>, bool>;  // format, shape of a row, has a next
 
-// Batches whose arrays are kept for use again. Whoever holds on to more gets new ones each time.
+// Batches whose arrays are kept for reuse. A caller that holds more gets new ones each time.
 constexpr std::size_t max_pooled = 16;
 
-// Children of fork() must not go on with the parent's streams.
+// Children of fork() must not continue the parent's streams.
 std::uint64_t forks = 0;
 
 struct Field {
@@ -69,10 +69,10 @@ class Column {
     Py_buffer view_{};
 };
 
-// Arrays that a batch is drawn into, again and again as long as nobody else holds them.
+// Arrays that batches are drawn into whenever no caller holds them.
 struct Pooled {
     nb::object batch;
-    std::vector<std::pair<PyObject*, Py_ssize_t>> watched;  // and the references when nobody does
+    std::vector<std::pair<PyObject*, Py_ssize_t>> watched;  // and their reference counts when no caller does
     std::vector<Buffer> memory;
     std::optional<ReplayRing::Batch> drawn;
 
@@ -105,11 +105,11 @@ struct PyReplayRing {
     void notice_fork() {
         if (fork == forks) return;
         if (!shared)
-            raise_value_error("this replay is of one process, and a forked child's copy is another; make it without "
-                              "shared=False, or in the child");
+            raise_value_error("this replay was made with shared=False, and a forked child has only a copy; leave "
+                              "shared=False out, or make it in the child");
         fork = forks;
-        stream.forget();
-        new (&mutex) std::mutex;  // whoever held it is not in this process
+        stream.interrupt();
+        new (&mutex) std::mutex;  // its holder is not in this process
         begin_stream();
     }
 
@@ -167,8 +167,8 @@ void configure(PyReplayRing& self, double alpha, double epsilon, double decay, c
     self.rule.weights = weights_named(weights);
 }
 
-// Appends the memory of these arrays, one for each field, or for each that has a next (null for the others); false if one
-// is not as declared.
+// Appends the memory of these arrays, one for each field, or for each that has a next (null for the others); false if
+// one is not as declared.
 bool take_columns(const PyReplayRing& self, nb::tuple arrays, bool of_next, std::int64_t rows, std::vector<Column>& held,
                   std::vector<const std::byte*>& data) {
     std::size_t taken = 0;
@@ -225,7 +225,7 @@ std::int64_t add_step(PyReplayRing& self, nb::tuple arrays, nb::tuple next_array
     try {
         return self.ring.add(self.stream, {columns, next_columns, flags[0], flags[1], flags[2]});
     } catch (...) {
-        self.stream.forget();  // what is added next does not follow what was added last
+        self.stream.interrupt();
         throw;
     }
 }
@@ -323,7 +323,7 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
         raise_value_error("priorities must be a float32 array with an entry for each row");
     if (given < 0 || !(maximum > 0.0f && maximum <= SumTree::largest_priority) ||
         first_invalid_priority(priorities.span<float>()) >= 0)
-        raise_value_error("these are no priorities of a replay");
+        raise_value_error("given must not be negative, the maximum above 0 and at most 2^64, and priorities 0 to 2^64");
     with_ring(self, [&](ReplayRing& ring) { ring.restore(given, priorities.span<float>(), maximum); });
 }
 
@@ -343,11 +343,11 @@ void bind_replay_ring(nb::module_& m) {
         .def("add", &add, nb::arg("columns"))
         .def("add_step", &add_step, nb::arg("columns"), nb::arg("next_columns"), nb::arg("terminated"),
              nb::arg("truncated").none(), nb::arg("valid").none())
-        .def("forget",
+        .def("interrupt",
              [](PyReplayRing& self) {
                  with_ring(self, [&](ReplayRing&) {
                      const std::lock_guard guard(self.mutex);
-                     self.stream.forget();
+                     self.stream.interrupt();
                  });
              })
         .def("adopt", &adopt, nb::arg("batch"), nb::arg("watched"), nb::arg("tickets"), nb::arg("weights"),
@@ -358,7 +358,7 @@ void bind_replay_ring(nb::module_& m) {
         .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
         .def("flush", [](PyReplayRing& self) { with_ring(self, [](ReplayRing& ring) { ring.flush(); }); })
         .def("check_process", [](PyReplayRing& self) { self.notice_fork(); })
-        .def("free_locks", [](PyReplayRing& self) { self.ring.free_locks(); })
+        .def("reset_locks", [](PyReplayRing& self) { self.ring.reset_locks(); })
         .def_prop_ro("is_flushed", [](const PyReplayRing& self) { return self.ring.is_flushed(); })
         .def("priorities",
              [](PyReplayRing& self, nb::handle out_array) {

@@ -129,7 +129,8 @@ struct PySlotBatch {
     PySlotBatch(std::vector<Buffer> held, const ReplayShape& shape)
         : memory(std::move(held)),
           batch(shape, memory[0].span<std::int64_t>(), memory[1].span<float>(), memory[2].span<float>(),
-                memory[3].span<float>(), memory.size() > 4 ? memory[4].span<std::int64_t>() : std::span<std::int64_t>()) {}
+                memory[3].span<float>(), shape.window == 0 ? std::span<std::int64_t>() : memory[4].span<std::int64_t>()) {
+    }
 
     std::vector<Buffer> memory;
     ReplaySlots::Batch batch;
@@ -165,14 +166,15 @@ void add_copy(PySlotBatch& self, const ReplayShape& shape, nb::handle to_array, 
     const Entries entries = entries_named(name, shape, batch);
     const Buffer& to = self.memory.emplace_back(to_array, "to", true);
     const Buffer& from = self.memory.emplace_back(from_array, "from", false);
-    if (from.ndim() < 1 || from.shape(0) != entries.count || reinterpret_cast<std::uintptr_t>(from.data<void>()) % 8 != 0)
+    const auto start = reinterpret_cast<std::uintptr_t>(from.data<void>());
+    if (from.ndim() < 1 || from.shape(0) != entries.count || start % 8 != 0)
         raise_value_error("an array of " + name + " must have " + std::to_string(entries.count) +
                           " rows, slot after slot, and start at a multiple of 8 bytes");
     const std::int64_t bytes = from.row_bytes(), unit = entries.times * batch.size() * bytes;
     const std::int64_t depth = unit == 0 ? 1 : to.nbytes() / unit, most = padding ? shape.history + 1 : 1;
     if (to.nbytes() != depth * unit || depth < 1 || depth > most)
-        raise_value_error("an array of " + name + " for the batch has " + std::to_string(to.nbytes()) + " bytes; it must have " +
-                          std::to_string(unit) + ", or for stacks of frames up to history + 1 = " +
+        raise_value_error("the batch's array of " + name + " has " + std::to_string(to.nbytes()) +
+                          " bytes; it must have " + std::to_string(unit) + ", or for stacks of frames up to history + 1 = " +
                           std::to_string(shape.history + 1) + " times as many");
     const auto size = static_cast<std::size_t>(bytes);
     if (!padding)
@@ -197,8 +199,8 @@ void construct_batch(PySlotBatch* self, const PyReplaySlots& slots, nb::handle l
         const Buffer given(reward, "reward", true);
         learned = given.ndim() == 2 ? given.shape(0) : 0;
         if (learned < 1 || learned > most)
-            raise_value_error("reward must be [learned steps, " + std::to_string(n) + "] with 1 to window - n_step + 1 = " +
-                              std::to_string(most) + " of them");
+            raise_value_error("reward must be [learned steps, " + std::to_string(n) +
+                              "] with 1 to window - n_step + 1 = " + std::to_string(most) + " of them");
     }
     const std::vector<std::int64_t> each = shape.window == 0 ? std::vector{n} : std::vector{learned, n};
     hold(memory, reward, "reward", true, each, sizeof(float));

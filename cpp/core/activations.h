@@ -12,7 +12,7 @@ enum class Activation { relu, elu };
 void activate(std::span<float> x, Activation kind) noexcept;
 void activate(std::span<std::uint16_t> x, Activation kind) noexcept;
 
-// dst = gradient * f'(x), where output = f(x); all three are of the same length, and `dst` overlaps neither of the others.
+// dst = gradient * f'(x), where output = f(x); all of one length. `dst` overlaps neither of the others.
 void activation_gradient(std::span<float> dst, const float* gradient, const float* output, Activation kind) noexcept;
 void activation_gradient(std::span<std::uint16_t> dst, const std::uint16_t* gradient, const std::uint16_t* output,
                          Activation kind) noexcept;

@@ -24,7 +24,7 @@ void convert(std::uint16_t* __restrict dst, const std::uint8_t* __restrict src, 
     }
 }
 
-// As `convert` to bfloat16 with a scale of 1, where nothing is to be rounded: it holds every integer up to 256.
+// As `convert` to bfloat16 with a scale of 1, without rounding: bfloat16 holds every integer up to 256.
 ROLLMILL_EACH_VECTOR_WIDTH
 void convert_exactly(std::uint16_t* __restrict dst, const std::uint8_t* __restrict src, std::int64_t count) noexcept {
     for (std::int64_t i = 0; i < count; ++i)
@@ -80,7 +80,8 @@ template <class T>
 void convert_image(T* dst, const std::uint8_t* src, ImageShape shape, bool channels_first, float scale) noexcept {
     if (!channels_first || shape.channels == 1)
         return convert_run(dst, src, shape.pixels * shape.channels, scale);
-    // More channels than a block has bytes would be no image; each block then is one pixel, converted channel by channel.
+    // More channels than a block has bytes would be no image; each block then is one pixel, converted channel by
+    // channel.
     alignas(64) std::uint8_t block[block_bytes];
     const std::int64_t pixels = block_bytes / shape.channels;
     if (pixels == 0) {

@@ -1,20 +1,21 @@
 // LaneRing: many producers, one consumer, 64-bit integers, in memory shared between processes.
 //
-// Each producer owns a *lane*, a bounded single-producer single-consumer ring; one doorbell wakes the consumer. All state
-// lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a LaneRing object is only a
-// view that can be copied and survives a fork.
+// Each producer owns a *lane*, a bounded single-producer single-consumer ring; one doorbell wakes the consumer. All
+// state lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a LaneRing object is
+// only a view that can be copied and survives a fork.
 //
-// Nobody takes a lock. A value becomes visible by one store to its lane's tail, so a producer that is killed at any
+// There are no locks. A value becomes visible by one store to its lane's tail, so a producer that is killed at any
 // instruction has either put its value or not, and no other producer can notice.
 //
-// Sleeping follows Dekker's pattern: who goes to sleep announces it and looks once more, who changes something announces
-// the change and then looks for sleepers; all four are sequentially consistent operations (and no fences, which
-// ThreadSanitizer does not understand), so one of the two always sees the other. What remains is a producer killed
-// between its put and its ring: its own last value is then found when the consumer's nap ends (`max_nap_seconds`), and
-// other producers ring as if nothing had happened, because the consumer's announcement is withdrawn only after the ring.
+// Sleeping follows Dekker's pattern: a thread that goes to sleep announces it and looks once more, a thread that
+// changes something announces the change and then looks for sleepers; all four are sequentially consistent operations
+// (and no fences, which ThreadSanitizer does not understand), so one of the two always sees the other. What remains is
+// a producer killed between its put and its ring: its own last value is then found when the consumer's nap ends
+// (`max_nap_seconds`), and other producers ring as if nothing had happened, because the consumer's announcement is
+// withdrawn only after the ring.
 //
-// A consumer that waits for several words is left asleep until they are there: of the producers that put them, whoever
-// is last in the order of the tails' stores sees all of them.
+// A consumer that waits for several words sleeps until they have arrived: the producer whose store to a tail is the
+// last sees all of them.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,7 @@ class LaneRing {
         // Written by the producer.
         std::atomic<std::uint64_t> tail;   // words ever put
         std::uint64_t head_seen;           // the producer's last look at head: saves it the consumer's cache line
-        std::atomic<std::uint64_t> owner;  // for MessageLanes; 0: nobody
+        std::atomic<std::uint64_t> owner;  // for MessageLanes; 0: none
         // Written by the consumer. A line is left free between the two, and after them: the adjacent-line prefetcher
         // would tie them together.
         Spacer spacer_0;
@@ -51,8 +52,8 @@ class LaneRing {
         Spacer spacer_1;
     };
 
-    // Bytes for `num_lanes` lanes that hold `capacity` words each. Throws std::invalid_argument unless both are positive
-    // (and at most 2^20 lanes, 2^40 words).
+    // Bytes for `num_lanes` lanes that hold `capacity` words each. Throws std::invalid_argument unless both are
+    // positive (and at most 2^20 lanes, 2^40 words).
     static std::size_t nbytes(std::int64_t num_lanes, std::int64_t capacity);
 
     LaneRing() = default;

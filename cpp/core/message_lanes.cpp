@@ -88,10 +88,10 @@ std::int64_t MessageLanes::claim() {
     const std::uint64_t me = identity(static_cast<std::uint32_t>(getpid()));
     if (me == 0) throw std::runtime_error("this process is not in /proc; a queue needs /proc to tell who is alive");
     for (std::int64_t i = 0; i < ring_.num_lanes(); ++i) {
-        std::uint64_t nobody = 0;
+        std::uint64_t no_owner = 0;
         auto& owner = ring_.lane(i).owner;
         if (owner.load(std::memory_order_relaxed) == 0 &&
-            owner.compare_exchange_strong(nobody, me, std::memory_order_seq_cst))
+            owner.compare_exchange_strong(no_owner, me, std::memory_order_seq_cst))
             return i;
     }
     for (std::int64_t i = 0; i < ring_.num_lanes(); ++i) {

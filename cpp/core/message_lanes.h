@@ -8,8 +8,8 @@
 //     length << 3 | 0b011, ...   `length` bytes, padded to whole words
 //
 // A lane belongs to the process (and object) that claimed it at its first put. The owner is recorded as process id and
-// start time, so a lane whose owner is dead can be claimed again, by whoever finds no free one; what the dead producer
-// had put is still delivered.
+// start time, so a lane whose owner is dead can be claimed again when none is free; what the dead producer had put is
+// still delivered.
 //
 // Consumers exclude each other with a robust mutex: the kernel unlocks it when its holder is killed. All that it guards
 // is the lanes' heads, each moved by one store over whole messages, so there is nothing to repair.
@@ -47,7 +47,8 @@ class MessageLanes {
 
     // --- Producer. One thread at a time for each lane (Python's GIL sees to that).
 
-    // A lane for this process: a free one, else one whose owner is dead; -1 when there is none. O(num_lanes), reads /proc.
+    // A lane for this process: a free one, else one whose owner is dead; -1 when there is none. O(num_lanes), reads
+    // /proc.
     std::int64_t claim();
     // Gives a lane back that this process claimed.
     void unclaim(std::int64_t lane) noexcept;
@@ -78,14 +79,14 @@ class MessageLanes {
         bool met_bytes = false;        // a byte string was next, which `out` cannot take; it stays
     };
 
-    // Takes what is there, up to the limit. Takes nothing while another consumer is at it.
+    // Takes the messages that have arrived, up to the limit; none while another consumer is taking.
     void take(Sink& sink);
 
-    // Waits for a message, then takes what is there. `interrupted` also when it waited for another consumer for a while:
-    // the caller looks at its signals and calls again.
+    // Waits for a message, then takes those that have arrived. Also returns `interrupted` after waiting for another
+    // consumer for a while, so that the caller can handle its signals and call again.
     Wait take_waiting(Sink& sink, double seconds);
 
-    // Messages put and not yet taken; while another consumer is at it, the words instead (the same, for integers).
+    // Messages put and not yet taken; while another consumer is taking, the words instead (the same, for integers).
     std::int64_t size() noexcept;
     bool empty() const noexcept { return ring_.size() == 0; }
 

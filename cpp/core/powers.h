@@ -14,7 +14,7 @@ struct Power {
     double exponent = 1.0;
 };
 
-// y[i] for every x[i]; y may be x. NaN gives NaN; 0^0 = 1; what float32 cannot hold becomes infinity or 0. A fused multiply-add,
+// y[i] for all i; y may be x. NaN gives NaN; 0^0 = 1; what float32 cannot hold becomes infinity or 0. A fused multiply-add,
 // where there is one, may move a result that lies between two float32 to the other. Any thread. O(n).
 void powers(std::span<const float> x, Power power, std::span<float> y) noexcept;
 

@@ -18,7 +18,7 @@ struct PriorityRule {
 
 // Returns the index of the first error that gives no priority, because it is not finite, or what it gives is above
 // SumTree::largest_priority or too small for float32; -1 if there is none. An error of 0 without epsilon gives 0. O(n).
-std::int64_t priorities_of_errors(std::span<const float> errors, PriorityRule rule, std::span<float> priorities) noexcept;
+std::int64_t priorities_of_errors(std::span<const float> errors, PriorityRule rule, std::span<float> to) noexcept;
 
 // What the weights (N p / total)^-beta are divided by: the greatest of the batch, the greatest that there can be, or
 // nothing; or all of them are 1.

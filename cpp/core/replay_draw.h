@@ -1,5 +1,5 @@
-// How every replay draws a batch while others write to it: look at the tree under its lock, copy without the lock, and draw
-// again what was overwritten in the meantime.
+// How every replay draws a batch while others write to it: look at the tree under its lock, copy without the lock, and
+// draw again what was overwritten in the meantime.
 #pragma once
 
 #include <algorithm>
@@ -48,7 +48,8 @@ struct DrawnBatch {
     std::span<std::int64_t> leaves;
     std::span<float> weights;
     std::vector<Column> columns;
-    // The samples that are still to be drawn: at first all of them, then those that were overwritten while they were copied.
+    // The samples that are still to be drawn: at first all of them, then those that were overwritten while they were
+    // copied.
     std::vector<std::int64_t> pending;
     std::int64_t redrawn = 0;  // how many were overwritten, in all draws
 
@@ -60,7 +61,8 @@ struct DrawnBatch {
 
 // Draws a leaf for each pending sample, and calls `found(leaf)` early, so that its record can be fetched.
 template <class Found>
-void find_pending(SumTree& tree, SumTree::Held& held, Random& random, bool stratified, DrawnBatch& batch, Found&& found) {
+void find_pending(SumTree& tree, SumTree::Held& held, Random& random, bool stratified, DrawnBatch& batch,
+                  Found&& found) {
     constexpr std::size_t block = 64;
     const double mass = static_cast<double>(held.total());
     double residuals[block];
@@ -86,7 +88,7 @@ void find_pending(SumTree& tree, SumTree::Held& held, Random& random, bool strat
 //
 //   begin_look(held)      the tree's lock has been acquired;
 //   found(leaf)           a leaf was drawn;
-//   end_look()            notes what tells later whether the leaves still stand for the same; returns the number of items;
+//   end_look()            notes the generations of the pending leaves; returns the number of items;
 //   expects_items()       the tree is empty: whether to wait_for_items(), without the lock, and look again;
 //   read()                copies what the pending leaves stand for;
 //   keep_overwritten()    removes those from `pending` that were not overwritten until now.
@@ -104,7 +106,7 @@ bool draw_batch(SumTree& tree, Random& random, const DrawRule& rule, DrawnBatch&
             source.begin_look(held);
             population.total = static_cast<double>(held.total());
             if (population.total > 0.0) {
-                find_pending(tree, held, random, rule.stratified, batch, [&](std::int64_t leaf) { source.found(leaf); });
+                find_pending(tree, held, random, rule.stratified, batch, [&](auto leaf) { source.found(leaf); });
                 population.num_items = source.end_look();
                 // Of all rounds: an earlier one may have drawn a lower priority than any that is left.
                 const double least = tree.has_minimum() ? static_cast<double>(held.minimum()) : 0.0;

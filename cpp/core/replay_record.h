@@ -1,5 +1,6 @@
-// A transition's record in a replay ring: where its fields lie in it, and how they are written and read while others may
-// be at it, too. What arrives may be torn, and the caller finds out by the tickets given out, but it is no data race.
+// A transition's record in a replay ring: the offsets of its fields, and how they are written and read while other
+// threads may do the same. A read may be torn, which the caller detects by the tickets given out, but it is no data
+// race.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@ constexpr std::uint8_t terminated_flag = 1, truncated_flag = 2;
 
 constexpr std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Small fields first, so that what a walk looks at is on the first line.
+// Small fields first, so that a walk reads the first line only.
 struct RecordLayout {
     std::vector<std::size_t> offsets;
     std::size_t flags_at = sizeof(std::int64_t);
@@ -30,8 +31,8 @@ struct RecordLayout {
     explicit RecordLayout(const RingShape& shape);
 };
 
-// Stores release and loads acquire, which costs nothing on x86: who reads a word that was written after rows were given
-// out also sees, if it looks after that, that they were.
+// Stores release and loads acquire, which costs nothing on x86: a thread that reads a word which was written after rows
+// were given out also sees, if it looks afterwards, that they were.
 template <class Word>
 void store_at(std::byte* to, Word word) noexcept {
     std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);

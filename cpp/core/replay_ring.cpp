@@ -1,4 +1,4 @@
-// A replay ring's memory, and what is done to rows that are there; adding and drawing have files of their own.
+// A replay ring's memory, updates and files; adding and drawing are in replay_ring_add.cpp and replay_ring_sample.cpp.
 #include "core/replay_ring.h"
 
 #include <sys/mman.h>
@@ -21,12 +21,12 @@ namespace {
 
 constexpr std::uint64_t magic = 0x474e495259414c50;  // "PLAYRING"
 
-// To the disk, and waits until it is there.
+// Writes memory to its file, and waits until it is on the disk.
 void write_through(void* memory, std::size_t bytes) {
     const auto address = reinterpret_cast<std::uintptr_t>(memory);
     const auto ahead = address % static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
     if (msync(reinterpret_cast<void*>(address - ahead), bytes + ahead, MS_SYNC) != 0)
-        throw std::system_error(errno, std::generic_category(), "a replay's file could not be written to the disk");
+        throw std::system_error(errno, std::generic_category(), "cannot write a replay's file to the disk");
 }
 
 std::uint64_t digest_of(const RingShape& shape) {
@@ -53,7 +53,7 @@ void check(const RingShape& shape) {
     if (shape.linked ? shape.reward < 0 || shape.reward >= fields ||
                            shape.fields[static_cast<std::size_t>(shape.reward)].bytes != sizeof(float)
                      : shape.n_step != 1 || shape.reward != -1)
-        throw std::invalid_argument("linked rows need a reward of 4 bytes; others have neither it nor n_step > 1");
+        throw std::invalid_argument("linked rows need a reward of 4 bytes; others must have no reward, and n_step 1");
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ std::size_t ReplayRing::nbytes(const RingShape& shape) {
     if (__builtin_mul_overflow(static_cast<std::size_t>(shape.capacity), record.stride, &records) ||
         __builtin_add_overflow(before, records, &all))
         throw std::invalid_argument("capacity is " + std::to_string(shape.capacity) + " and a transition has " +
-                                    std::to_string(record.stride) + " bytes; together they are beyond any memory");
+                                    std::to_string(record.stride) + " bytes, too many together; give a smaller capacity");
     return all;
 }
 
@@ -92,17 +92,19 @@ ReplayRing ReplayRing::initialise(void* memory, std::size_t size, const RingShap
                                        shape.tree);
     auto* header = new (memory) Header{};
     for (Writer& writer : header->writers) writer.lock.initialise();
-    std::fill(std::begin(header->writing), std::end(header->writing), nobody);
+    std::fill(std::begin(header->writing), std::end(header->writing), no_ticket);
     header->digest = digest_of(shape);
     std::atomic_ref(header->magic).store(magic, std::memory_order_release);
     return {memory, shape, tree};
 }
 
 ReplayRing ReplayRing::attach(void* memory, std::size_t size, const RingShape& shape) {
-    if (size < nbytes(shape)) throw std::invalid_argument("the memory is smaller than a replay of this shape");
+    if (size < nbytes(shape))
+        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; the ring needs " +
+                                    std::to_string(nbytes(shape)));
     auto* header = static_cast<Header*>(memory);
     if (std::atomic_ref(header->magic).load(std::memory_order_acquire) != magic || header->digest != digest_of(shape))
-        throw std::invalid_argument("there is no replay of this shape in this memory");
+        throw std::invalid_argument("there is no replay of this shape in this memory; give the shape of its creation");
     return {memory, shape, SumTree::attach(static_cast<std::byte*>(memory) + tree_at(), size - tree_at())};
 }
 
@@ -136,7 +138,7 @@ std::int64_t ReplayRing::update(std::span<const std::int64_t> tickets, std::span
     own_values.resize(tickets.size());
     const std::span rows(own_rows);
     const std::span values(own_values);
-    // A lap is subtracted, not divided by; tickets that this is wrong for are not there any more.
+    // A subtraction instead of a division gives the row of every ticket that can still be live.
     const std::int64_t before = given(), lap = before - before % shape_.capacity;
     for (std::size_t i = 0; i < tickets.size(); ++i) {
         std::int64_t row = tickets[i] - lap;
@@ -160,7 +162,7 @@ std::int64_t ReplayRing::update(std::span<const std::int64_t> tickets, std::span
 }
 
 ReplayRing::Copied ReplayRing::copy_priorities(std::span<float> out) {
-    constexpr std::int64_t block = 1 << 14;  // some ten microseconds
+    constexpr std::int64_t block = 1 << 14;  // takes about ten microseconds
     Copied copied{};
     for (std::int64_t start = 0; start < shape_.capacity; start += block) {
         auto held = tree_.hold();
@@ -182,17 +184,17 @@ void ReplayRing::flush() {
     write_through(header_, sizeof(Header));
 }
 
-void ReplayRing::take_flush_back() {
+void ReplayRing::clear_flushed() {
     header_->flushed = 0;
     write_through(header_, sizeof(Header));
 }
 
 bool ReplayRing::is_flushed() const noexcept { return header_->flushed != 0; }
 
-void ReplayRing::free_locks() {
-    tree_.free_lock();
+void ReplayRing::reset_locks() {
+    tree_.reset_lock();
     for (Writer& writer : header_->writers) writer.lock.initialise();
-    std::fill(std::begin(header_->writing), std::end(header_->writing), nobody);
+    std::fill(std::begin(header_->writing), std::end(header_->writing), no_ticket);
 }
 
 void ReplayRing::restore(std::int64_t given, std::span<const float> priorities, float maximum) {
@@ -200,8 +202,7 @@ void ReplayRing::restore(std::int64_t given, std::span<const float> priorities, 
     auto held = tree_.hold();
     begin_change(held);
     std::vector<std::int64_t> rows(static_cast<std::size_t>(block));
-    // Nothing, then the tickets, then what they stand for: what has a priority when this process is killed can be drawn,
-    // and is what its ticket says.
+    // In this order, so that if this process is killed in between, every row with a priority is what its ticket says.
     held.fill(0, shape_.capacity, 0.0f);
     header_->live = 0;
     const std::int64_t first = given - std::min(given, shape_.capacity);
@@ -216,7 +217,7 @@ void ReplayRing::restore(std::int64_t given, std::span<const float> priorities, 
         held.assign(std::span(rows).first(count), priorities.subspan(start, count));
         for (std::int64_t i = start; i < start + count; ++i) header_->live += priorities[i] > 0.0f;
     }
-    held.set_maximum(maximum);  // which may have decayed below what it was raised to by the priorities
+    held.set_maximum(maximum);  // may have decayed below the largest priority
 }
 
 }  // namespace rollmill

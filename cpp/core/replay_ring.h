@@ -1,22 +1,21 @@
-// A prioritised replay that stands alone: a ring of transitions, a sum tree over them, and everything that is done to them
-// in one call each, by any thread of any process.
+// A ring of transitions with a sum tree over it. Each operation is one call, for any thread of any process.
 //
 // A row of the ring is one record: all fields of a transition next to each other, on whole cache lines where that costs
-// little, so that a draw of n transitions is n cache misses and not n times the number of fields. Rows are given out in
-// the order of the ring, and a row's *ticket* is how many were given out before it: ticket % capacity is the row, and
-// whether a ticket's transition is still there is one comparison with the number given out so far. That number is the
-// generation of all rows at once: what was copied before it moved on is whole, what was drawn before it moved on is
-// drawn anew, and what is updated after it moved on is left alone.
+// little, so that a draw of n transitions is n cache misses, not n for each field. Rows are given out in the order of
+// the ring. A row's *ticket* is the number of rows given out before it: ticket % capacity is the row, and one
+// comparison with the number given out so far decides whether a ticket's transition still exists. That number is the
+// generation of all rows: a copy that ends before it changes is whole, a sample whose row it has passed is drawn again,
+// and an update of such a row is skipped.
 //
-//     reserve (under the lock: priority 0, the number moves on) -> write (no lock) -> commit (under the lock: maximum)
+//     reserve (under the lock: priority 0, the number grows) -> write (no lock) -> commit (under the lock: maximum)
 //
-// That is PAL's lazy writing. Whoever would write over rows that are still being written waits for their writer, who
-// holds a robust lock of its own: one that died lets go, and its rows stay at priority 0 until they are given out again.
+// This is PAL's lazy writing. A writer that reaches rows which are still being written waits for the robust lock of
+// their writer. The lock of a dead writer is released; its rows keep priority 0 until they are given out again.
 //
-// With `linked` rows are steps of environments, and each knows the row of the same environment's next step. A transition
-// goes over up to n_step of them and bootstraps from the observation of the row after, so that no observation is kept
-// twice. Where an episode ends the true last observation has a row of its own, which is never drawn. A row is live when
-// the rows that it needs are there; they are younger, so they are all still there as long as the row itself is.
+// With `linked`, rows are steps of environments, and each stores the row of the same environment's next step. A
+// transition covers up to n_step of them and bootstraps from the observation of the following row, so that no
+// observation is stored twice. At the end of an episode, the true last observation has a row of its own, which is never
+// drawn. A row is live when the rows that it needs exist; they are younger, so they exist as long as the row itself.
 #pragma once
 
 #include <algorithm>
@@ -86,22 +85,22 @@ class ReplayRing {
         std::span<const std::byte* const> next_columns;  // of fields that have a next; read where an episode ends
         const std::uint8_t* terminated;
         const std::uint8_t* truncated;  // null: none
-        const std::uint8_t* valid;      // null: all. The others are left out, and what waited for them is never drawn.
+        const std::uint8_t* valid;      // null: all. Others are skipped, and steps that waited for them are never drawn.
     };
 
-    // What priorities were copied from: not one moment, but what has a ticket below given_before had its priority at some
-    // moment between, and the rows that it needs have tickets below given_after.
+    // Priorities are copied while others change them: each row with a ticket below given_before had its priority at
+    // some moment of the copy, and the rows that it needs have tickets below given_after.
     struct Copied {
         std::int64_t given_before, given_after;
         float maximum;
     };
 
-    // Where each of some environments stands: belongs to the one thread that adds their steps.
+    // The unfinished transitions of some environments; for the one thread that adds their steps.
     class Stream {
        public:
         Stream(std::int64_t num_envs, std::int64_t lookahead);
         std::int64_t num_envs() const noexcept { return static_cast<std::int64_t>(count_.size()); }
-        void forget() noexcept;  // what comes next follows nothing
+        void interrupt() noexcept;  // the next steps do not follow the last ones
 
        private:
         friend class ReplayRing;
@@ -112,17 +111,17 @@ class ReplayRing {
         std::vector<std::int64_t> count_;    // of `waiting`
         std::vector<std::int64_t> waiting_;  // [num_envs, lookahead + 1]: tickets, the oldest first
         std::vector<std::int64_t> given_;    // [num_envs]: of the step that is being added
-        std::vector<std::int64_t> ready_;    // rows of the steps that miss nothing any more
+        std::vector<std::int64_t> ready_;    // rows of the steps that have become complete
     };
 
     // Bytes of memory. Throws std::invalid_argument.
     static std::size_t nbytes(const RingShape& shape);
 
-    // One process, before the others attach. Memory is to be zero where it begins and aligned to 64 bytes. Throws
+    // One process, before the others attach. The memory must be zero and aligned to 64 bytes. Throws
     // std::invalid_argument.
     static ReplayRing initialise(void* memory, std::size_t size, const RingShape& shape);
 
-    // A view of what is there, which must have been made of the same shape. Throws std::invalid_argument.
+    // A view of a ring that was initialised with the same shape. Throws std::invalid_argument.
     static ReplayRing attach(void* memory, std::size_t size, const RingShape& shape);
 
     const RingShape& shape() const noexcept { return shape_; }
@@ -130,65 +129,64 @@ class ReplayRing {
     std::size_t stride() const noexcept { return stride_; }
     std::byte* records() const noexcept { return records_; }
 
-    // Rows that a step must be followed by before it can be drawn, if its episode goes on.
+    // Rows that must follow a step before it can be drawn, if its episode has not ended.
     std::int64_t lookahead() const noexcept;
 
     // Tickets given out so far. Any thread.
     std::int64_t given() const noexcept;
 
-    // A number of its own for each caller, for streams of random numbers. Any thread.
+    // A different number for each call, for streams of random numbers. Any thread.
     std::uint64_t next_stream() noexcept;
 
-    // --- All of these: any thread of any process; std::runtime_error when a lock is not to be had within a minute.
+    // --- Any thread of any process. Throws std::runtime_error after waiting a minute for a lock.
 
-    // Transitions that can be drawn. O(1), but O(capacity) after a process died with the lock.
+    // Transitions that can be drawn. O(1), but O(capacity) after a process died holding the lock.
     std::int64_t live();
 
-    // Appends n <= capacity transitions, not `linked`, which can be drawn from then on. Returns the first one's ticket.
-    // O(n).
+    // Appends n <= capacity transitions, not `linked`, which are live at once. Returns the first one's ticket. O(n).
     std::int64_t add(std::span<const std::byte* const> columns, std::int64_t n);
 
-    // Appends the next step of a stream's environments; `linked`. Returns how many rows that took. O(num_envs).
+    // Appends the next step of a stream's environments; `linked`. Returns the number of rows used. O(num_envs).
     std::int64_t add(Stream& stream, const Step& step);
 
-    // Fills a batch with draws by priority; never torn, never of rows that are gone. False, and nothing is to be read, if
-    // there is nothing to draw.
+    // Fills a batch with live transitions, drawn by priority and never torn; false, with nothing to be read, when there
+    // is none.
     bool sample(Random& random, const DrawRule& rule, Batch& batch);
 
-    // New priorities, valid ones, for those of the tickets whose transitions are there; before, the maximum decays, not
-    // below `least`. Returns how many were not there. O(n log capacity).
+    // Sets valid priorities of the tickets whose transitions are still live, after the maximum has decayed, not below
+    // `least`. Returns how many were skipped. O(n log capacity).
     std::int64_t update(std::span<const std::int64_t> tickets, std::span<const float> priorities, double decay,
                         float least);
 
-    // Copies the priorities [capacity], in blocks between which others go on.
+    // Copies the priorities [capacity], in blocks; the lock is released between them.
     Copied copy_priorities(std::span<float> out);
 
-    // Brings the memory, which is mapped from a file, to the disk, and says so there; keeps others waiting for that. Whoever
-    // changes something next first takes that back, on the disk too: pages reach it in any order. What is written without
-    // the tree's lock has priority zero until then. Throws std::system_error.
+    // Writes the memory, which is mapped from a file, to the disk, and then a flag in it, with the tree's lock
+    // held. The next change first clears the flag on the disk, because pages are written back in any order. Rows that
+    // are being written without the lock have priority 0. Throws std::system_error.
     void flush();
     bool is_flushed() const noexcept;
 
-    // --- Alone with the ring: what a file held.
+    // --- With exclusive use of the ring, to restore a file.
 
-    // Lets go of locks whose holders are of another boot, of a ring that was flushed last.
-    void free_locks();
+    // Releases locks whose holders ended in an earlier boot, of a ring that was flushed.
+    void reset_locks();
 
-    // Says what the rows are worth [capacity] of a ring that had given out so many tickets. Their tickets are moved on by
-    // whole laps, above all that this one has given out: those, and whoever still waits for steps to follow them, stand for
-    // nothing any more.
+    // Takes over priorities [capacity] of a ring that had given out `given` tickets. Tickets are raised by whole laps
+    // above all that this ring has given out, so that older ones, and transitions that wait for more steps, become
+    // invalid.
     void restore(std::int64_t given, std::span<const float> priorities, float maximum);
 
    private:
     static constexpr std::size_t max_writers = 64;
-    static constexpr std::int64_t nobody = INT64_MAX, halted = INT64_MIN;
+    static constexpr std::int64_t no_ticket = INT64_MAX, halted = INT64_MIN;
 
-    // On a line of its own each: a writer keeps it locked from reserve to commit.
+    // Locked from reserve to commit. Each is on its own cache line.
     struct alignas(64) Writer {
         RobustLock lock;
     };
     struct alignas(64) Header {
-        std::atomic_ref<std::int64_t> ticket_of(std::size_t writer) noexcept { return std::atomic_ref(writing[writer]); }
+        std::atomic_ref<std::int64_t> ticket_of(std::size_t i) noexcept { return std::atomic_ref(writing[i]); }
 
         std::uint64_t magic;
         std::uint64_t digest;  // of the shape
@@ -198,9 +196,9 @@ class ReplayRing {
         std::int64_t live;
         std::uint64_t counted_at_repair;  // `live` holds for this many repairs of the tree
         std::uint64_t writers_used;
-        std::int64_t restored_from;  // tickets below are of before restore
-        std::uint64_t flushed;  // all of it is on the disk
-        alignas(64) std::int64_t writing[max_writers];  // first ticket of what is being written, nobody or halted
+        std::int64_t restored_from;  // tickets below are older than the restore
+        std::uint64_t flushed;  // the whole ring is on the disk
+        alignas(64) std::int64_t writing[max_writers];  // first ticket that is being written, no_ticket or halted
         Writer writers[max_writers];
     };
     class WriterPlace;
@@ -213,8 +211,8 @@ class ReplayRing {
 
     // A free writer's place, or else the first one when it is free. Throws std::runtime_error after a minute.
     WriterPlace choose_writer();
-    // The first writer other than `except` of tickets below this one; max_writers if there is none. With the tree's lock
-    // held.
+    // The first writer other than `except` of tickets below this one; max_writers if there is none. With the tree's
+    // lock held.
     std::size_t writer_below(std::int64_t ticket, std::size_t except = max_writers) const noexcept;
 
     std::byte* record(std::int64_t row) const noexcept {
@@ -223,7 +221,7 @@ class ReplayRing {
     std::int64_t row_of(std::int64_t ticket) const noexcept { return ticket % shape_.capacity; }
     // The first ticket whose transition may still be there. With the tree's lock held.
     std::int64_t oldest() const noexcept { return std::max(given() - shape_.capacity, header_->restored_from); }
-    // Calls `use(row, count)` for the rows of tickets first .. first + n - 1: two runs where they go round the end.
+    // Calls `use(row, count)` for the rows of tickets first .. first + n - 1: twice if they wrap around.
     template <class Use>
     void for_rows(std::int64_t first, std::int64_t n, Use&& use) const {
         const std::int64_t row = row_of(first), until_end = std::min(n, shape_.capacity - row);
@@ -231,12 +229,12 @@ class ReplayRing {
         if (until_end < n) use(0, n - until_end);
     }
     void count_again_after_repair(SumTree::Held& held) noexcept;
-    // Before anything is changed with the lock held.
+    // Must precede every change, with the lock held.
     void begin_change(SumTree::Held& held) {
-        if (header_->flushed != 0) [[unlikely]] take_flush_back();
+        if (header_->flushed != 0) [[unlikely]] clear_flushed();
         count_again_after_repair(held);
     }
-    void take_flush_back();
+    void clear_flushed();
     void walk(Batch& batch) const noexcept;
     void prefetch_record(std::int64_t row) const noexcept;
 
@@ -250,22 +248,22 @@ class ReplayRing {
     std::size_t prefetched_ = 0;  // bytes of a record
 };
 
-// A writer's place, while nobody else has it; released when this goes.
+// A writer's place, held exclusively until this is destroyed.
 class ReplayRing::WriterPlace {
    public:
-    // Waits so many seconds at most. What a dead holder was writing stays at priority 0.
+    // Waits at most `seconds`. Rows that a dead holder was writing keep priority 0.
     WriterPlace(Header& header, std::size_t index, double seconds)
         : header_(header), index_(index), lock_(header.writers[index].lock, std::chrono::duration<double>(seconds)) {
-        if (lock_) write_from(nobody);
+        if (lock_) write_from(no_ticket);
     }
     WriterPlace(WriterPlace&&) noexcept = default;
     ~WriterPlace() {
-        if (lock_) write_from(nobody);
+        if (lock_) write_from(no_ticket);
     }
 
     explicit operator bool() const noexcept { return lock_.owns_lock(); }
     std::size_t index() const noexcept { return index_; }
-    void write_from(std::int64_t ticket) noexcept { header_.ticket_of(index_).store(ticket, std::memory_order_release); }
+    void write_from(std::int64_t first) noexcept { header_.ticket_of(index_).store(first, std::memory_order_release); }
 
    private:
     Header& header_;

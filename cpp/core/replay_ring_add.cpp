@@ -1,4 +1,4 @@
-// Adding to a replay ring: rows are given out under the lock, written without it, and come to life under it.
+// Adding to a replay ring: rows are reserved under the lock, written without it, and committed under it.
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -9,19 +9,17 @@
 
 namespace rollmill {
 
-// Rows given out to one writer, from the reservation to the commit.
+// Rows reserved for one writer, from the reservation to the commit.
 class ReplayRing::Writing {
    public:
     Writing(ReplayRing& ring, std::int64_t n) : ring_(ring), header_(*ring.header_), place_(ring.choose_writer()) {
         if (n > ring.shape_.capacity)
             throw std::invalid_argument(std::to_string(n) + " rows at once do not fit a capacity of " +
-                                        std::to_string(ring.shape_.capacity) + "; use more, or smaller parts");
+                                        std::to_string(ring.shape_.capacity) + "; add fewer at once");
         for (std::size_t other = reserve(n); other != max_writers; other = reserve(n))
             if (!WriterPlace(header_, other, SumTree::max_wait_seconds))
-                throw std::runtime_error(
-                    "rows that another process or thread is writing were not finished within " +
-                    std::to_string(SumTree::max_wait_seconds) + " s, and the ring has come round to them; look for a "
-                    "stopped one");
+                throw std::runtime_error("timed out after " + std::to_string(SumTree::max_wait_seconds) +
+                                         " s waiting for another writer's rows; look for a stopped process or thread");
     }
     Writing(const Writing&) = delete;
     Writing& operator=(const Writing&) = delete;
@@ -29,7 +27,7 @@ class ReplayRing::Writing {
     std::int64_t first() const noexcept { return first_; }
 
    private:
-    // Gives out the next n rows; or returns who is still writing one of them.
+    // Reserves the next n rows, or returns a writer that is still writing one of them.
     std::size_t reserve(std::int64_t n) {
         auto held = ring_.tree_.hold();
         ring_.begin_change(held);
@@ -77,13 +75,13 @@ ReplayRing::Stream::Stream(std::int64_t num_envs, std::int64_t lookahead)
     ready_.reserve(waiting_.size());
 }
 
-void ReplayRing::Stream::forget() noexcept {
+void ReplayRing::Stream::interrupt() noexcept {
     std::fill(newest_.begin(), newest_.end(), no_row);
     std::fill(count_.begin(), count_.end(), 0);
 }
 
 std::int64_t ReplayRing::add(std::span<const std::byte* const> columns, std::int64_t n) {
-    if (shape_.linked) throw std::invalid_argument("rows of this ring are steps of environments");
+    if (shape_.linked) throw std::invalid_argument("this ring is linked: add steps of a stream");
     if (n == 0) return given();
     const Writing writing(*this, n);
     std::int64_t done = 0;
@@ -107,7 +105,7 @@ std::int64_t ReplayRing::add(std::span<const std::byte* const> columns, std::int
 }
 
 std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
-    if (!shape_.linked) throw std::invalid_argument("rows of this ring are no steps of environments");
+    if (!shape_.linked) throw std::invalid_argument("this ring is not linked: add transitions without a stream");
     const std::int64_t num_envs = stream.num_envs();
     const auto is_valid = [&](std::int64_t env) { return step.valid == nullptr || step.valid[env] != 0; };
     const auto flags_of = [&](std::int64_t env) {
@@ -122,7 +120,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
             num_ends += flags_of(env) != 0;
         }
     if (num_rows == 0) {
-        stream.forget();
+        stream.interrupt();
         return 0;
     }
     const Writing writing(*this, num_rows + num_ends);

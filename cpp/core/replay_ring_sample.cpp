@@ -1,4 +1,4 @@
-// Drawing from a replay ring: what its rows stand for, and who waits for whom.
+// Drawing from a replay ring.
 #include <algorithm>
 #include <optional>
 #include <stdexcept>
@@ -40,8 +40,8 @@ void ReplayRing::prefetch_record(std::int64_t row) const noexcept {
     for (std::size_t i = 0; i < prefetched_; i += line_bytes) __builtin_prefetch(at + i);
 }
 
-// From the drawn rows forward, to where the bootstraps' values come from: all of them one step at a time, so that their
-// next records are fetched side by side.
+// Follows the drawn rows to those that they bootstrap from, all of them one step at a time, so that the cache misses of
+// their next records overlap.
 void ReplayRing::walk(Batch& batch) const noexcept {
     const std::size_t reward_at = offsets_[static_cast<std::size_t>(shape_.reward)];
     std::vector<std::int64_t>& going = batch.going_;
@@ -72,9 +72,9 @@ void ReplayRing::walk(Batch& batch) const noexcept {
     }
 }
 
-// Keeps writers from being given rows, as long as it lives; for when all rows there are, are being written over, again and
-// again. Those that have theirs already wait for nobody who waits for this, and other halts are not waited for. Throws
-// std::runtime_error when a writer does not finish.
+// Prevents new reservations while it exists, for a ring whose rows are all being overwritten, again and again. Waits
+// for the writers that have rows, which never wait for a halt, but not for other halts. Throws std::runtime_error when
+// a writer does not finish.
 class ReplayRing::Halt {
    public:
     explicit Halt(ReplayRing& ring) : header_(*ring.header_), place_(ring.choose_writer()) {
@@ -94,17 +94,16 @@ class ReplayRing::Halt {
         return header_.ticket_of(writer).load(std::memory_order_acquire);
     }
 
-    // Not for its lock alone: it may be taken again at once, by one who then waits for this.
+    // Not for the lock alone: another writer may acquire it at once and then wait for this halt.
     void wait_for(std::size_t writer) {
         const std::int64_t ticket = ticket_of(writer);
-        if (ticket == nobody || ticket == halted) return;
+        if (ticket == no_ticket || ticket == halted) return;
         const double latest = monotonic_seconds() + SumTree::max_wait_seconds;
         while (ticket_of(writer) == ticket) {
             if (WriterPlace(header_, writer, look_again_seconds)) return;
             if (monotonic_seconds() > latest)
-                throw std::runtime_error("all rows are being written over, and were not finished within " +
-                                         std::to_string(SumTree::max_wait_seconds) +
-                                         " s; look for a stopped process or thread");
+                throw std::runtime_error("timed out after " + std::to_string(SumTree::max_wait_seconds) +
+                                         " s waiting for writers; look for a stopped process or thread");
         }
     }
 
@@ -123,7 +122,7 @@ class ReplayRing::Source {
         given_then_ = ring_.given();
         return ring_.header_->live;
     }
-    bool expects_items() const noexcept { return !halt_ && ring_.writer_below(nobody) != max_writers; }
+    bool expects_items() const noexcept { return !halt_ && ring_.writer_below(no_ticket) != max_writers; }
     void wait_for_items() { halt_.emplace(ring_); }
 
     void read() noexcept {

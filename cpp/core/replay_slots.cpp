@@ -87,7 +87,7 @@ bool ReplaySlots::ends_within(std::int64_t slot, std::int64_t first, std::int64_
     return false;
 }
 
-// The leaf of a step that misses nothing behind it becomes live, unless frames before it are gone.
+// Makes the leaf of a step live whose later steps exist, unless frames before it are gone.
 void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row) {
     if (step < 0) {
         const std::int64_t previous = load(arrays_.previous + slot);
@@ -98,12 +98,12 @@ void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_
     if (step >= shape_.history || has_history(slot, step, row)) leaves_.push_back(leaf(slot, step, row));
 }
 
-// Single transitions that `step` was the last missing step of.
+// Adds the transitions that `step` completes.
 void ReplaySlots::find_whole(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid,
                              std::int64_t* pending) {
     const std::int64_t at = leaf(slot, step, row);
     pending[row] += is_valid;
-    // A row that is not valid is the end of what came before it: x_t stands there to bootstrap from.
+    // A row that is not valid ends the steps before it, which bootstrap from its x_t.
     const bool ends = !is_valid || arrays_.terminated[at] != 0 || arrays_.truncated[at] != 0;
     const std::int64_t last = is_valid ? step : step - 1;
     std::int64_t ready = ends ? pending[row] : pending[row] == shape_.n_step ? 1 : 0;
@@ -113,7 +113,7 @@ void ReplaySlots::find_whole(std::int64_t slot, std::int64_t step, std::int64_t 
 
 std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int64_t* pending) {
     leaves_.clear();
-    // A slot's steps are a whole number of strides, so it does not matter which slot the window begins in.
+    // A slot's steps are a whole number of strides, so this holds in whichever slot the window begins.
     const std::int64_t begin = step - shape_.window + 1;
     const bool is_window = shape_.window > 0 && (begin + shape_.steps) % shape_.stride == 0;
     std::int64_t valid = 0;
@@ -135,7 +135,7 @@ void ReplaySlots::evict(std::int64_t slot) {
     const std::int64_t next = load(arrays_.next + slot), previous = load(arrays_.previous + slot);
     leaves_.clear();  // those that need this slot
     if (shape_.history > 0 && is_alive(next)) {
-        // It is not told here which of the frames they need, but what is asked is answered as if this one were gone.
+        // Whether their stacks reach back into this slot is decided as if it were gone.
         const std::int64_t successor = slot_of(next);
         for (std::int64_t row = 0; row < shape_.rows; ++row)
             for (std::int64_t step = 0; step < std::min(shape_.history, shape_.steps); ++step) {
@@ -153,13 +153,13 @@ void ReplaySlots::evict(std::int64_t slot) {
                     leaves_.push_back(leaf(predecessor, step, row));
     }
     {
-        // In this order, so that a file which is found half way through still has no step that misses another.
+        // In this order, so that a file left in between has no live step that lacks another.
         auto held = tree_.hold();
         held.assign(leaves_, 0.0f);
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
         store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
-    // What is written into the slot from here on comes after the new generation.
+    // Later writes to the slot become visible after the new generation.
     order_writes();
 }
 
@@ -167,8 +167,8 @@ std::int64_t ReplaySlots::own_link(std::int64_t slot, std::int64_t generation) c
     return slot | (generation & generation_mask) << slot_bits;
 }
 
-// From a step forward, to where the bootstrap's value comes from. `next` is the link to the slot behind it, or no_link
-// as long as nobody has looked for it.
+// Follows a step to the observation that it bootstraps from. `next` is the link to the next slot, or no_link until it
+// has been read.
 ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row,
                                            const ReturnRule& rule, std::int64_t* next) const noexcept {
     Ahead ahead{{}, 0, slot, step, true};
@@ -199,7 +199,7 @@ void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch)
     auto& links = batch.links[index];
     links = {no_link, no_link, needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link};
     const Ahead ahead = look_ahead(slot, step, row, rule, &links[1]);
-    // The leaf was live when it was drawn, so a slot without the next one that it needs is another one by now.
+    // The leaf was live when it was drawn, so a slot that lacks the next one has been evicted since.
     links[0] = own_link(slot, batch.generations[index] - !ahead.is_whole);
     batch.cells[index] = cell(slot, step, row);
     batch.cells[batch.size() + index] = cell(ahead.slot, ahead.step, row);
@@ -218,12 +218,12 @@ void ReplaySlots::walk_window(std::int64_t index, const ReturnRule& rule, Batch&
     }
     links[0] = own_link(slot, batch.generations[index] - !is_whole);
     batch.states[index] = (slot * shape_.steps + step) / shape_.stride * shape_.rows + row;
-    // What was overwritten is drawn again, but must be read from somewhere until then.
+    // A sample whose next slot is gone is drawn again, but has to read from some slot until then.
     const std::int64_t behind = is_whole ? slot_of(links[1]) : slot;
     const std::int64_t burn_in = shape_.window - batch.learned() - shape_.n_step + 1;
     for (std::int64_t k = 0; k <= shape_.window; ++k) {
         const std::int64_t at = step + k;
-        // x_T stands in both slots; that of the first one needs no second.
+        // x_T is in both slots; the one in the first slot does not need the second.
         batch.cells[k * batch.size() + index] =
             at <= shape_.steps ? cell(slot, at, row) : cell(behind, at - shape_.steps, row);
         if (k == shape_.window) break;
@@ -258,7 +258,7 @@ void ReplaySlots::copy_stack(const Stacks& stacks, std::int64_t index) const noe
         }
         if (step == 0) {
             const std::int64_t previous = load(arrays_.previous + slot);
-            if (previous == no_link) break;  // evicted since it was drawn, which its link tells
+            if (previous == no_link) break;  // evicted since it was drawn, as its link shows
             slot = slot_of(previous);
             step = shape_.steps;
         }

@@ -1,4 +1,4 @@
-// Replay over slots: which steps of which slots can be learned from now, and what a drawn step is a transition to.
+// Replay over slots: which of their steps can be drawn, and what a drawn step is a transition to.
 //
 // A leaf of the sum tree stands for step t of row b of a slot: leaf = (slot * T + t) * B + b. Its life:
 //
@@ -11,12 +11,12 @@
 // follow each other in a group are linked both ways; a link holds the other's generation, so one to a slot that was
 // evicted is seen to be dead.
 //
-// Recurrent learners draw windows instead: W steps in a row, and W + 1 observations, whatever ends in between. Then only
-// every `stride`-th step of a slot has a leaf that ever becomes live: when the W-th step from it on is committed. With
-// W <= T a window lies in two slots at most.
+// Recurrent learners draw windows instead: W steps in a row, and W + 1 observations, whatever ends in between. Then
+// only every `stride`-th step of a slot has a leaf that ever becomes live: when the W-th step from it on is committed.
+// With W <= T a window lies in two slots at most.
 //
-// Who may call what: begin, commit and evict of a slot are for the process that writes it, and for one thread at a time of
-// an object. The rest is for any thread of any process. The only waits are those for the tree's lock.
+// Who may call what: begin, commit and evict of a slot are for the process that writes it, and for one thread at a time
+// of an object. The rest is for any thread of any process. The only waits are those for the tree's lock.
 #pragma once
 
 #include <array>
@@ -75,19 +75,19 @@ class ReplaySlots {
     };
 
     // What `sample` fills: transitions, or windows of W steps, where what has a time axis has it in front. L = 1 for
-    // transitions. The last L + n - 1 of a window's steps are those that are learned from, and those whose rewards their
-    // returns need. Observations are counted in cells: (slot * (T + 1) + t) * B + b.
+    // transitions. The last L + n - 1 of a window's steps are those that are learned from, and those whose rewards
+    // their returns need. Observations are counted in cells: (slot * (T + 1) + t) * B + b.
     struct Batch : DrawnBatch {
-        // `arrays` are given, the rest is made. A batch is not copied: columns refer to its vectors.
-        Batch(const ReplayShape& shape, std::span<std::int64_t> leaves, std::span<float> weights, std::span<float> reward,
+        // Views of the caller's arrays. Not copyable, because columns refer to its vectors.
+        Batch(const ReplayShape& shape, std::span<std::int64_t> leaf, std::span<float> weight, std::span<float> reward,
               std::span<float> discount, std::span<std::int64_t> then);
         Batch(const Batch&) = delete;
         Batch& operator=(const Batch&) = delete;
 
-        std::span<float> reward;         // [L, size]: sum of discount^i r_{t+i}, i < k <= n; 0 where the step is not valid
-        std::span<float> discount;       // [L, size]: discount^k; 0 where the episode terminated, or the step is not valid
-        std::span<std::int64_t> then;    // windows: [L, size], which of the W + 1 observations is x_{t+k}
-        std::vector<std::int64_t> cells;  // [W + 1, size]: of x_t to x_{t+W}; transitions: [2, size], of x_t and x_{t+k}
+        std::span<float> reward;          // [L, size]: sum of discount^i r_{t+i}, i < k <= n; 0 for an invalid step
+        std::span<float> discount;        // [L, size]: discount^k; 0 for an invalid step, or where the episode terminated
+        std::span<std::int64_t> then;     // windows: [L, size], which of the W + 1 observations is x_{t+k}
+        std::vector<std::int64_t> cells;  // [W + 1, size]: of x_t to x_{t+W}; of transitions [2, size]: x_t, x_{t+k}
         std::vector<std::int64_t> steps;  // [W, size], windows only: (slot * T + t) * B + b of each step
         std::vector<std::int64_t> states;  // [size], windows only: (slot * T + t) / stride * B + b of the first step
         std::vector<Stacks> stacks;
@@ -106,29 +106,29 @@ class ReplaySlots {
     // A free slot, all of whose leaves are 0, begins as the successor of `previous` (-1: of none).
     void begin(std::int64_t slot, std::int64_t previous) noexcept;
 
-    // Step t and x_{t+1} stand in the slot: steps that miss nothing now become live. `pending` [B] is the group's own
-    // count of steps that wait for later ones; 0 in the beginning. Returns how many rows' steps were valid. O(B n).
+    // Step t and x_{t+1} are in the slot: steps that are complete now become live. `pending` [B] is the group's count
+    // of steps that wait for later ones, 0 at first. Returns how many rows' steps were valid. O(B n).
     std::int64_t commit(std::int64_t slot, std::int64_t step, std::int64_t* pending);
 
-    // Takes the slot out of the replay, and with it the steps of its neighbours that need it; until this returns
-    // nothing of it may be overwritten. O(T B).
+    // Removes the slot from the replay, and with it the steps of its neighbours that need it; it must not be
+    // overwritten before this returns. O(T B).
     void evict(std::int64_t slot);
 
     // --- Any thread of any process.
 
-    // Fills a batch with draws by priority; false, with nothing to be read, if there is nothing to draw. `num_items` is N
-    // of the weights.
+    // Fills a batch with draws by priority; false, with nothing to be read, if there is nothing to draw. `num_items` is
+    // N of the weights.
     bool sample(Random& random, const DrawRule& rule, const ReturnRule& returns, std::int64_t num_items, Batch& batch);
 
-    // Sets the priorities, valid ones, of a batch as it was drawn, where its leaves still stand for the same steps; before,
-    // the maximum decays, not below `least`. Returns how many it skipped.
+    // Sets the priorities, valid ones, of a batch as it was drawn, where its leaves still stand for the same steps;
+    // before, the maximum decays, not below `least`. Returns how many it skipped.
     std::int64_t update(const Batch& batch, std::span<const float> priorities, double decay, float least);
 
    private:
-    // Rewards of `length` steps, and where they end: in `slot`, which is the one they begin in or the one behind it.
+    // The return of `length` steps, and where they end: in `slot`, the one in which they begin or the next one.
     struct Ahead : Return {
         std::int64_t length, slot, step;
-        bool is_whole;  // else the slot behind was looked for and is gone
+        bool is_whole;  // else the next slot is needed and gone
     };
 
     struct Step {

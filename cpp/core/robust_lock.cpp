@@ -13,7 +13,7 @@ namespace {
 // pthread_mutex_timedlock goes by the wall clock, which may be set back: no single wait is longer than this.
 constexpr double slice_seconds = 0.1;
 
-// A holder is done in microseconds; who goes to sleep for them may stay away for a scheduler's turn, milliseconds.
+// A holder needs microseconds; a thread that sleeps instead may lose its core for milliseconds.
 constexpr int spins = 256;
 
 timespec wall_clock_after(double seconds) {

@@ -1,7 +1,7 @@
-// A mutex between processes that outlives whoever held it: when a holder dies, the next one is told and repairs.
+// A mutex between processes that survives the death of its holder, of which the next holder is notified.
 //
-// It lies in shared memory at any address. The kernel releases it when the holder's thread ends (robust list), so a wait
-// ends when the holder dies, and by its timeout when the holder is merely stopped. Not recursive.
+// It lies in shared memory at any address. The kernel releases it when the holder's thread ends (robust list), so a
+// wait ends when the holder dies, and by its timeout when the holder is merely stopped. Not recursive.
 #pragma once
 
 #include <pthread.h>
@@ -19,7 +19,7 @@ class RobustLock {
         timed_out,  // not held
     };
 
-    // Once, before anybody else looks. Throws std::system_error.
+    // Once, before other threads use it. Throws std::system_error.
     void initialise();
 
     // Any thread of any process. Waits at most `seconds`.

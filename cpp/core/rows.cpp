@@ -6,8 +6,8 @@
 namespace rollmill {
 namespace {
 
-// Rows ahead whose first lines are asked for: the hardware prefetcher cannot guess where the next row starts, and finds
-// the rest of a row by itself.
+// Rows ahead whose first lines are asked for: the hardware prefetcher cannot guess where the next row starts, but
+// fetches the rest of a row.
 constexpr std::int64_t rows_ahead = 4;
 constexpr std::size_t line_bytes = 64;
 constexpr std::size_t prefetched_bytes = 4 * line_bytes;

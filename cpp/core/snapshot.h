@@ -1,9 +1,9 @@
 // A seqlock: one writer replaces a block of shared memory now and then, any number of readers copy it whole.
 //
-// Readers take no lock and leave no trace; a reader that overlaps a write finds out and says so. After H.-J. Boehm, "Can
-// seqlocks get along with programming language memory models?" (MSPC 2012): the block is read and written as atomic words,
-// with release stores and acquire loads in the place of fences. A writer killed in the middle leaves the sequence odd:
-// every read fails until the next write is complete.
+// Readers take no lock and leave no trace; a reader detects and reports that it overlapped a write. After H.-J. Boehm,
+// "Can seqlocks get along with programming language memory models?" (MSPC 2012): the block is read and written as
+// atomic words, with release stores and acquire loads in the place of fences. A writer killed in the middle leaves the
+// sequence odd: every read fails until the next write is complete.
 #pragma once
 
 #include <cstddef>

@@ -108,8 +108,8 @@ SumTree SumTree::attach(void* memory, std::size_t size) {
 SumTree::Held SumTree::hold(double seconds) {
     const RobustLock::Acquired acquired = header_->lock.acquire(seconds);
     if (acquired == RobustLock::Acquired::timed_out)
-        throw std::runtime_error("the sum tree's lock was not to be had within " + std::to_string(seconds) +
-                                 " s: its holder neither goes on nor ends; look for a stopped process or thread");
+        throw std::runtime_error("timed out acquiring the sum tree's lock after " + std::to_string(seconds) +
+                                 " s; look for a stopped process or thread");
     return Held(*this, acquired == RobustLock::Acquired::abandoned);
 }
 

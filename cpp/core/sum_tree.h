@@ -1,14 +1,14 @@
 // SumTree: the priorities of a replay, drawn from in proportion, in memory shared between processes.
 //
 // A K-ary tree in an implicit array (PAL, section IV-C): the leaves are the priorities, every inner node is the sum of
-// its K children, and the root is the total. Sibling groups lie on cache lines of their own. Unlike the paper's, no level
-// is rounded up to a power of K: level i + 1 has ceil(n_i / K) nodes, padded with zeros to whole groups, and a million
-// leaves take 4.27 MB. Leaves are the truth; whoever changes some recomputes their ancestors level by level, so that
-// nothing drifts, and a tree whose writer died is repaired from them.
+// its K children, and the root is the total. Sibling groups lie on cache lines of their own. Unlike the paper's, no
+// level is rounded up to a power of K: level i + 1 has ceil(n_i / K) nodes, padded with zeros to whole groups, and a
+// million leaves take 4.27 MB. The leaves are authoritative: a change recomputes their ancestors level by level, so
+// that nothing drifts, and a tree whose writer died is rebuilt from them.
 //
 // All state lies in memory that the caller gives, as offsets: each process may map it elsewhere, and a SumTree object
-// is only a view that can be copied and survives a fork. One robust lock makes a sequence of operations one step for all
-// others:
+// is only a view that can be copied and survives a fork. One robust lock makes a sequence of operations one step for
+// all others:
 //
 //     auto held = tree.hold();
 //     if (held.draw(random, false, leaves, priorities)) total = held.total();   // of one snapshot
@@ -16,8 +16,8 @@
 // The paper takes two nested locks so that a priority can be read while the inner levels change. Reading one here takes
 // none: a leaf is one atomic float.
 //
-// Priorities are finite, 0 <= p <= largest_priority; 0 says "not here", and is never drawn. `first_invalid_priority` is
-// asked before the lock is taken; nothing is checked under it.
+// Priorities are finite, 0 <= p <= largest_priority. A leaf of priority 0 is not live and never drawn. Callers check
+// with `first_invalid_priority` before they acquire the lock; nothing is checked under it.
 #pragma once
 
 #include <atomic>
@@ -42,8 +42,8 @@ class SumTree {
     static constexpr std::int64_t max_capacity = std::int64_t{1} << 40;
     // So large a sum of so many stays below float32's largest.
     static constexpr float largest_priority = 0x1p64f;
-    // Holders need microseconds (a whole level of 10M leaves: milliseconds). One that has not let go after this long is
-    // stopped, not slow.
+    // Holders need microseconds (a whole level of 10M leaves: milliseconds). One that still holds the lock after this
+    // long is stopped, not slow.
     static constexpr double max_wait_seconds = 60.0;
 
     struct Options {
@@ -67,14 +67,14 @@ class SumTree {
     int fanout() const noexcept { return 1 << fanout_bits_; }
     bool has_minimum() const noexcept { return minimums_[0] != nullptr; }
 
-    // The lock, for the life of what is returned; a tree left by a dead holder is repaired first (O(capacity)). Any
-    // thread of any process; throws std::runtime_error after `seconds`. Holding it twice in one thread waits for oneself.
+    // The lock, for the lifetime of the returned object; a tree left by a dead holder is rebuilt first (O(capacity)).
+    // Any thread of any process; throws std::runtime_error after `seconds`. Not recursive.
     [[nodiscard]] Held hold(double seconds = max_wait_seconds);
 
-    // Lets go of a lock whose holder is of another boot, of which no kernel knows; who is alone with a tree that is whole.
-    void free_lock() { header_->lock.initialise(); }
+    // Releases a lock whose holder ended in an earlier boot; with exclusive use of a consistent tree.
+    void reset_lock() { header_->lock.initialise(); }
 
-    // The same operations for who is alone with the tree, or keeps others away by other means.
+    // The same operations for a caller with exclusive use of the tree.
     Operations without_lock() noexcept;
 
     // One priority, without the lock, 0 <= leaf < capacity. O(1). Any thread of any process.
@@ -82,13 +82,13 @@ class SumTree {
         return std::atomic_ref<float>(levels_[0][leaf]).load(std::memory_order_relaxed);
     }
 
-    // Has the priority of a leaf fetched that is about to be changed.
+    // Fetches a priority that is about to be changed.
     void prefetch(std::int64_t leaf) const noexcept { __builtin_prefetch(levels_[0] + leaf, 1); }
 
-    // How often a dead holder's tree was repaired. Any thread of any process.
+    // How often the tree of a dead holder was rebuilt. Any thread of any process.
     std::uint64_t repairs() const noexcept;
 
-    // The most that this view may use; not for others, not while one is held. All compute the same bits.
+    // The most that this view may use; not while it is held. All compute the same bits.
     void use_instructions(Instructions most) noexcept { kernels_ = &sum_tree_kernels(most, fanout()); }
 
    private:
@@ -123,16 +123,16 @@ class SumTree {
 // What can be done to a tree: by one thread at a time.
 class SumTree::Operations {
    public:
-    // Sets the priorities of `leaves` (0 <= leaf < capacity; of equal ones the last stays), and raises the maximum to the
-    // largest. O(n K log_K capacity).
+    // Sets the priorities of `leaves` (0 <= leaf < capacity; of equal ones the last stays), and raises the maximum to
+    // the largest. O(n K log_K capacity).
     void assign(std::span<const std::int64_t> leaves, std::span<const float> priorities) noexcept;
 
     // Sets the priorities of all of them to this one.
     void assign(std::span<const std::int64_t> leaves, float priority) noexcept;
 
     // As `assign`, but skips what must not become live again: leaves whose entry in `generations` is not
-    // current_generations[leaf / rows_per_generation] (they stand for something else since), and those whose priority is 0
-    // (something else is being written there). Returns how many it skipped.
+    // current_generations[leaf / rows_per_generation] (they stand for something else since), and those whose priority
+    // is 0 (something else is being written there). Returns how many it skipped.
     std::int64_t assign_if_alive(std::span<const std::int64_t> leaves, std::span<const float> priorities,
                                  std::span<const std::int64_t> generations, const std::int64_t* current_generations,
                                  std::int64_t rows_per_generation) noexcept;
@@ -140,9 +140,9 @@ class SumTree::Operations {
     // Sets leaves first .. first + n - 1, and raises the maximum. O(n + K log_K capacity).
     void fill(std::int64_t first, std::int64_t n, float priority) noexcept;
 
-    // Draws n leaves, each with probability p / total, and gives their priorities. Independently; or `stratified`: leaf i
-    // from the i-th of n equal parts of the total (Schaul et al. 2016, appendix B.2.1), which are then sorted. Returns
-    // false, and draws nothing, when the total is 0. O(n K log_K capacity).
+    // Draws n leaves, each with probability p / total, and gives their priorities. Independently; or `stratified`: leaf
+    // i from the i-th of n equal parts of the total (Schaul et al. 2016, appendix B.2.1), which are then sorted.
+    // Returns false, and draws nothing, when the total is 0. O(n K log_K capacity).
     bool draw(Random& random, bool stratified, std::span<std::int64_t> leaves, std::span<float> priorities) noexcept;
 
     // Where the prefix masses residuals[i] >= 0 end; overwrites them. Only if total() > 0. What `draw` does with its
@@ -160,7 +160,7 @@ class SumTree::Operations {
 
     void set_maximum(float priority) noexcept;
 
-    // Before each update, so that one outlier does not rule for ever; factor <= 1. Not to below `least`.
+    // Before each update, so that an outlier does not raise new priorities for ever; factor <= 1. Not below `least`.
     void decay_maximum(double factor, float least) noexcept;
 
     // Recomputes every inner node. O(capacity).

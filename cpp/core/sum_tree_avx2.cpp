@@ -68,7 +68,7 @@ struct Lanes {
    private:
     ROLLMILL_INLINE __m256d last_of_half(__m256d p) noexcept { return _mm256_permute4x64_pd(p, 0b11111111); }
 
-    // Where nothing is to be added, 0 is.
+    // Lanes that stay as they are add 0.
     ROLLMILL_INLINE __m256d prefixes_of_half(__m256d p) noexcept {
         const __m256d zero = _mm256_setzero_pd();
         p = _mm256_add_pd(p, _mm256_blend_pd(zero, _mm256_movedup_pd(p), 0b1010));

@@ -5,7 +5,7 @@
 //                     which together are find() for the default fanout,
 //
 // both in its own anonymous namespace: the same source is compiled to different instructions, and the linker must not
-// take one for the other. `K` is the fanout, or 0 for one that is known at run time only.
+// merge them. `K` is the fanout, or 0 for one that is known at run time only.
 
 template <int K>
 struct Loops {
@@ -32,9 +32,9 @@ struct Loops {
         for (std::int64_t i = first; i < last; ++i) parents[i] = reduce<of_minimums>(children + i * fanout, fanout);
     }
 
-    // A search is a chain of loads, each of which needs the one before: searches go down together, a level at a time, and
-    // each asks for its next line of memory before the others take their turn. Within a level, too, a step is taken for
-    // all before the next: a processor looks some 100 waiting instructions ahead, less than three whole searches.
+    // A search is a chain of dependent loads. So several searches descend together, level by level, and each prefetches
+    // its next line before the others continue. Within a level, each step is done for all searches before the next
+    // step, because a processor looks about 100 waiting instructions ahead, less than three whole searches.
     static constexpr std::int64_t together = 16;
     static constexpr int line_floats = 16;
 
@@ -51,7 +51,7 @@ struct Loops {
         }
     }
 
-    // Replaces each node, of this level's parents, by the child where its search goes on.
+    // Replaces each node, a parent of this level's nodes, by the child where its search continues.
     ROLLMILL_TARGET static void find_children(const float* children, const float* below, double* residuals,
                                               std::int64_t count, std::int64_t* nodes, int fanout) {
         if constexpr (K > 0) {

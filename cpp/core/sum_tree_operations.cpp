@@ -1,4 +1,4 @@
-// What is done to a sum tree, mostly under its lock.
+// Operations of a sum tree, mostly under its lock.
 #include <algorithm>
 #include <cstring>
 
@@ -21,7 +21,7 @@ SumTree::Held::Held(SumTree& tree, bool abandoned) noexcept : Operations(tree) {
     if (!abandoned) return;
     rebuild();
     tree_.header_->repairs.fetch_add(1, std::memory_order_relaxed);
-    tree_.header_->lock.mark_consistent();  // last: to die before this leaves it abandoned
+    tree_.header_->lock.mark_consistent();  // last: a death before this leaves the lock abandoned
 }
 
 void SumTree::Operations::write(std::int64_t leaf, float priority) noexcept {

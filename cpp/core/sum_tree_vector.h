@@ -8,8 +8,8 @@
 struct Group {
     using Block = Lanes::Block;
 
-    // In halves, whatever a Block is: what comes in 256 bits finds more ports free than what comes in 512, and no lane has
-    // to change places.
+    // In halves, whatever a Block is: operations on 256 bits have more ports than those on 512, and no lane has to
+    // move.
     ROLLMILL_INLINE float sum(const float* c, int fanout) noexcept {
         __m256d low = _mm256_cvtps_pd(_mm_loadu_ps(c));
         __m256d high = _mm256_cvtps_pd(_mm_loadu_ps(c + 4));

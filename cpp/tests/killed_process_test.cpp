@@ -30,7 +30,7 @@ pid_t start_child(Work&& work) {
     const pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed CHECK of the parent leaves nobody behind
+        prctl(PR_SET_PDEATHSIG, SIGKILL);  // a failed CHECK of the parent leaves no child behind
         work();
         std::_Exit(0);
     }
@@ -70,7 +70,7 @@ TEST(killed_producers_leave_a_ring_that_works) {
         drain_until(rollmill::monotonic_seconds() + 1e-6 * static_cast<double>(random() % 2000));
         const auto victim = static_cast<std::size_t>(random() % lanes);
         kill_and_reap(children[victim]);
-        // What it had put is delivered, nothing of what it had not; its successor goes on in the same lane.
+        // Exactly what it had put is delivered; its successor continues in the same lane.
         while (ring.wait_for_words(1, 0.0) == Wait::ready && ring.size() > 0) drain_until(0.0);
         const std::int64_t lane = static_cast<std::int64_t>(victim);
         drain_until(0.0);
@@ -237,7 +237,7 @@ TEST(killed_users_of_a_sum_tree_leave_it_whole) {
         }
         usleep(static_cast<useconds_t>(random() % 1000));
         kill_and_reap(victim);
-        CHECK(tree.hold().verify());  // while the other goes on
+        CHECK(tree.hold().verify());  // while the other runs
         kill_and_reap(other);
         CHECK(tree.hold().verify());
     }

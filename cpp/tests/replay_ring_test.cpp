@@ -279,7 +279,7 @@ TEST(replay_ring_attaches_to_what_is_there) {
     CHECK_THROWS(ReplayRing::nbytes(bad));
 }
 
-TEST(locks_of_another_boot_are_let_go_of) {
+TEST(locks_of_another_boot_are_reset) {
     Ring r(tickets_shape(10));
     add_tickets(r.ring, 0, 10);
     SharedMemory found(r.memory.size());
@@ -289,7 +289,7 @@ TEST(locks_of_another_boot_are_let_go_of) {
     }
     ReplayRing again = ReplayRing::attach(found.data(), found.size(), tickets_shape(10));
     CHECK_THROWS(again.tree().hold(0.01));
-    again.free_locks();
+    again.reset_locks();
     add_tickets(again, 10, 7);
     check_whole(again);
 }
@@ -318,7 +318,7 @@ TEST(a_killed_writer_of_a_replay_ring_leaves_it_whole) {
         CHECK(waitpid(child, nullptr, 0) == child);
         check_whole(ring);
         if (drawn.draw(ring, stream)) is_plain ? drawn.check_tickets() : drawn.check_steps(3);
-        // Others come round to the rows that the dead one was writing.
+        // Others overwrite the rows that the dead one was writing.
         if (is_plain) {
             for (std::int64_t i = 0; i < 3; ++i) add_tickets(ring, i * 35, 35);
         } else {

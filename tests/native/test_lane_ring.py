@@ -143,7 +143,7 @@ def test_a_waiting_get_lets_python_handle_its_signals() -> None:
         make_ring().get_many(np.empty(1, np.int64), math.inf)
 
 
-def test_a_killed_producer_blocks_nobody() -> None:
+def test_a_killed_producer_blocks_no_other() -> None:
     ring = make_ring(2, 8)
     out = np.empty(16, np.int64)
 

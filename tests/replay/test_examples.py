@@ -76,7 +76,7 @@ def rllib_example(monkeypatch):
 def test_the_rllib_example_gives_the_learner_what_episodes_say(rllib_example):
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-    discount, n_step, lengths = 0.5, 3, {"terminated": 7, "truncated": 8, "goes on": 9}
+    discount, n_step, lengths = 0.5, 3, {"terminated": 7, "truncated": 8, "continues": 9}
     buffer = rllib_example.RollmillEpisodeReplayBuffer(100, n_step=n_step, discount=discount, weights="global")
     for begin in range(0, 9, 2):  # two steps of each, in turns
         for number, (name, length) in enumerate(lengths.items()):
@@ -93,7 +93,7 @@ def test_the_rllib_example_gives_the_learner_what_episodes_say(rllib_example):
                 )
                 buffer.add([piece.to_numpy()])
     assert len(buffer) == 7 + 8 + (9 - n_step)
-    assert list(buffer.streams) == ["goes on"]
+    assert list(buffer.streams) == ["continues"]
 
     (drawn,) = buffer.sample(1000, n_step=n_step, gamma=discount, beta=0.4)
     columns = {name: array.tolist() for name, array in drawn.columns.items()}

@@ -1,4 +1,4 @@
-"""Independent transitions: what comes back, how often, and with which weight."""
+"""Independent transitions: the contents, frequencies and weights of samples."""
 
 import copy
 import multiprocessing
@@ -17,7 +17,7 @@ def test_a_private_replay_is_for_one_process():
     replay = filled(shared=False)
     assert (replay.sample(8)["x"] < 100).all()
     assert replay.view().sample(8).tickets.shape == (8,)
-    with pytest.raises(ValueError, match="this replay is of one process; make it without shared=False"):
+    with pytest.raises(ValueError, match="this replay was made with shared=False; leave that out"):
         pickle.dumps(replay)
 
 
@@ -45,7 +45,7 @@ def test_a_forked_child_refuses_its_copy_of_a_private_replay(tmp_path, name):
 
     def run():
         for _ in range(2):
-            with pytest.raises(ValueError, match="this replay is of one process") as caught:
+            with pytest.raises(ValueError, match="this replay was made with shared=False") as caught:
                 work()
             messages.put(str(caught.value))
 
@@ -54,7 +54,7 @@ def test_a_forked_child_refuses_its_copy_of_a_private_replay(tmp_path, name):
     child.join()
     for _ in range(2):
         assert not messages.empty()
-        assert "this replay is of one process, and a forked child's copy is another" in messages.get()
+        assert "this replay was made with shared=False, and a forked child has only a copy" in messages.get()
     work()
 
 
@@ -62,7 +62,7 @@ def test_a_replay_is_no_copy_and_is_sent_only_to_a_child_that_is_being_started()
     for copier in (copy.copy, copy.deepcopy):
         for replay in (filled(), filled(shared=False)):
             with pytest.raises(
-                ValueError, match="a replay is not copied; view gives another object for the same memory"
+                ValueError, match="a replay cannot be copied; view returns another object for the same memory"
             ):
                 copier(replay)
     with pytest.raises(ValueError, match=r"is sent only as an argument of multiprocessing\.Process"):

@@ -31,7 +31,7 @@ def add(replay, first, count):
 
 
 def content(replay):
-    """Everything that can be drawn: row -> what comes of it."""
+    """All transitions that can be drawn, by row."""
     batch = replay.sample(20_000)
     names = [name for name in batch if name != "action"]
     return {
@@ -58,7 +58,7 @@ def test_a_copy_brings_everything_back(tmp_path, count):
     assert content(other) == content(replay)
     np.testing.assert_array_equal(priorities_of(other), priorities_of(replay))
     assert (len(other), other.max_priority) == (len(replay), replay.max_priority)
-    # What comes after follows nothing that was saved.
+    # Later steps do not follow those that were saved.
     add(other, 1000, 20)
     for action, *_ in content(other).values():
         assert action >= 0
@@ -179,11 +179,11 @@ def test_a_copy_of_another_replay_is_refused(tmp_path, changes, difference):
 
 def test_what_is_no_copy_is_refused(tmp_path):
     (tmp_path / "text").write_text("no zip")
-    with pytest.raises(ValueError, match="is no saved replay"):
+    with pytest.raises(ValueError, match="is not a saved replay"):
         make().load(tmp_path / "text")
     with zipfile.ZipFile(tmp_path / "empty", "w"):
         pass
-    with pytest.raises(ValueError, match="is no saved replay"):
+    with pytest.raises(ValueError, match="is not a saved replay"):
         make().load(tmp_path / "empty")
     with pytest.raises(FileNotFoundError):
         make().load(tmp_path / "nothing")
@@ -209,7 +209,7 @@ def test_a_damaged_copy_is_refused_and_says_what_is_left(tmp_path):
             other.load(tmp_path / "damaged")
         except ValueError as error:
             message = str(error)
-        assert not message or "damaged is no saved replay" in message or "damaged is of a replay with" in message
+        assert not message or "damaged is not a saved replay" in message or "damaged is of a replay with" in message
         is_empty = message.endswith("; the replay is empty now")
         np.testing.assert_array_equal(priorities_of(other), 0 * before if is_empty else before)
         kept, emptied = kept + (bool(message) and not is_empty), emptied + is_empty
@@ -347,10 +347,10 @@ def test_of_several_who_make_one_file_one_succeeds(tmp_path):
 
 def test_what_is_no_replay_is_not_opened(tmp_path):
     (tmp_path / "text").write_text("hello")
-    with pytest.raises(ValueError, match="is no replay's file; a copy made by save is read by load"):
+    with pytest.raises(ValueError, match="does not hold a replay; to read a copy made by save, call load"):
         PrioritizedReplay.open(tmp_path / "text")
     (tmp_path / "odd").write_bytes(saving._MAGIC + b'{"capacity": 3}')
-    with pytest.raises(ValueError, match=r"odd is damaged \(these are no settings of a replay"):
+    with pytest.raises(ValueError, match=r"odd is damaged \(the settings of a replay cannot be read"):
         PrioritizedReplay.open(tmp_path / "odd")
     (tmp_path / "odder").write_bytes(saving._MAGIC + b"{")
     with pytest.raises(ValueError, match=r"odder is damaged \(.*\); load a copy made by save, or start a new one"):

@@ -8,7 +8,7 @@ import pytest
 from rollmill.replay import PrioritizedReplay
 
 DISCOUNT = 0.9
-GARBAGE = -7  # given as next observation where nobody may read it
+GARBAGE = -7  # given as next observation where it must not be read
 FIELDS = {
     "obs": {"image": ((5, 3), "uint8"), "id": ((), "int64")},
     "action": ((2,), "int32"),
@@ -240,7 +240,7 @@ def test_the_least_capacity_lets_each_environment_be_drawn(num_envs, n_step):
         PrioritizedReplay(capacity - 1, fields, num_envs=num_envs, n_step=n_step)
     replay = PrioritizedReplay(capacity, fields, num_envs=num_envs, n_step=n_step)
     which = np.arange(num_envs)
-    for _ in range(3 * n_step):  # one environment's episode goes on, those of the others last a step
+    for _ in range(3 * n_step):  # one environment's episode continues, those of the others last a step
         replay.add(obs=which, reward=np.ones(num_envs), terminated=which > 0, next_obs=which)
     assert set(replay.sample(500)["obs"].tolist()) == set(which.tolist())
 

@@ -14,7 +14,7 @@ _Array: TypeAlias = npt.NDArray[Any]
 class LaneRing:
     """Many producers, one consumer, int64 values, in memory shared between processes.
 
-    Each producer owns one *lane* (a bounded first-in-first-out ring) and nobody takes a lock, so a producer killed at any
+    Each producer owns one *lane* (a bounded first-in-first-out ring) and there are no locks, so a producer killed at any
     instruction blocks and corrupts nothing. A lane takes one producer at a time, the ring one consumer at a time; the
     threads of one process count as one. An object is a view of the memory and survives a fork.
 
@@ -58,13 +58,13 @@ class LaneRing:
         """
 
     def get_many(self, out: _Int64, timeout_s: float, min_items: int = 1) -> int:
-        """Take what is there, up to ``len(out)`` values, once at least ``min_items`` are.
+        """Take up to ``len(out)`` values, once at least ``min_items`` have arrived.
 
         Values of one lane come in the order they were put; the lanes take turns, so none starves.
 
         Args:
             out: ``[n]`` int64, filled from the front.
-            timeout_s: Seconds to wait for ``min_items`` (0 polls, ``inf`` waits for ever). What is there then is taken.
+            timeout_s: Seconds to wait for ``min_items`` (0 polls, ``inf`` waits for ever). Fewer may be taken then.
             min_items: 1 up to the smaller of ``n`` and ``capacity``.
 
         Returns:
@@ -126,7 +126,7 @@ class MessageLanes:
         """
 
     def get_many(self, max_items: int = ..., block: bool = True, timeout: float | None = None) -> list[int | bytes]:
-        """Take what is there, up to ``max_items`` messages, waiting for the first as ``get`` does; raises as ``get``."""
+        """Take up to ``max_items`` messages that have arrived, waiting for the first as ``get`` does; raises as ``get``."""
 
     def get_many_into(self, out: _Int64, block: bool = True, timeout: float | None = None) -> int:
         """Take integers into ``out [n]`` int64; returns how many, 0 after the timeout.
@@ -155,7 +155,7 @@ class SumTree:
 
     A tree of sums with ``fanout`` children a node over ``capacity`` leaves. A leaf of priority 0 is never drawn. One lock
     makes each method one step for all threads and processes; when a process dies with it, the next one recomputes the
-    sums. Methods that take it release the GIL, and raise ``RuntimeError`` when it is not to be had within a minute,
+    sums. Methods that take it release the GIL, and raise ``RuntimeError`` after waiting a minute for it,
     because its holder is stopped. An object is a view of the memory and survives a fork. The same priorities give the
     same sums and draws on every machine, to the bit.
 
@@ -382,7 +382,7 @@ class ReplayRing:
         self, memory: Buffer | _Array, shape: RingShape, *, num_envs: int, seed: int, shared: bool, create: bool
     ) -> None: ...
     def configure(self, *, alpha: float, epsilon: float, decay: float, weights: str, stratified: bool) -> None:
-        """Says how this object draws and updates.
+        """Set how this object draws and updates.
 
         Args:
             alpha: Exponent of priorities.
@@ -419,11 +419,11 @@ class ReplayRing:
             How many rows that took, or -1.
 
         Raises:
-            RuntimeError: A lock was not to be had. What is added next does not follow what was added last.
+            RuntimeError: Timed out acquiring a lock. The next step then does not follow the last one.
         """
 
-    def forget(self) -> None:
-        """What is added next does not follow what was added last."""
+    def interrupt(self) -> None:
+        """Say that the next steps do not follow the last ones."""
 
     def adopt(
         self,
@@ -435,7 +435,7 @@ class ReplayRing:
         columns: tuple[_Array | None, ...],
         next_columns: tuple[_Array | None, ...],
     ) -> None:
-        """Keep arrays that :meth:`sample` can draw into whenever nobody else holds them.
+        """Keep arrays that :meth:`sample` draws into whenever no caller holds them.
 
         Args:
             batch: Holds all arrays, one reference to each; what ``sample`` returns.
@@ -448,7 +448,7 @@ class ReplayRing:
         """
 
     def sample(self, batch_size: int, beta: float) -> object:
-        """Draw into arrays of this size that nobody holds.
+        """Draw into arrays of this size that no caller holds.
 
         Returns:
             The ``batch`` that was adopted with them; None if there are none, False if there is nothing to draw.
@@ -466,20 +466,20 @@ class ReplayRing:
             are_priorities: Which.
 
         Returns:
-            How many of the transitions were not there any more; -1 if the arrays are not such.
+            How many of the transitions no longer exist; -1 for other arrays.
 
         Raises:
             ValueError: An error is not finite, or gives no priority above 0; nothing was changed.
         """
 
     def restore(self, given: int, priorities: _Float32, maximum: float) -> None:
-        """Say what the rows of a ring that had given out so many are worth; alone with the ring.
+        """Take over the priorities of a ring that had given out ``given`` rows; requires exclusive use.
 
-        Their tickets are moved on by whole laps, above all that were given out here.
+        Tickets are raised by whole laps above all that this ring has given out.
         """
 
     def flush(self) -> None:
-        """Bring the memory, which is mapped from a file, to the disk, and say so there until somebody changes something."""
+        """Write the memory, which is mapped from a file, to the disk, with a flag that the next change clears."""
 
     @property
     def is_flushed(self) -> bool:
@@ -488,11 +488,11 @@ class ReplayRing:
     def check_process(self) -> None:
         """Raise ValueError in a forked child if the memory is not shared with it."""
 
-    def free_locks(self) -> None:
-        """Let go of locks whose holders ended with the machine; alone with the ring."""
+    def reset_locks(self) -> None:
+        """Release locks whose holders ended with the machine; requires exclusive use."""
 
     def priorities(self, out: _Float32) -> tuple[int, int, float]:
-        """Copy all priorities ``[capacity]``, in blocks between which others go on.
+        """Copy all priorities ``[capacity]``, in blocks; the lock is released between them.
 
         Returns:
             How many rows were given out before; after; and the highest priority so far. Of rows that were given out
@@ -516,7 +516,7 @@ class ReplayRing:
 
     @property
     def lookahead(self) -> int:
-        """Steps that must follow one before it can be drawn, if its episode goes on."""
+        """Steps that must follow one before it can be drawn, if its episode has not ended."""
 
     @property
     def stride(self) -> int:

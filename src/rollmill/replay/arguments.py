@@ -1,4 +1,4 @@
-"""What ``add`` is given: which arrays there are to be, and those that can be meant made into them."""
+"""The arguments of ``add``: which arrays it requires, and their conversion."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ __all__ = ["Arguments"]
 
 
 class Arguments:
-    """Of ``add``, by name.
+    """The arguments of ``add``, by name.
 
     Attributes:
-        count: How many there are at least, and at most but for ``truncated`` and ``valid``.
-        take: Fields out of a mapping, in their order. Raises KeyError.
-        take_next: Likewise of fields that have a next their next.
+        count: How many are required; ``truncated`` and ``valid`` are optional.
+        take: Returns the fields of a mapping, in their order. Raises KeyError.
+        take_next: Likewise the next of fields that have one.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -37,7 +37,7 @@ class Arguments:
         """Arguments of the native ring's ``add_step`` or ``add``.
 
         Raises:
-            ValueError: One is missing or not known, or has another shape, or its dtype is not converted.
+            ValueError: One is missing or unknown, or has a wrong shape, or a dtype that is not converted.
         """
         given = {name: value for name, value in flattened(arrays).items() if value is not None}
         rows = self._num_envs if self._is_linked else None
@@ -65,7 +65,7 @@ class Arguments:
 
 
 def _taker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:
-    """What takes these entries out of a mapping, as a tuple."""
+    """A function that returns these entries of a mapping as a tuple."""
     if len(names) > 1:
         return itemgetter(*names)
     return lambda arrays: tuple(arrays[name] for name in names)

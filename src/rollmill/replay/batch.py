@@ -1,4 +1,4 @@
-"""What a replay gives."""
+"""The batches that a replay returns."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Batch", "new_batch"]
 
 
 class Batch(Mapping[str, NDArray[Any]]):
-    """B transitions: name -> ``[B, ...]``, and what says which they are and what they weigh.
+    """B transitions: name -> ``[B, ...]``, with their tickets and weights.
 
-    The arrays' numbers, not their shapes and dtypes, are the caller's, to change as well, as long as the caller holds
-    any of them, the batch, or a view of one of them (such as ``torch.from_numpy`` makes). When nobody does, the replay
-    draws a later batch of this size into them; it keeps up to 16 batches' for that.
+    The caller owns the arrays' values, and may change them, while it holds the batch, one of its arrays or a view of
+    one (such as ``torch.from_numpy`` makes). Afterwards the replay draws a later batch of this size into them; it keeps
+    the arrays of up to 16 batches.
     """
 
     __slots__ = ("__weakref__", "_arrays", "_tickets", "_weights")
@@ -32,7 +32,7 @@ class Batch(Mapping[str, NDArray[Any]]):
 
     @property
     def tickets(self) -> NDArray[np.int64]:
-        """int64 ``[B]``. A ticket stands for one transition, for ever: no later one gets the same."""
+        """int64 ``[B]``. A ticket identifies one transition; no later one gets the same."""
         return self._tickets
 
     @tickets.setter
@@ -58,7 +58,7 @@ class Batch(Mapping[str, NDArray[Any]]):
         return iter(self._arrays)
 
     def __len__(self) -> int:
-        """How many arrays there are; ``len(batch.tickets)`` is the number of transitions."""
+        """The number of arrays; ``len(batch.tickets)`` is the number of transitions."""
         return len(self._arrays)
 
     def __repr__(self) -> str:
@@ -67,7 +67,7 @@ class Batch(Mapping[str, NDArray[Any]]):
 
 
 def _check_same(name: str, own: object, value: object) -> None:
-    """``batch.weights *= 2`` assigns what is there already; another array would stay for later batches."""
+    """``batch.weights *= 2`` assigns the same array; another one would remain in later batches."""
     if value is not own:
         raise AttributeError(f"batch.{name} is not replaced; keep the other array in a variable, or change this one")
 

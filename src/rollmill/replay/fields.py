@@ -1,4 +1,4 @@
-"""What a transition is made of: names, shapes, dtypes, and the arrays that are given for them."""
+"""The fields of a transition: names, shapes, dtypes, and the arrays that are given for them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Field(NamedTuple):
     """One array of a transition.
 
     Attributes:
-        name: Of it; what was nested is joined by slashes.
-        shape: Of one transition's.
-        dtype: Of its entries.
+        name: Its name; names of nested fields are joined by slashes.
+        shape: The shape for one transition.
+        dtype: The dtype of its entries.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Field(NamedTuple):
 
     @property
     def buffer_format(self) -> str:
-        """What Python's buffer protocol calls the dtype."""
+        """The dtype's name in Python's buffer protocol."""
         return memoryview(cast(Any, np.empty(0, self.dtype))).format
 
 
@@ -54,7 +54,7 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
     """The fields, in the order in which they are given.
 
     Raises:
-        ValueError: There are none, or one has no shape or no dtype of numbers.
+        ValueError: There is no field, or one lacks a shape or a numeric dtype.
     """
     if not isinstance(specs, Mapping):
         raise ValueError(f"fields is {specs!r}; give a mapping, such as {{'obs': ((8,), 'float32')}}")
@@ -83,7 +83,7 @@ def fields_of(specs: FieldSpecs) -> tuple[Field, ...]:
 
 
 def observations_of(specs: Mapping[str, Any]) -> list[str]:
-    """What ``next_of`` is unless it is given."""
+    """The default of ``next_of``."""
     if any(name == "next_obs" or name.startswith("next_obs/") for name in specs):
         return []
     return [name for name in specs if name == "obs" or name.startswith("obs/")]

@@ -1,9 +1,9 @@
-"""Where a replay's bytes are: an arena that processes share, or memory of one process, in large pages.
+"""A replay's memory: an arena that processes share, or memory of one process, in large pages.
 
 Draws are reads at random, and much of their time is the translation of addresses: with 2 MiB a page instead of 4 KiB a
 sample takes a tenth less from a million transitions, and a fifth to a third less from ten. Linux gives large pages to a
-process's own memory for the asking, and to shared memory only where
-``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` says so.
+process's own memory on request, and to shared memory only where
+``/sys/kernel/mm/transparent_hugepage/shmem_enabled`` allows it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PrivateMemory(dict[str, NDArray[Any]]):
     """Named arrays, as an :class:`rollmill.runtime.arena.Arena`'s, of this process alone.
 
     Raises:
-        NotEnoughMemory: There is not as much.
+        NotEnoughMemory: The machine has less memory available.
     """
 
     def __init__(self, layout: ArenaLayout) -> None:
@@ -40,17 +40,17 @@ class PrivateMemory(dict[str, NDArray[Any]]):
         prefer_large_pages(self)
 
     def __reduce__(self) -> NoReturn:
-        raise ValueError("this replay is of one process; make it without shared=False to send it to others")
+        raise ValueError("this replay was made with shared=False; leave that out to send it to other processes")
 
 
 Memory = Arena | PrivateMemory
 
 
 def shared_memory(layout: ArenaLayout) -> Arena:
-    """Memory that child processes can have.
+    """Memory that child processes can attach to.
 
     Raises:
-        NotEnoughMemory: There is not as much.
+        NotEnoughMemory: The machine has less memory available.
     """
     arena = Arena.create(layout, advice=_ADVICE)
     prefer_large_pages(arena)
@@ -67,6 +67,6 @@ def map_of(memory: Memory) -> mmap.mmap:
 
 
 def prefer_large_pages(memory: Memory) -> None:
-    """Asks for large pages, where there are any."""
+    """Requests large pages, where the kernel has them."""
     with contextlib.suppress(OSError):
         map_of(memory).madvise(mmap.MADV_HUGEPAGE)

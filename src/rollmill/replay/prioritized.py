@@ -1,7 +1,6 @@
 """The replay: a ring of transitions in shared memory, drawn from by priority.
 
-Every operation is one native call (``cpp/core/replay_ring.h`` says how it goes about it); here arguments are named,
-converted where they must be, and complained about.
+Every operation is one native call (see ``cpp/core/replay_ring.h``); this module names, converts and checks arguments.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class PrioritizedReplay:
     ``(|TD error| + epsilon) ** alpha`` when its error is known. The oldest transitions make place for new ones.
 
     Any thread may call any method, and so may any process: send the replay to a child as an argument of
-    ``multiprocessing.Process``, or let it be inherited by fork. Whoever adds *steps* must be one thread for each
-    object; other threads take a :meth:`view` with environments of its own (child processes have one). A process that is
-    killed leaves the replay whole; of what it was adding nothing half written is drawn.
+    ``multiprocessing.Process``, or let it be inherited by fork. *Steps* must be added by one thread for each object;
+    other threads take a :meth:`view` with environments of its own (child processes have one). A process that is
+    killed leaves the replay whole; nothing that it had half written is drawn.
 
     Args:
         capacity: Rows: transitions, and one for each episode's last observation.
@@ -146,7 +145,7 @@ class PrioritizedReplay:
         arena: Memory
         if path is not None:
             if not shared:
-                raise ValueError(f"path is {path!r} and shared False; what is in a file is shared, so leave one out")
+                raise ValueError(f"path is {path!r} and shared False; a file is always shared, so leave one out")
             arena = create_file(layout, Path(path))
         else:
             arena = shared_memory(layout) if shared else PrivateMemory(layout)
@@ -195,14 +194,16 @@ class PrioritizedReplay:
         return replace(self._settings, beta=self.beta)
 
     def __copy__(self) -> NoReturn:
-        raise ValueError("a replay is not copied; view gives another object for the same memory, save writes a copy")
+        raise ValueError(
+            "a replay cannot be copied; view returns another object for the same memory, save writes a copy"
+        )
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         self.__copy__()
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Goes on with the file of an earlier replay, with its settings and all that was in it.
+        """Opens the file of an earlier replay, with its settings and contents.
 
         Raises:
             OSError: There is no such file, or it is not whole.
@@ -244,12 +245,12 @@ class PrioritizedReplay:
                 * ``next_obs`` (``next_`` and a name of ``next_of``): the observation after the step, which is read only
                   where an episode ends, and must then be its last and not the next one's first;
                 * ``valid``, bool ``[num_envs]``, may be left out: False where this is no step, such as the one in which
-                  Gymnasium's NEXT_STEP vectors reset. It is left out, and a step that waited for it is never drawn.
+                  Gymnasium's NEXT_STEP vectors reset. It is skipped, and a step that waited for it is never drawn.
 
         Raises:
-            ValueError: An array is missing or not known, or has another shape, or its dtype is not converted. Nothing
-                was added, and steps that are added next do not follow those that were added last.
-            RuntimeError: Likewise: a lock was not to be had within a minute, because its holder was stopped.
+            ValueError: An array is missing or unknown, or has a wrong shape, or a dtype that is not converted. Nothing
+                was added, and the next steps do not follow the last ones.
+            RuntimeError: Likewise: timed out acquiring a lock after a minute, because its holder was stopped.
         """
         ring = self._ring
         try:
@@ -278,21 +279,21 @@ class PrioritizedReplay:
             if added < 0:
                 raise ValueError("these arrays cannot be read; give NumPy arrays of the fields' shapes and dtypes")
         except BaseException:  # whatever a user's own arrays raise, too
-            self._ring.forget()
+            self._ring.interrupt()
             raise
 
     def interrupt(self) -> None:
-        """Says that the environments were reset in the middle of their episodes, or are others now.
+        """Says that the environments were reset in the middle of their episodes, or replaced.
 
-        The steps that are added next do not follow those that were added last, which are never drawn, as what came of
-        them is not known. Of independent transitions there is nothing to say.
+        The next steps do not follow the last ones, which are never drawn, because their outcome is unknown. Has no
+        effect on independent transitions.
         """
-        self._ring.forget()
+        self._ring.interrupt()
 
     def sample(self, batch_size: int, beta: float | None = None) -> Batch:
         """Draws transitions, each with probability ``p / sum p``, with replacement.
 
-        All of a transition is of one moment: what is written over while it is copied is drawn anew.
+        Transitions are never torn: one that is overwritten while it is copied is drawn again.
 
         Args:
             batch_size: B.
@@ -332,7 +333,7 @@ class PrioritizedReplay:
     def update_priorities(
         self, batch: Batch | ArrayLike, td_errors: ArrayLike | None = None, *, priorities: ArrayLike | None = None
     ) -> int:
-        """Gives transitions the priorities that their TD errors say; a uniform replay ignores it.
+        """Sets the priorities of transitions by their TD errors; a uniform replay ignores it.
 
         Args:
             batch: What was sampled, or int64 ``[B]``, tickets of it. Of equal tickets the last one's error stays; to
@@ -341,7 +342,7 @@ class PrioritizedReplay:
             priorities: ``[B]``, instead of errors: above 0, taken as they are.
 
         Returns:
-            How many transitions are no longer there, and were skipped.
+            How many transitions no longer exist, and were skipped.
 
         Raises:
             ValueError: The lengths differ; or an error is NaN or infinite, or a priority not above 0 and at most 2^64:
@@ -369,7 +370,7 @@ class PrioritizedReplay:
         return skipped
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes all transitions and priorities to a file, while others go on with the replay.
+        """Writes all transitions and priorities to a file, while others use the replay.
 
         The file is whole or not there; it is written beside, as ``.NAME.part``. What is added meanwhile is not in it;
         what makes place for that is not, either.
@@ -381,24 +382,24 @@ class PrioritizedReplay:
         save(Path(path), self._settings, self._arena, self._ring)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Replaces everything by what :meth:`save` wrote; nobody may be using the replay.
+        """Replaces the contents by what :meth:`save` wrote; requires exclusive use of the replay.
 
-        Episodes that were not over when it was saved end there, as do those of who was adding here. Tickets of before
-        stand for nothing any more. Priorities are those that were saved, made with whatever ``alpha`` it was; a uniform
-        replay makes them equal.
+        Unfinished episodes end where they were saved, and those that were being added here end too. Earlier tickets
+        become invalid. Priorities are those that were saved, whatever their ``alpha``; a uniform replay makes them
+        equal.
 
         Raises:
             OSError: There is no such file.
-            ValueError: It is no saved replay, or one of other fields, capacity, n_step or discount. The replay is as it
-                was, or empty (the message says so) if the damage was found among the transitions themselves.
+            ValueError: It is not a saved replay, or one of other fields, capacity, n_step or discount. The replay is
+                unchanged, or empty (see the message) if the transitions themselves are damaged.
         """
         load(Path(path), self._settings, self._arena, self._ring)
 
     def flush(self) -> None:
-        """Brings a replay in a file to the disk, so that :meth:`open` trusts it after a power failure, too.
+        """Writes a replay in a file to the disk, so that :meth:`open` trusts it after a power failure, too.
 
-        That holds until somebody adds or updates again: what reaches the disk after that may be only a part. Who wants
-        to go back to a moment while others go on has :meth:`save`.
+        That holds until the next addition or update, after which only a part may reach the disk. To keep one moment
+        while others use the replay, call :meth:`save`.
         """
         flush(self._arena, self._ring)
 
@@ -413,7 +414,7 @@ class PrioritizedReplay:
 
     @property
     def max_priority(self) -> float:
-        """What new transitions get."""
+        """The priority of new transitions."""
         return self._ring.max_priority
 
     def __repr__(self) -> str:

@@ -1,8 +1,8 @@
-"""Replays in files: one that everything is kept in, mapped, and copies to go back to.
+"""Replays in files: a mapped file that holds a replay, and copies to restore.
 
-A mapped file begins with the replay's settings, so that it can be opened knowing nothing else. Processes that are
-killed leave it whole. A machine that goes down leaves what had reached the disk, which is trusted only if nothing was
-changed after a flush; therefore the file says in which boot it was opened, and the ring in it whether that is so.
+A mapped file begins with the replay's settings, so that its path suffices to open it. Processes that are killed leave
+it whole. A machine that goes down leaves what had reached the disk, which is trusted only if nothing changed after a
+flush; therefore the file records in which boot it was opened, and its ring whether it is flushed.
 
 A copy is a zip archive of arrays (``numpy.load`` reads it): ``settings.npy``, JSON; ``given.npy``, the number of rows
 ever given out; ``maximum.npy``; ``priorities.npy``, float32, by row; ``records.npy``, uint8 ``[rows, bytes]``.
@@ -42,7 +42,7 @@ _DAMAGES = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, KeyError, OS
 
 
 def layout_of(settings: Settings) -> ArenaLayout:
-    """What a replay's memory is."""
+    """The layout of a replay's memory."""
     layout = ArenaLayout()
     layout.add("settings", _SETTINGS_BYTES, "uint8")
     layout.add("boot", 64, "uint8")
@@ -51,7 +51,7 @@ def layout_of(settings: Settings) -> ArenaLayout:
 
 
 def header_of(settings: Settings) -> NDArray[np.uint8]:
-    """What makes the memory known for what it is.
+    """The start of the memory, which identifies it and holds the settings.
 
     Raises:
         ValueError: There are too many fields.
@@ -66,9 +66,9 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
     """Memory in a new file.
 
     Raises:
-        FileExistsError: There is one.
-        FileNotFoundError: There is no folder for it.
-        rollmill.runtime.arena.NotEnoughDisk: There is no room for it.
+        FileExistsError: The file exists.
+        FileNotFoundError: Its folder does not exist.
+        rollmill.runtime.arena.NotEnoughDisk: The disk has too little room.
     """
     _check_folder(path)
     try:
@@ -82,14 +82,14 @@ def create_file(layout: ArenaLayout, path: Path) -> Arena:
 
 
 def open_file(path: Path) -> tuple[Arena, Settings]:
-    """Memory that :func:`create_file` made, and what is in it.
+    """Memory that :func:`create_file` made, and its settings.
 
     Raises:
         OSError: There is no such file, or it has another size than its settings say.
-        ValueError: It is no replay's, or not all of it may have reached the disk.
+        ValueError: It does not hold a replay, or not all of it may have reached the disk.
     """
     if not _begins_with_magic(path):
-        raise ValueError(f"{path} is no replay's file; a copy made by save is read by load")
+        raise ValueError(f"{path} does not hold a replay; to read a copy made by save, call load")
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # one of those who open it is the first in this boot
         try:
@@ -105,7 +105,7 @@ def open_file(path: Path) -> tuple[Arena, Settings]:
                     f"{path} was changed and not flushed before the machine went down, so not all of it may have "
                     "reached the disk; start a new one"
                 )
-            ring.free_locks()
+            ring.reset_locks()
             _write_boot(arena)
     return arena, settings
 
@@ -121,8 +121,8 @@ def _check_folder(path: Path) -> None:
 
 
 def flush(arena: Memory, ring: ReplayRing) -> None:
-    """Brings a mapped file to the disk; in memory nothing happens."""
-    map_of(arena).flush()  # most of it while others go on
+    """Writes a mapped file to the disk; has no effect on memory."""
+    map_of(arena).flush()  # most of it without a lock
     ring.flush()
 
 
@@ -138,15 +138,15 @@ def _records(arena: Memory, ring: ReplayRing, capacity: int) -> NDArray[np.uint8
 
 
 def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> None:
-    """Writes a copy, beside it first.
+    """Writes a copy, first to a temporary file beside it.
 
-    Nobody is kept waiting: first priorities are copied, then rows, and those that were given out anew meanwhile get
-    priority zero. What a row needs besides was written before its priority, and is younger than it, so it is still
-    there if the row is.
+    No other operation waits: first priorities are copied, then rows, and rows that were given out again in between get
+    priority zero. The other rows that a row needs were written before its priority and are younger, so they exist as
+    long as the row.
 
     Raises:
         OSError: It cannot be written.
-        ValueError: There is a file that a replay keeps everything in.
+        ValueError: The file holds a replay that is mapped.
     """
     _check_folder(path)
     if path.is_dir():
@@ -170,7 +170,7 @@ def save(path: Path, settings: Settings, arena: Memory, ring: ReplayRing) -> Non
 
 @contextmanager
 def _written_aside(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the place of another when it is whole.
+    """A file to write to, which replaces another when it is whole.
 
     It has one name, so that killed writers leave no more than one behind, and a lock, so that several writers wait for
     each other.
@@ -245,7 +245,7 @@ def _refused_if_damaged(path: Path, consequence: str = "") -> Iterator[None]:
     try:
         yield
     except _DAMAGES as error:
-        raise ValueError(f"{path} is no saved replay ({str(error) or 'it ends too early'}){consequence}") from error
+        raise ValueError(f"{path} is not a saved replay ({str(error) or 'it ends too early'}){consequence}") from error
 
 
 def _counts(archive: zipfile.ZipFile, settings: Settings) -> tuple[int, NDArray[np.float32], float]:
@@ -257,7 +257,7 @@ def _counts(archive: zipfile.ZipFile, settings: Settings) -> tuple[int, NDArray[
     if not (is_count and is_maximum and is_priority and ((priorities >= 0) & (priorities <= _LARGEST)).all()):
         raise ValueError("its priorities are damaged")
     if settings.uniform:
-        # As likely as each other, whatever they were where they were saved.
+        # Equally likely, whatever they were where they were saved.
         return int(given), (priorities > 0).astype(np.float32), 1.0
     return int(given), priorities, float(maximum)
 

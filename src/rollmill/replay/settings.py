@@ -1,4 +1,4 @@
-"""A replay's settings: checked, written beside the data, and what the native ring is to know of them."""
+"""A replay's settings: checked, stored with the data, and passed to the native ring."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["FLAGS", "Geometry", "Settings", "WeightNormalisation"]
 
 WeightNormalisation = Literal["batch", "global", "none"]
 
-# Said of every step, whatever the fields.
+# Given for every step, whatever the fields.
 FLAGS = ("terminated", "truncated", "valid")
 
 _MOST_N_STEP = 1024
 _NUMBERS = (int, float, np.integer, np.floating)
 
-# Parts of the geometry that only the tree has, which is made anew where a copy is read.
+# Parts of the geometry that only the tree has, which is rebuilt where a copy is read.
 _OF_THE_TREE = ("fanout", "minimum")
 
 
@@ -145,7 +145,7 @@ class Settings:
                 f"have to be there at once; give at least {least}"
             )
 
-    # NumPy's numbers are taken for Python's, which can be written to a file.
+    # NumPy's numbers become Python's, which JSON can hold.
 
     def _take_number(self, name: str, least: float, most: float, why: str = "") -> None:
         value = getattr(self, name)
@@ -174,7 +174,7 @@ class Settings:
 
     @property
     def fields(self) -> tuple[Field, ...]:
-        """What is kept of a transition; flags of steps are not among it."""
+        """What is stored of a transition, without the flags of steps."""
         return tuple(field for field in fields_of(self.specs) if not (self.is_linked and field.name in FLAGS))
 
     def geometry(self) -> Geometry:
@@ -211,10 +211,10 @@ class Settings:
             content = json.loads(text)
             return cls(**content | {"specs": {name: (tuple(s), d) for name, (s, d) in content["specs"].items()}})
         except (TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"these are no settings of a replay ({error})") from error
+            raise ValueError(f"the settings of a replay cannot be read ({error})") from error
 
     def describe_difference(self, other: Settings) -> str:
-        """In which settings that a copy depends on two replays differ; empty for none."""
+        """The settings on which a copy depends and in which two replays differ; empty for none."""
         # The names are the dictionaries' own keys, which mypy does not follow through a loop.
         mine, others = self.geometry(), other.geometry()
         names = [name for name in mine if mine[name] != others[name]]  # type: ignore[literal-required]
