@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.evaluate import evaluate
     from rollmill.evaluation.watch import watch
+    from rollmill.learning.admission import register_admission
     from rollmill.models.registry import register_encoder, register_model
     from rollmill.reporting.plots import plot_runs
     from rollmill.storage.removers import register_remover
@@ -33,6 +34,7 @@ __all__ = [
     "load",
     "make_config",
     "plot_runs",
+    "register_admission",
     "register_algorithm",
     "register_encoder",
     "register_env",
@@ -52,6 +54,7 @@ _HOME = {
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",
+    "register_admission": "rollmill.learning.admission",
     "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.registry",

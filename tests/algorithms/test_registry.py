@@ -59,7 +59,7 @@ class ConservativeDQN(DQN):
 
 @pytest.fixture(autouse=True)
 def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
+    monkeypatch.setattr(registry.ALGORITHMS, "factories", dict(registry.ALGORITHMS.factories))
     return
 
 
@@ -69,8 +69,8 @@ def test_own_algorithms_learn(cls: type[DQN], make_batch: Callable[..., Transiti
     register_algorithm("own", cls)  # a second import is no conflict
     algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="own"))
     assert type(algorithm) is cls
-    assert registry.is_registered_algorithm("own")
-    assert not registry.is_registered_algorithm("dqn")
+    assert registry.ALGORITHMS.is_registered("own")
+    assert not registry.ALGORITHMS.is_registered("dqn")
     assert algorithm.tau == 1.0
     updater = Update(algorithm, LearnerConfig(learning_rate=1e-2))
     batch = make_batch(OBSERVATION, DISCRETE, rows=32)

@@ -94,7 +94,7 @@ def test_layers_that_learn_otherwise_than_they_act(
         module.output_size = 4
         return module
 
-    monkeypatch.setitem(observation_module._encoders, "own", encoder)
+    monkeypatch.setitem(observation_module.ENCODERS.factories, "own", encoder)
     model, generator = ModelConfig(encoder="own"), torch.Generator().manual_seed(0)
     policy = Policy(OBSERVATION, ACTION, model, algorithm, torch.device("cpu"), generator)
     observation, is_first = {"obs": torch.randn(64, 3) * 5}, torch.ones(64, dtype=torch.bool)

@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 
 @pytest.fixture(autouse=True)
 def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_algorithms", dict(registry._algorithms))
+    monkeypatch.setattr(registry.ALGORITHMS, "factories", dict(registry.ALGORITHMS.factories))
     monkeypatch.setattr(registry, "_on_policy", set(registry._on_policy))
     before = set(sys.modules)
     yield

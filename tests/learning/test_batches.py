@@ -46,7 +46,7 @@ def flat_observations(store: SlotStore) -> np.ndarray:
 
 @pytest.mark.parametrize("num_trajectories", [1, 3, 4, 6, 8, 10])
 def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: int) -> None:
-    admission = FirstInFirstOut(store, num_trajectories=num_trajectories)
+    admission = FirstInFirstOut(store, num_trajectories)
     seen: list[int] = []
     for slot in range(SLOTS):
         store.retain(slot)
@@ -66,7 +66,7 @@ def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: i
 
 
 def test_arrays_and_observations_belong_together(store: SlotStore) -> None:
-    admission = FirstInFirstOut(store, num_trajectories=6)
+    admission = FirstInFirstOut(store, 6)
     for slot in (4, 1):
         store.retain(slot)
         admission.add(slot)
@@ -84,7 +84,7 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
     store.arrays["episode_return"][2, 3, 1] = 4.5
     store.arrays["episode_length"][2, 0, 3] = 9
     store.arrays["episode_return"][2, 0, 3] = -1.0
-    admission = FirstInFirstOut(store, num_trajectories=2)
+    admission = FirstInFirstOut(store, 2)
     store.retain(2)
     admission.add(2)
     first, second = admission.take(), admission.take()
@@ -95,7 +95,7 @@ def test_episodes_are_reported_with_the_rows_they_ended_in(store: SlotStore) -> 
 
 
 def test_the_loader_prepares_in_the_background_and_keeps_the_order(store: SlotStore) -> None:
-    admission = FirstInFirstOut(store, num_trajectories=B)
+    admission = FirstInFirstOut(store, B)
     loader = BatchLoader(CompletedSlots(store, admission, lambda batch: (batch, "prepared")))
     try:
         for slot in (3, 0, 5):
@@ -117,7 +117,7 @@ def test_an_error_in_the_loader_s_thread_reaches_the_learner(store: SlotStore) -
     def fail(batch: object) -> object:
         raise ZeroDivisionError("in the thread")
 
-    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, num_trajectories=B), fail))
+    loader = BatchLoader(CompletedSlots(store, FirstInFirstOut(store, B), fail))
     try:
         store.retain(0)
         assert store.completed[0].put(0, 0)

@@ -50,7 +50,7 @@ class Scene:
         add_to_layout(layout, fields, topology)
         self.store = SlotStore(Arena.create(layout), fields, topology, create=True)
         self.fill(np.random.default_rng(seed))
-        admission = FirstInFirstOut(self.store, num_trajectories=N)
+        admission = FirstInFirstOut(self.store, N)
         for slot in range(SLOTS):
             admission.add(slot)
         batch = admission.take()

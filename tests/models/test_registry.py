@@ -52,8 +52,8 @@ class OwnModel(ActorCritic):
 
 @pytest.fixture(autouse=True)
 def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(registry, "_models", dict(registry._models))
-    monkeypatch.setattr(observation_module, "_encoders", dict(observation_module._encoders))
+    monkeypatch.setattr(registry.MODELS, "factories", dict(registry.MODELS.factories))
+    monkeypatch.setattr(observation_module.ENCODERS, "factories", dict(observation_module.ENCODERS.factories))
     return
 
 

@@ -373,7 +373,7 @@ def test_a_replay_that_a_session_did_without_is_recreated(
     # As after the run was killed: the replay holds more than the checkpoint has seen.
     for checkpoint in CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).paths()[:-1]:
         checkpoint.unlink()
-    with pytest.raises(ValueError, match=r"replay\.remover='nobody': choose one of"):
+    with pytest.raises(ValueError, match=r"replay\.remover='nobody': this remover is not known; known: "):
         rollmill.train(
             run_dir=run.dir,
             resume=True,

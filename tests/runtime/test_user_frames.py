@@ -44,7 +44,7 @@ def test_frames_of_rollmill_above_the_users_are_left_out(monkeypatch: pytest.Mon
         {"obs": ArraySpec(shape=(3,), dtype="float32")},
         ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
     )
-    monkeypatch.setitem(registry._models, "users", lambda *_: users_callback(4))
+    monkeypatch.setitem(registry.MODELS.factories, "users", lambda *_: users_callback(4))
     error = caught(lambda: make_model(observation, action, ModelConfig(model="users")))
     # As a child has it: its traceback begins in Rollmill.
     assert error.__traceback__ is not None

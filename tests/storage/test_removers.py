@@ -64,7 +64,10 @@ def test_a_rule_of_ones_own_is_found_by_its_name():
 
 
 def test_unknown_names_raise():
-    with pytest.raises(UnknownRemoverError, match=r"replay\.remover='lifo': choose one of fifo, uniform, lowest_prio"):
+    with pytest.raises(
+        UnknownRemoverError,
+        match=r"replay\.remover='lifo': this remover is not known; did you mean 'fifo'\? known: fifo, lowest_prio",
+    ):
         make_remover("lifo", np.random.default_rng(0), float)
 
 

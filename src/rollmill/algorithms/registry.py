@@ -34,7 +34,6 @@ and then ``rollmill.train("gym/CartPole-v1", algo="munchausen_dqn")``.
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, overload
@@ -50,18 +49,16 @@ from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.models.config import ModelConfig
-from rollmill.runtime.definitions import is_same_definition
+from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [
+    "ALGORITHMS",
     "AlgorithmFactory",
     "UnknownAlgorithmError",
-    "install_algorithm",
-    "is_known_algorithm",
     "is_on_policy_algorithm",
     "make_algorithm",
     "register_algorithm",
-    "registered_algorithms",
 ]
 
 AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, Any], Algorithm]
@@ -87,14 +84,12 @@ def _soft_actor_critic(
     return kind(observation, action, model, config)
 
 
-_algorithms: dict[str, AlgorithmFactory] = {
-    "dqn": _deep_q_learning,
-    "ddpg": DDPG,
-    "td3": TD3,
-    "sac": _soft_actor_critic,
-    "ppo": PPO,
-}
-_BUILT_IN = frozenset(_algorithms)
+ALGORITHMS: Registry[AlgorithmFactory] = Registry(
+    "algorithm",
+    {"dqn": _deep_q_learning, "ddpg": DDPG, "td3": TD3, "sac": _soft_actor_critic, "ppo": PPO},
+    register="register_algorithm",
+    error=UnknownAlgorithmError,
+)
 _on_policy = {"ppo"}
 
 
@@ -113,37 +108,15 @@ def register_algorithm(name: str, factory: AlgorithmFactory, *, is_on_policy: bo
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if not is_same_definition(_algorithms.get(name, factory), factory):
-        raise ValueError(f"algorithm {name!r} exists already; choose a name other than {', '.join(_algorithms)}")
+    ALGORITHMS.register(name, factory)
     if is_on_policy is None:
         is_on_policy = inspect.isclass(factory) and issubclass(factory, OnPolicyAlgorithm)
-    _algorithms[name] = factory
     (_on_policy.add if is_on_policy else _on_policy.discard)(name)
 
 
 def is_on_policy_algorithm(name: str) -> bool:
     """Whether an algorithm of this name learns from trajectories of recent policies, rather than from a replay."""
     return name in _on_policy
-
-
-def is_registered_algorithm(name: str) -> bool:
-    """Whether :func:`register_algorithm` was given this name."""
-    return name in _algorithms.keys() - _BUILT_IN
-
-
-def is_known_algorithm(name: str) -> bool:
-    """Whether an algorithm of this name is built in or registered."""
-    return name in _algorithms
-
-
-def registered_algorithms() -> dict[str, AlgorithmFactory]:
-    """What :func:`register_algorithm` was given in this process, by name."""
-    return {name: factory for name, factory in _algorithms.items() if name not in _BUILT_IN}
-
-
-def install_algorithm(name: str, factory: AlgorithmFactory) -> None:
-    """Take over a registration of the process that started this one, unless this one has the name already."""
-    _algorithms.setdefault(name, factory)
 
 
 @overload
@@ -174,15 +147,7 @@ def make_algorithm(
         ValueError: The configuration or the algorithm does not fit the specs.
     """
     name = config.algorithm
-    if name not in _algorithms:
-        near = difflib.get_close_matches(name, _algorithms)
-        hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-        raise UnknownAlgorithmError(
-            f"algorithm {name!r} is not known; {hint}known: {', '.join(sorted(_algorithms))}. Your own: "
-            f"rollmill.algorithms.registry.register_algorithm({name!r}, factory) in a module that every process "
-            "imports (--import)"
-        )
-    algorithm = _algorithms[name](observation, action, model, config)
+    algorithm = ALGORITHMS.find(name)(observation, action, model, config)
     wanted = OnPolicyAlgorithm if isinstance(config, OnPolicyConfig) else OffPolicyAlgorithm
     if not isinstance(algorithm, wanted):
         raise TypeError(

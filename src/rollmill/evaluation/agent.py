@@ -314,10 +314,10 @@ def load(
 def _is_network_known(snapshot: Snapshot) -> bool:
     """Whether the network's names are built in, or registered in this process."""
     from rollmill.algorithms.config import OffPolicyConfig
-    from rollmill.algorithms.registry import is_known_algorithm
+    from rollmill.algorithms.registry import ALGORITHMS
     from rollmill.models.registry import is_known
 
-    if not is_known_algorithm(snapshot.algorithm.algorithm):
+    if snapshot.algorithm.algorithm not in ALGORITHMS:
         return False
     return isinstance(snapshot.algorithm, OffPolicyConfig) or is_known(snapshot.model)
 

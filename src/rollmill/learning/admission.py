@@ -1,4 +1,11 @@
-"""Admission: which completed slots make the learner's next batch of trajectories."""
+"""Admission: which completed slots make the learner's next batch of trajectories.
+
+A rule of your own is a class with ``add`` and ``take``; ``examples/windowed_admission.py`` is one, whole::
+
+    rollmill.register_admission("windowed", WindowedFirstInFirstOut)
+
+and then ``--import windowed_admission.py --admission windowed``.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +17,18 @@ import numpy as np
 
 from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
+from rollmill.runtime.definitions import Registry
 from rollmill.storage.slots import SlotStore
 
-__all__ = ["Admission", "CompletedSlots", "FirstInFirstOut", "Iterations"]
+__all__ = [
+    "ADMISSIONS",
+    "Admission",
+    "AdmissionFactory",
+    "CompletedSlots",
+    "FirstInFirstOut",
+    "Iterations",
+    "register_admission",
+]
 
 Prepared = TypeVar("Prepared")
 
@@ -36,7 +52,7 @@ class FirstInFirstOut:
     reference. See :class:`Admission`.
     """
 
-    def __init__(self, store: SlotStore, *, num_trajectories: int) -> None:
+    def __init__(self, store: SlotStore, num_trajectories: int) -> None:
         """``num_trajectories`` is the batch size in samples divided by T."""
         self._store = store
         self._num_trajectories = num_trajectories
@@ -86,6 +102,28 @@ class Iterations:
         rows = self._store.topology.group_rows
         chosen = [(slots.popleft(), 0, rows, group * rows) for group, slots in enumerate(self._waiting)]
         return gather_trajectories_of(self._store, np.array(chosen, np.int64))
+
+
+AdmissionFactory = Callable[[SlotStore, int], Admission]
+
+ADMISSIONS: Registry[AdmissionFactory] = Registry(
+    "admission rule", {"fifo": FirstInFirstOut}, register="register_admission"
+)
+
+
+def register_admission(name: str, factory: AdmissionFactory) -> None:
+    """Make ``admission=name`` use ``factory(store, num_trajectories)`` in the learner of the async regime.
+
+    The learner must know it, so register it in a module that is imported everywhere (``--import``).
+
+    Args:
+        name: A new name.
+        factory: Makes an :class:`Admission` from the slots and the number of trajectories of a batch.
+
+    Raises:
+        ValueError: The name is taken by another factory.
+    """
+    ADMISSIONS.register(name, factory)
 
 
 class CompletedSlots(Generic[Prepared]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -23,22 +22,19 @@ from rollmill.models.encoders import (
     is_large_image,
 )
 from rollmill.models.impala import ImpalaEncoder
-from rollmill.runtime.definitions import is_same_definition
+from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [
     "BUILT_IN_ENCODERS",
+    "ENCODERS",
     "EncoderError",
     "EncoderFactory",
     "ObservationEncoder",
     "UnknownModelError",
     "entry_encoder",
-    "install_encoder",
-    "is_known_encoder",
     "make_encoder",
     "register_encoder",
-    "registered_encoders",
-    "unknown_name",
 ]
 
 EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
@@ -54,11 +50,14 @@ _SAMPLE_FACTORY_MEASUREMENTS = (128, 128)
 _SMALL = ((16, 2, 1), (32, 2, 1), (64, 2, 1))
 _TINY = ((32, 2, 1), (64, 2, 1))
 
-_encoders: dict[str, EncoderFactory] = {}
-
 
 class UnknownModelError(ValueError):
     """A model or encoder name that nobody registered."""
+
+
+ENCODERS: Registry[EncoderFactory] = Registry(
+    "encoder", {}, register="register_encoder", reserved=BUILT_IN_ENCODERS, error=UnknownModelError
+)
 
 
 class EncoderError(ValueError):
@@ -166,31 +165,7 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if name in BUILT_IN_ENCODERS or not is_same_definition(_encoders.get(name, factory), factory):
-        raise ValueError(
-            f"encoder {name!r} exists already; choose a name other than {', '.join((*BUILT_IN_ENCODERS, *_encoders))}"
-        )
-    _encoders[name] = factory
-
-
-def is_registered_encoder(name: str) -> bool:
-    """Whether :func:`register_encoder` was given this name."""
-    return name in _encoders
-
-
-def is_known_encoder(name: str) -> bool:
-    """Whether an encoder of this name is built in or registered."""
-    return name in BUILT_IN_ENCODERS or name in _encoders
-
-
-def registered_encoders() -> dict[str, EncoderFactory]:
-    """What :func:`register_encoder` was given in this process, by name."""
-    return dict(_encoders)
-
-
-def install_encoder(name: str, factory: EncoderFactory) -> None:
-    """Take over a registration of the process that started this one, unless this one has the name already."""
-    _encoders.setdefault(name, factory)
+    ENCODERS.register(name, factory)
 
 
 def make_encoder(
@@ -206,9 +181,7 @@ def make_encoder(
     if config.encoder in BUILT_IN_ENCODERS:
         built_in = ObservationEncoder(observation, config)
         return built_in, built_in.output_size
-    if config.encoder not in _encoders:
-        raise unknown_name("encoder", config.encoder, (*BUILT_IN_ENCODERS, *_encoders), "register_encoder")
-    encoder = _encoders[config.encoder](observation, action, config)
+    encoder = ENCODERS.find(config.encoder)(observation, action, config)
     width = getattr(encoder, "output_size", None)
     if not isinstance(encoder, nn.Module):
         raise EncoderError(
@@ -232,14 +205,4 @@ def _check_features(name: str, width: int, encoder: nn.Module, _: Any, features:
     raise EncoderError(
         f"encoder {name!r} ({type(encoder).__name__}) returned {shape} from forward: a tensor of shape [N, {width}] is "
         f"needed, because its output_size is {width}"
-    )
-
-
-def unknown_name(kind: str, name: str, known: tuple[str, ...], register: str) -> UnknownModelError:
-    """The error for a name that nobody registered: the nearest ones, all of them, and how to register one's own."""
-    near = difflib.get_close_matches(name, known)
-    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
-    return UnknownModelError(
-        f"{kind} {name!r} is not known; {hint}known: {', '.join(sorted(known))}. Your own: rollmill.models.registry."
-        f"{register}({name!r}, factory) in a module that every process imports (--import)"
     )

@@ -6,32 +6,27 @@ from collections.abc import Callable, Mapping
 
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.observation import (
-    UnknownModelError,
-    is_known_encoder,
-    is_registered_encoder,
-    register_encoder,
-    unknown_name,
-)
-from rollmill.runtime.definitions import is_same_definition
+from rollmill.models.observation import ENCODERS, UnknownModelError, register_encoder
+from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = [
+    "MODELS",
     "ModelFactory",
     "UnknownModelError",
     "WrongModelError",
-    "install_model",
     "is_known",
+    "is_users",
     "make_model",
     "register_encoder",
     "register_model",
-    "registered_models",
 ]
 
 ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], ActorCritic]
 
-_BUILT_IN = "actor_critic"
-_models: dict[str, ModelFactory] = {_BUILT_IN: ActorCritic}
+MODELS: Registry[ModelFactory] = Registry(
+    "model", {"actor_critic": ActorCritic}, register="register_model", error=UnknownModelError
+)
 
 
 class WrongModelError(TypeError):
@@ -52,29 +47,17 @@ def register_model(name: str, factory: ModelFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if not is_same_definition(_models.get(name, factory), factory):
-        raise ValueError(f"model {name!r} exists already; choose a name other than {', '.join(_models)}")
-    _models[name] = factory
+    MODELS.register(name, factory)
 
 
 def is_users(config: ModelConfig) -> bool:
-    """Whether this configuration names a model or an encoder that was registered here, and is none of ours."""
-    return config.model in _models.keys() - {_BUILT_IN} or is_registered_encoder(config.encoder)
+    """Whether this configuration names a model or an encoder that the user registered in this process."""
+    return MODELS.is_registered(config.model) or ENCODERS.is_registered(config.encoder)
 
 
 def is_known(config: ModelConfig) -> bool:
     """Whether a model and an encoder of these names are built in or registered."""
-    return config.model in _models and is_known_encoder(config.encoder)
-
-
-def registered_models() -> dict[str, ModelFactory]:
-    """What :func:`register_model` was given in this process, by name."""
-    return {name: factory for name, factory in _models.items() if name != _BUILT_IN}
-
-
-def install_model(name: str, factory: ModelFactory) -> None:
-    """Take over a registration of the process that started this one, unless this one has the name already."""
-    _models.setdefault(name, factory)
+    return config.model in MODELS and config.encoder in ENCODERS
 
 
 def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:
@@ -90,9 +73,7 @@ def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config:
         WrongModelError: The registered factory gave something else than an ``ActorCritic``.
         ValueError: The configuration does not fit the specs.
     """
-    if config.model not in _models:
-        raise unknown_name("model", config.model, tuple(_models), "register_model")
-    model = _models[config.model](observation, config.stored_action(action), config)
+    model = MODELS.find(config.model)(observation, config.stored_action(action), config)
     if not isinstance(model, ActorCritic):
         raise WrongModelError(
             f"model {config.model!r} gave a {type(model).__name__}; it must give an instance of a subclass of "

@@ -1,7 +1,7 @@
 """The async regime (Sample Factory): simulation, inference and learning at their own pace, and the slowest never waits.
 
 ========= ==========================================================================================================
-admission first in, first out; samples older than ``max_policy_lag`` are left out and counted
+admission ``admission``, by default first in, first out; samples older than ``max_policy_lag`` are left out and counted
 weights   the newest
 slots     any free slot of the group's rollout worker
 pace      a group goes on when a slot is free
@@ -17,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from rollmill.learning.admission import ADMISSIONS
 from rollmill.regimes.setup import (
     Probed,
     RunSetup,
@@ -46,6 +47,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: Fewer slots were asked for than the run needs to go on.
     """
     assert world_size == 1
+    ADMISSIONS.find(config.admission, "admission")  # An unknown name is refused before anything is started.
     assert config.envs_per_group != "auto"
     groups = spread_groups(config)
     num_groups = len(groups.worker_of_group)
@@ -122,16 +124,16 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Child: the learner."""
     setup.user_code.install()
-    from rollmill.learning.admission import FirstInFirstOut
     from rollmill.learning.measure import choose_fast_path
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
     from rollmill.regimes.torch_side import LearnerSide
 
     side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
+    make_admission = ADMISSIONS.find(config.admission, "admission")
     side.start_on_policy(
         store,
-        admission=FirstInFirstOut(store, num_trajectories=config.learner.batch_size // config.rollout_length),
+        admission=make_admission(store, config.learner.batch_size // config.rollout_length),
         versions=NewestVersions(config.learner.publish_every),
         timetable=ByTime(side.setup.plan.checkpoints, saves=True),
         choose_path=partial(choose_fast_path, is_stop_wanted=context.stop.is_set),

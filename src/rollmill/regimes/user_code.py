@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code, let_interpreters_in
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
 from rollmill.settings.config import Config
-from rollmill.storage import removers
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvCreator
 
 __all__ = ["UserCode"]
 
-_ENVIRONMENT, _GYMNASIUM_ID, _REMOVER = "environment", "Gymnasium environment", "remover"
-_MODEL, _ENCODER, _ALGORITHM = "model", "encoder", "algorithm"
-_NETWORKS = (_MODEL, _ENCODER, _ALGORITHM)
+_ENVIRONMENT, _GYMNASIUM_ID = "environment", "Gymnasium environment"
+# Kind -> where its registry is.
+_REGISTRIES = {
+    "remover": ("rollmill.storage.removers", "REMOVERS"),
+    "admission": ("rollmill.learning.admission", "ADMISSIONS"),
+    "model": ("rollmill.models.registry", "MODELS"),
+    "encoder": ("rollmill.models.observation", "ENCODERS"),
+    "algorithm": ("rollmill.algorithms.registry", "ALGORITHMS"),
+}
+_NETWORKS = ("model", "encoder", "algorithm")
 
 
 @dataclass(frozen=True)
@@ -69,18 +76,18 @@ def _definitions(config: Config) -> Iterator[Definition]:
     for entry in registrations():
         yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name == config.env.name)
     yield from _gymnasium_ids(config.env)
-    for name, factory in removers.registered_removers().items():
-        yield Definition(_REMOVER, name, factory, is_needed=name == config.replay.remover)
-    # Only who has registered a network has loaded these modules, and with them torch, in this process.
-    for kind, module, attribute, used in (
-        (_MODEL, "rollmill.models.registry", "registered_models", config.model.model),
-        (_ENCODER, "rollmill.models.observation", "registered_encoders", config.model.encoder),
-        (_ALGORITHM, "rollmill.algorithms.registry", "registered_algorithms", config.algorithm_name),
-    ):
-        loaded = sys.modules.get(module)
-        factories: Mapping[str, Callable[..., Any]] = {} if loaded is None else getattr(loaded, attribute)()
-        for name, factory in factories.items():
-            yield Definition(kind, name, factory, is_needed=name == used)
+    used = {
+        "remover": config.replay.remover,
+        "model": config.model.model,
+        "encoder": config.model.encoder,
+        "algorithm": config.algorithm_name,
+        "admission": config.admission,
+    }
+    for kind, (module, attribute) in _REGISTRIES.items():
+        # A module that nobody has loaded has nothing registered in it; loading it may load torch.
+        if (loaded := sys.modules.get(module)) is not None:
+            for name, factory in getattr(loaded, attribute).registered().items():
+                yield Definition(kind, name, factory, is_needed=name == used[kind])
 
 
 def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:
@@ -110,17 +117,6 @@ def _install(definition: SealedDefinition) -> None:
         import gymnasium
 
         gymnasium.registry.setdefault(definition.name, value)
-    elif definition.kind == _REMOVER:
-        removers.install_remover(definition.name, value)
-    elif definition.kind == _MODEL:
-        from rollmill.models.registry import install_model
-
-        install_model(definition.name, value)
-    elif definition.kind == _ENCODER:
-        from rollmill.models.observation import install_encoder
-
-        install_encoder(definition.name, value)
     else:
-        from rollmill.algorithms.registry import install_algorithm
-
-        install_algorithm(definition.name, value)
+        module, attribute = _REGISTRIES[definition.kind]
+        getattr(importlib.import_module(module), attribute).install(definition.name, value)

@@ -83,6 +83,7 @@ class PooledSlots:
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
         group.slot = self._free.popleft()
+        self._store.number(group.slot)
         return False
 
     def accept(self, group: HostedGroup) -> bool:
@@ -117,6 +118,7 @@ class PooledSlots:
         return False
 
     def _begin_slot(self, group: HostedGroup, slot: int) -> None:
+        self._store.number(slot)
         self._store.carry_over(group.slot, slot)
         group.previous_slot, group.slot, group.step = group.slot, slot, 0
         group.iteration += 1

@@ -67,6 +67,8 @@ class Config:
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
             at least 4 and at most 16 groups.
         rollout_length: T, agent steps of a slot.
+        admission: In async, the rule that makes batches of completed slots: "fifo", in the order in which they were
+            completed, or a name given to :func:`rollmill.learning.admission.register_admission`.
         num_slots: Slots in shared memory; "auto" reserves enough that no stage waits for a slot.
         total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
         max_seconds: Wall-clock seconds of training after which the run ends. The time of the start does not count;
@@ -104,6 +106,7 @@ class Config:
     num_envs: int = 64
     envs_per_group: int | Literal["auto"] = "auto"
     rollout_length: int = 32
+    admission: str = "fifo"
     num_slots: int | Literal["auto"] = "auto"
     total_steps: int = 10_000_000
     max_seconds: float | None = None
@@ -274,6 +277,8 @@ class Config:
     def _check_regime(self) -> None:
         if self.regime not in ("async", "lockstep", "replay"):
             raise ConfigError(f"regime={self.regime!r}: choose 'async', 'lockstep' or 'replay'.")
+        if self.admission != "fifo" and self.regime != "async":
+            raise ConfigError(f"admission={self.admission!r} with regime={self.regime!r}: only async has such a rule.")
         if self.lag < 0:
             raise ConfigError(f"lag={self.lag}: must be at least 0 (collecting and learning take turns).")
         if self.in_replay:

@@ -16,7 +16,7 @@ from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.settings.config import Config
 from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
-from rollmill.storage.removers import is_registered_remover
+from rollmill.storage.removers import REMOVERS
 
 __all__ = [
     "CONFIG_FILE",
@@ -221,9 +221,9 @@ def _is_registered_by_user(config: Config) -> bool:
     if models is not None and models.is_users(config.model):
         return True
     algorithms = sys.modules.get("rollmill.algorithms.registry")
-    if algorithms is not None and algorithms.is_registered_algorithm(config.algorithm_name):
+    if algorithms is not None and algorithms.ALGORITHMS.is_registered(config.algorithm_name):
         return True
-    if is_registered_remover(config.replay.remover):
+    if REMOVERS.is_registered(config.replay.remover):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)

@@ -20,17 +20,16 @@ from typing import Protocol
 
 import numpy as np
 
-from rollmill.runtime.definitions import is_same_definition
+from rollmill.runtime.definitions import Registry
 
 __all__ = [
+    "REMOVERS",
     "Remover",
     "RemoverFactory",
     "UnknownRemoverError",
-    "install_remover",
     "make_remover",
     "pop_evicted",
     "register_remover",
-    "registered_removers",
 ]
 
 _CANDIDATES = 16
@@ -85,12 +84,12 @@ class _LowestPriority:
         return min(set(candidates), key=lambda place: (self._priority(completed[place]), place))
 
 
-_removers: dict[str, RemoverFactory] = {
-    "fifo": lambda random, priority: _Fifo(),
-    "uniform": _Uniform,
-    "lowest_priority": _LowestPriority,
-}
-_BUILT_IN = frozenset(_removers)
+REMOVERS: Registry[RemoverFactory] = Registry(
+    "remover",
+    {"fifo": lambda random, priority: _Fifo(), "uniform": _Uniform, "lowest_priority": _LowestPriority},
+    register="register_remover",
+    error=UnknownRemoverError,
+)
 
 
 def register_remover(name: str, factory: RemoverFactory) -> None:
@@ -106,24 +105,7 @@ def register_remover(name: str, factory: RemoverFactory) -> None:
     Raises:
         ValueError: The name is taken by another factory.
     """
-    if not is_same_definition(_removers.get(name, factory), factory):
-        raise ValueError(f"remover {name!r} exists already; choose a name other than {', '.join(_removers)}")
-    _removers[name] = factory
-
-
-def is_registered_remover(name: str) -> bool:
-    """Whether :func:`register_remover` was given this name."""
-    return name in _removers.keys() - _BUILT_IN
-
-
-def registered_removers() -> dict[str, RemoverFactory]:
-    """The factories that were registered in this process, by name."""
-    return {name: factory for name, factory in _removers.items() if name not in _BUILT_IN}
-
-
-def install_remover(name: str, factory: RemoverFactory) -> None:
-    """Register a remover of the parent process, unless the name is taken in this process."""
-    _removers.setdefault(name, factory)
+    REMOVERS.register(name, factory)
 
 
 def make_remover(name: str, random: np.random.Generator, priority: Callable[[int], float]) -> Remover:
@@ -137,12 +119,7 @@ def make_remover(name: str, random: np.random.Generator, priority: Callable[[int
     Raises:
         UnknownRemoverError: No remover has this name.
     """
-    if name not in _removers:
-        raise UnknownRemoverError(
-            f"replay.remover={name!r}: choose one of {', '.join(_removers)}; register one of your own "
-            "(rollmill.register_remover) in a module that every process imports (--import)"
-        )
-    return _removers[name](random, priority)
+    return REMOVERS.find(name, "replay.remover")(random, priority)
 
 
 def pop_evicted(remover: Remover, completed: deque[int]) -> int:

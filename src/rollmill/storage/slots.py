@@ -192,7 +192,7 @@ def add_slots_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: 
 
 
 def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology: Topology) -> None:
-    """Reserves the position of each group, and the rings."""
+    """Reserves the position of each group, the order in which slots begin, and the rings."""
     rows = topology.group_rows
     for name in ("group_slot", "group_step", "group_previous_slot", "group_iteration"):
         layout.add(name, (topology.num_groups,), "int64")
@@ -200,6 +200,8 @@ def add_tables_to_layout(layout: ArenaLayout, fields: list[SlotField], topology:
         if slot_field.name == RNN_STATE:
             layout.add("group_rnn_state", (topology.num_groups, rows, *slot_field.item.shape), slot_field.item.dtype)
     layout.add("group_is_parked", (topology.num_groups,), "bool")
+    layout.add("slot_ticket", (topology.num_slots,), "int64")
+    layout.add("next_ticket", (1,), "int64")
     for name, lanes, capacity in _ring_shapes(topology):
         layout.add(name, (LaneRing.nbytes(lanes, capacity),), "uint8")
 
@@ -224,6 +226,9 @@ class SlotStore:
         topology: The same in every process.
         create: True in exactly one process, before the others start: initialises rings, table and free lists.
         is_kept: With ``create``: the contents of the slots are kept.
+
+    Attributes:
+        ticket: int64 ``[num_slots]``: the place of each slot among all slots in the order in which they were begun.
     """
 
     def __init__(
@@ -249,6 +254,8 @@ class SlotStore:
         ]
         self.generation = arena["slot_generation"]
         self.references = arena["slot_references"]
+        self.ticket = arena["slot_ticket"]
+        self._next_ticket = arena["next_ticket"]
         self.group_slot = arena["group_slot"]
         self.group_step = arena["group_step"]
         self.group_previous_slot = arena["group_previous_slot"]
@@ -279,6 +286,11 @@ class SlotStore:
             if not is_kept:
                 self.generation[:] = 0
             self.references[:] = 0
+            self._next_ticket[:] = 0
+
+    def number(self, slot: int) -> None:
+        """Gives a slot that a group begins to fill the next ticket: 0, 1, 2, ... over all groups."""
+        self.ticket[slot] = atomic_add(self._next_ticket, 0, 1)
 
     def carry_over(self, full: int, slot: int) -> None:
         """Copies x_T of a full slot to x_0 of another one, or of the same."""

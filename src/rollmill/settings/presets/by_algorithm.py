@@ -110,7 +110,7 @@ def algorithm_overrides(name: str, preset: str) -> Overrides:
         return off_policy_overrides(name, preset)
     # The module imports torch, so it is there only where somebody has registered an algorithm.
     registry = sys.modules.get("rollmill.algorithms.registry")
-    if registry is not None and registry.is_registered_algorithm(name):
+    if registry is not None and registry.ALGORITHMS.is_registered(name):
         if registry.is_on_policy_algorithm(name):
             return {**algorithm_overrides("ppo", preset), "learner.algorithm": name}
         return off_policy_overrides(name, preset)
