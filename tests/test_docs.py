@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import operator
 import re
 from pathlib import Path
 
@@ -48,3 +50,14 @@ def test_every_page_of_the_documentation_is_in_its_index() -> None:
 
 def test_the_readme_is_a_landing_page() -> None:
     assert len((_ROOT / "README.md").read_text().split()) <= 900
+
+
+def test_the_walk_names_functions_that_exist_and_never_goes_back() -> None:
+    walk = (_ROOT / "ARCHITECTURE.md").read_text().partition("## A walk")[2].partition("\n## ")[0]
+    steps = re.findall(r"^\d+\. `([\w/]+\.py)`, `([\w.]+)`", walk, re.MULTILINE)
+    assert len(steps) > 15
+    files = [file for file, _ in steps]
+    assert len(files) == len(set(files)), "a step goes back to a file that it has left"
+    for file, name in steps:
+        module = importlib.import_module("rollmill." + file.removesuffix(".py").replace("/", "."))
+        assert callable(operator.attrgetter(name)(module)), f"{file} has no {name}"

@@ -101,11 +101,11 @@ class FourAxes(OffPolicyAlgorithm):
 def attached(server, learner):
     """As in a run: the learner's networks are views of the ring."""
     sizes, layout = shared_sizes(server), ArenaLayout()
-    for policy, nbytes in sizes.rings.items():
-        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
+    for ring, nbytes in sizes.rings.items():
+        weights.add_to_layout(layout, nbytes=nbytes, ring=ring)
     arena = Arena.create(layout)
-    for policy in sizes.rings:
-        weights.WeightStore(arena, policy=policy, create=True)
+    for ring in sizes.rings:
+        weights.WeightStore(arena, ring=ring, create=True)
     return NetworkRing(arena, server), NetworkRing(arena, learner)
 
 

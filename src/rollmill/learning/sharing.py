@@ -19,8 +19,8 @@ from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 __all__ = ["FlatGradients", "NetworkRing", "SharedSizes", "shared_sizes"]
 
-# Rings of weights: 0 is the acting network, for policy workers.
-_ONLINE, _TARGETS = 1, 2
+# Rings of weights beside that of the acting network.
+_ONLINE, _TARGETS = "online", "targets"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class SharedSizes:
     targets: int
 
     @property
-    def rings(self) -> dict[int, int]:
+    def rings(self) -> dict[str, int]:
         """Ring of weights -> its bytes."""
         return {_ONLINE: self.online} | ({_TARGETS: self.targets} if self.targets else {})
 
@@ -86,9 +86,9 @@ class NetworkRing:
     def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: Algorithm) -> None:
         online, targets = _parts(algorithm)
         alias = next(online.parameters()).device.type == "cpu"
-        self._rings = [(WeightStore(arrays, policy=_ONLINE), FlatState(online, alias=alias))]
+        self._rings = [(WeightStore(arrays, ring=_ONLINE), FlatState(online, alias=alias))]
         if list(targets.parameters()):
-            self._rings.append((WeightStore(arrays, policy=_TARGETS), FlatState(targets, alias=alias)))
+            self._rings.append((WeightStore(arrays, ring=_TARGETS), FlatState(targets, alias=alias)))
         self._versions = [NOT_PUBLISHED] * len(self._rings)
 
     @property

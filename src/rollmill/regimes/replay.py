@@ -182,8 +182,8 @@ def allocate(
     sizes, num_learners = probed.shared if config.learner.num_learners > 1 else None, config.learner.num_learners
     if sizes is not None:
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
-        for policy, nbytes in sizes.rings.items():
-            weights.add_to_layout(beside, nbytes=nbytes, policy=policy)
+        for ring, nbytes in sizes.rings.items():
+            weights.add_to_layout(beside, nbytes=nbytes, ring=ring)
     beside_parts = of_local_ranks(
         [MemoryPart("what the processes share beside the replay", beside.nbytes), *parts], ranks
     )
@@ -218,8 +218,8 @@ def allocate(
     weights.WeightStore(arena, create=True)
     if sizes is not None:
         gradients.GradientExchange(arena, num_learners, create=True)
-        for policy in sizes.rings:
-            weights.WeightStore(arena, policy=policy, create=True)
+        for ring in sizes.rings:
+            weights.WeightStore(arena, ring=ring, create=True)
     return Memory(arena, fields, replay, limits, inserted, tuple(notes), beside_parts)
 
 

@@ -24,26 +24,26 @@ from rollmill.runtime.arena import ArenaLayout
 NOT_PUBLISHED = -1
 
 
-def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, policy: int = 0) -> None:
-    """Reserves the ring for one policy's weights (``nbytes`` for each of ``num_versions`` >= 2 versions)."""
+def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, ring: str = "acting") -> None:
+    """Reserves a ring of versions (``nbytes`` for each of ``num_versions`` >= 2 versions)."""
     if num_versions < 2:
         raise ValueError(
             f"num_versions={num_versions}: a ring of at least 2 versions is needed, so that the writer "
             "never overwrites the version that readers read."
         )
-    layout.add(f"weights/{policy}/header", (num_versions, 2), "int64")
-    layout.add(f"weights/{policy}/newest", (1,), "int64")
-    layout.add(f"weights/{policy}/data", (num_versions, -(-nbytes // 64) * 64), "uint8")
+    layout.add(f"weights/{ring}/header", (num_versions, 2), "int64")
+    layout.add(f"weights/{ring}/newest", (1,), "int64")
+    layout.add(f"weights/{ring}/data", (num_versions, -(-nbytes // 64) * 64), "uint8")
 
 
 class WeightStore:
-    """One policy's published weights, seen from any process."""
+    """A ring of published weights, seen from any process; ``"acting"`` is what policy workers read."""
 
-    def __init__(self, arena: Mapping[str, NDArray[Any]], *, policy: int = 0, create: bool = False) -> None:
+    def __init__(self, arena: Mapping[str, NDArray[Any]], *, ring: str = "acting", create: bool = False) -> None:
         """Attaches; ``create`` (in one process, before the others start) marks every version as not published."""
-        self._header = arena[f"weights/{policy}/header"]
-        self._newest = arena[f"weights/{policy}/newest"]
-        self._data = arena[f"weights/{policy}/data"]
+        self._header = arena[f"weights/{ring}/header"]
+        self._newest = arena[f"weights/{ring}/newest"]
+        self._data = arena[f"weights/{ring}/data"]
         if create:
             self._header[:, 0] = 0
             self._header[:, 1] = NOT_PUBLISHED

@@ -253,16 +253,16 @@ def _serving(update: Update, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) 
     from rollmill.learning.sharing import NetworkRing
 
     layout = ArenaLayout()
-    for policy, nbytes in sizes.rings.items():
-        weights.add_to_layout(layout, nbytes=nbytes, policy=policy)
+    for ring, nbytes in sizes.rings.items():
+        weights.add_to_layout(layout, nbytes=nbytes, ring=ring)
     arena = Arena.create(layout)
-    for policy in sizes.rings:
-        weights.WeightStore(arena, policy=policy, create=True)
-    ring = NetworkRing(arena, algorithm)
+    for ring in sizes.rings:
+        weights.WeightStore(arena, ring=ring, create=True)
+    networks = NetworkRing(arena, algorithm)
 
     def serve() -> None:
         update.apply(update.due(update.sgd_steps + 1), {})
-        ring.publish(update.sgd_steps, targets=update.sgd_steps % algorithm.target_update_every == 0)
+        networks.publish(update.sgd_steps, targets=update.sgd_steps % algorithm.target_update_every == 0)
 
     return serve
 
