@@ -1,5 +1,5 @@
-// Copies out of memory that somebody else may be writing to: what arrives may be torn, and the caller finds out by a
-// generation, but it is no data race.
+// Copies between memory that several threads or processes read and write at once. What arrives may be torn, which the
+// caller detects by a generation or a sequence, but it is no data race.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,12 @@ constexpr std::size_t line_bytes = 64;
 template <class T>
 T racing_load(const T* at) noexcept {
     return std::atomic_ref<T>(*const_cast<T*>(at)).load(std::memory_order_acquire);
+}
+
+// A release: a thread that reads the word also sees what this thread wrote before. On x86 that is a plain store.
+template <class T>
+void racing_store(T* at, T value) noexcept {
+    std::atomic_ref<T>(*at).store(value, std::memory_order_release);
 }
 
 // Whatever this thread writes afterwards, with whatever instruction, is seen after what it has written before.
@@ -40,6 +46,7 @@ inline void racing_copy(std::byte* to, const std::byte* from, std::size_t size) 
         to[at] = racing_load(from + at);
         ++at;
     }
+#pragma GCC unroll 8
     for (; at + sizeof(Word) <= size; at += sizeof(Word)) {
         const Word word = racing_load(reinterpret_cast<const Word*>(from + at));
         std::memcpy(to + at, &word, sizeof(Word));
@@ -47,8 +54,20 @@ inline void racing_copy(std::byte* to, const std::byte* from, std::size_t size) 
     for (; at < size; ++at) to[at] = racing_load(from + at);
 }
 
-// Calls `use(copy)` with a function that copies entries of `size` bytes; for the sizes of scalars and small vectors it is a
-// few moves. Sources of whole words are aligned to them.
+// The same for writing: words if `to` is aligned to them, which it is if `size` is 8 or more; bytes for the rest.
+inline void racing_write(std::byte* to, const std::byte* from, std::size_t size) noexcept {
+    const auto store = [&]<class Word>(Word word, std::size_t at) {
+        std::memcpy(&word, from + at, sizeof(word));
+        racing_store(reinterpret_cast<Word*>(to + at), word);
+    };
+    std::size_t at = 0;
+    if (size == sizeof(std::uint32_t)) return store(std::uint32_t{}, 0);
+    for (; at + sizeof(std::uint64_t) <= size; at += sizeof(std::uint64_t)) store(std::uint64_t{}, at);
+    for (; at < size; ++at) store(std::uint8_t{}, at);
+}
+
+// Calls `use(copy)` with a function that copies entries of `size` bytes; for the sizes of scalars and small vectors it
+// is a few moves. Sources of whole words are aligned to them.
 template <class Use>
 void with_racing_copy(std::size_t size, Use&& use) {
     const auto words = []<class Word, std::size_t count>() {

@@ -14,12 +14,13 @@
 #include <string>
 #include <system_error>
 
-#include "core/replay_record.h"
 
 namespace rollmill {
 namespace {
 
 constexpr std::uint64_t magic = 0x474e495259414c50;  // "PLAYRING"
+
+constexpr std::size_t rounded_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 // Writes memory to its file, and waits until it is on the disk.
 void write_through(void* memory, std::size_t bytes) {
@@ -58,6 +59,21 @@ void check(const RingShape& shape) {
 
 }  // namespace
 
+RecordLayout::RecordLayout(const RingShape& shape) : offsets(shape.fields.size()) {
+    std::size_t end = shape.linked ? flags_at + 1 : 0;
+    std::vector<std::size_t> order(offsets.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return shape.fields[a].bytes < shape.fields[b].bytes; });
+    for (const std::size_t field : order) {
+        const std::size_t bytes = shape.fields[field].bytes;
+        offsets[field] = rounded_up(end, bytes >= 8 ? 8 : std::bit_floor(std::max(bytes, std::size_t{1})));
+        end = offsets[field] + bytes;
+    }
+    const std::size_t tight = std::max(rounded_up(end, 8), std::size_t{8}), lines = rounded_up(tight, line_bytes);
+    stride = tight <= line_bytes ? std::bit_ceil(tight) : (lines - tight) * 8 <= tight ? lines : tight;
+}
+
 std::size_t ReplayRing::tree_at() noexcept { return rounded_up(sizeof(Header), line_bytes); }
 
 std::size_t ReplayRing::nbytes(const RingShape& shape) {
@@ -73,15 +89,13 @@ std::size_t ReplayRing::nbytes(const RingShape& shape) {
 }
 
 ReplayRing::ReplayRing(void* memory, const RingShape& shape, const SumTree& tree)
-    : shape_(shape), tree_(tree), header_(static_cast<Header*>(memory)) {
-    RecordLayout layout(shape);
-    offsets_ = std::move(layout.offsets);
-    flags_at_ = layout.flags_at;
-    stride_ = layout.stride;
-    prefetched_ = std::min(stride_, 4 * line_bytes);
-    records_ = static_cast<std::byte*>(memory) + tree_at() +
-               rounded_up(SumTree::nbytes(shape.capacity, shape.tree), line_bytes);
-}
+    : shape_(shape),
+      tree_(tree),
+      header_(static_cast<Header*>(memory)),
+      records_(static_cast<std::byte*>(memory) + tree_at() +
+               rounded_up(SumTree::nbytes(shape.capacity, shape.tree), line_bytes)),
+      layout_(shape),
+      prefetched_(std::min(layout_.stride, 4 * line_bytes)) {}
 
 ReplayRing ReplayRing::initialise(void* memory, std::size_t size, const RingShape& shape) {
     const std::size_t needed = nbytes(shape);
@@ -179,7 +193,7 @@ void ReplayRing::flush() {
     auto held = tree_.hold();
     begin_change(held);
     write_through(header_, static_cast<std::size_t>(records_ - reinterpret_cast<std::byte*>(header_)) +
-                               static_cast<std::size_t>(shape_.capacity) * stride_);
+                               static_cast<std::size_t>(shape_.capacity) * layout_.stride);
     header_->flushed = 1;
     write_through(header_, sizeof(Header));
 }

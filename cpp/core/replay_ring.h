@@ -27,6 +27,7 @@
 #include <span>
 #include <vector>
 
+#include "core/racing_copy.h"
 #include "core/replay_draw.h"
 #include "core/sum_tree.h"
 
@@ -45,6 +46,16 @@ struct RingShape {
     std::int64_t n_step = 1;
     double discount = 1.0;
     SumTree::Options tree;
+};
+
+// Where the fields lie in a record. With `linked` it begins with the row of the next step, or no_row, and has a byte of
+// flags. Small fields come first, so that a walk reads the first line only; those of 8 bytes or more are aligned to 8.
+struct RecordLayout {
+    explicit RecordLayout(const RingShape& shape);
+
+    std::vector<std::size_t> offsets;
+    std::size_t flags_at = sizeof(std::int64_t);
+    std::size_t stride = 0;
 };
 
 class ReplayRing {
@@ -126,7 +137,7 @@ class ReplayRing {
 
     const RingShape& shape() const noexcept { return shape_; }
     SumTree& tree() noexcept { return tree_; }
-    std::size_t stride() const noexcept { return stride_; }
+    std::size_t stride() const noexcept { return layout_.stride; }
     std::byte* records() const noexcept { return records_; }
 
     // Rows that must follow a step before it can be drawn, if its episode has not ended.
@@ -179,6 +190,8 @@ class ReplayRing {
 
    private:
     static constexpr std::size_t max_writers = 64;
+    static constexpr std::uint8_t terminated_flag = 1, truncated_flag = 2;
+    static constexpr std::int64_t no_row = -1;
     static constexpr std::int64_t no_ticket = INT64_MAX, halted = INT64_MIN;
 
     // Locked from reserve to commit. Each is on its own cache line.
@@ -216,7 +229,12 @@ class ReplayRing {
     std::size_t writer_below(std::int64_t ticket, std::size_t except = max_writers) const noexcept;
 
     std::byte* record(std::int64_t row) const noexcept {
-        return records_ + static_cast<std::size_t>(row) * stride_;
+        return records_ + static_cast<std::size_t>(row) * layout_.stride;
+    }
+    // The word or byte at an offset of a record.
+    template <class Word>
+    static Word load(const std::byte* record, std::size_t at = 0) noexcept {
+        return racing_load(reinterpret_cast<const Word*>(record + at));
     }
     std::int64_t row_of(std::int64_t ticket) const noexcept { return ticket % shape_.capacity; }
     // The first ticket whose transition may still be there. With the tree's lock held.
@@ -240,12 +258,10 @@ class ReplayRing {
 
     RingShape shape_;
     SumTree tree_;
-    Header* header_ = nullptr;
-    std::byte* records_ = nullptr;
-    std::vector<std::size_t> offsets_;
-    std::size_t flags_at_ = 0;
-    std::size_t stride_ = 0;
-    std::size_t prefetched_ = 0;  // bytes of a record
+    Header* header_;
+    std::byte* records_;
+    RecordLayout layout_;
+    std::size_t prefetched_;  // bytes of a record
 };
 
 // A writer's place, held exclusively until this is destroyed.

@@ -4,7 +4,6 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/replay_record.h"
 #include "core/replay_ring.h"
 
 namespace rollmill {
@@ -89,8 +88,8 @@ std::int64_t ReplayRing::add(std::span<const std::byte* const> columns, std::int
         for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
             const std::size_t bytes = shape_.fields[field].bytes;
             const std::byte* from = columns[field] + static_cast<std::size_t>(done) * bytes;
-            std::byte* to = record(row) + offsets_[field];
-            for (std::int64_t i = 0; i < count; ++i, from += bytes, to += stride_) store_field(to, from, bytes);
+            std::byte* to = record(row) + layout_.offsets[field];
+            for (std::int64_t i = 0; i < count; ++i, from += bytes, to += layout_.stride) racing_write(to, from, bytes);
         }
         done += count;
     });
@@ -124,28 +123,30 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
         return 0;
     }
     const Writing writing(*this, num_rows + num_ends);
-    const auto at = [](auto& of, std::int64_t env) -> auto& { return of[static_cast<std::size_t>(env)]; };
 
     std::int64_t ticket = writing.first(), last_ticket = writing.first() + num_rows;
     for (std::int64_t env = 0; env < num_envs; ++env) {
-        at(stream.given_, env) = is_valid(env) ? ticket++ : no_row;
+        stream.given_[env] = is_valid(env) ? ticket++ : no_row;
         if (is_valid(env)) __builtin_prefetch(record(row_of(ticket - 1)), 1);
     }
     for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
         const std::size_t bytes = shape_.fields[field].bytes;
         for (std::int64_t env = 0; env < num_envs; ++env)
             if (is_valid(env))
-                store_field(record(row_of(at(stream.given_, env))) + offsets_[field],
+                racing_write(record(row_of(stream.given_[env])) + layout_.offsets[field],
                              step.columns[field] + static_cast<std::size_t>(env) * bytes, bytes);
     }
+    const auto write_next = [&](std::int64_t row, std::int64_t next) {
+        racing_store(reinterpret_cast<std::int64_t*>(record(row)), next);
+    };
     const auto write_head = [&](std::int64_t row, std::int64_t next, std::uint8_t flags) {
-        store_at(record(row), next);
-        store_at(record(row) + flags_at_, flags);
+        write_next(row, next);
+        racing_store(reinterpret_cast<std::uint8_t*>(record(row) + layout_.flags_at), flags);
     };
     for (std::int64_t env = 0; env < num_envs; ++env) {
         if (!is_valid(env)) continue;
         const std::uint8_t flags = flags_of(env);
-        const std::int64_t row = row_of(at(stream.given_, env));
+        const std::int64_t row = row_of(stream.given_[env]);
         if (flags == 0) {
             write_head(row, no_row, 0);
             continue;
@@ -156,7 +157,7 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
         for (std::size_t field = 0; field < shape_.fields.size(); ++field) {
             const auto& [bytes, has_next] = shape_.fields[field];
             if (has_next)
-                store_field(record(last) + offsets_[field],
+                racing_write(record(last) + layout_.offsets[field],
                              step.next_columns[field] + static_cast<std::size_t>(env) * bytes, bytes);
         }
     }
@@ -167,14 +168,14 @@ std::int64_t ReplayRing::add(Stream& stream, const Step& step) {
     std::vector<std::int64_t>& ready = stream.ready_;
     ready.clear();
     for (std::int64_t env = 0; env < num_envs; ++env) {
-        auto &newest = at(stream.newest_, env), &count = at(stream.count_, env);
+        auto &newest = stream.newest_[env], &count = stream.count_[env];
         if (!is_valid(env)) {
             newest = no_row;
             count = 0;
             continue;
         }
-        const std::int64_t own = at(stream.given_, env);
-        if (newest != no_row && newest >= oldest) store_at(record(row_of(newest)), row_of(own));
+        const std::int64_t own = stream.given_[env];
+        if (newest != no_row && newest >= oldest) write_next(row_of(newest), row_of(own));
         std::int64_t* waiting = stream.waiting(env);
         waiting[count++] = own;
         newest = own;

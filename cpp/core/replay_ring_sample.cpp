@@ -5,7 +5,6 @@
 #include <string>
 
 #include "core/futex.h"
-#include "core/replay_record.h"
 #include "core/replay_ring.h"
 
 namespace rollmill {
@@ -23,12 +22,12 @@ ReplayRing::Batch::Batch(const ReplayRing& ring, const BatchArrays& arrays, Batc
         then_.resize(rows_.size());
         returns_.resize(rows_.size());
     }
-    const bool prefetched = ring.stride_ <= ring.prefetched_;
+    const bool prefetched = ring.layout_.stride <= ring.prefetched_;
     for (std::size_t field = 0; field < ring.shape_.fields.size(); ++field) {
         const auto add = [&](std::byte* to, const std::vector<std::int64_t>& rows) {
             if (to != nullptr)
-                columns.push_back({to, ring.records_ + ring.offsets_[field], rows.data(), 1,
-                                   ring.shape_.fields[field].bytes, ring.stride_, prefetched});
+                columns.push_back({to, ring.records_ + ring.layout_.offsets[field], rows.data(), 1,
+                                   ring.shape_.fields[field].bytes, ring.layout_.stride, prefetched});
         };
         add(of_drawn[field], rows_);
         add(of_next[field], then_);
@@ -43,7 +42,7 @@ void ReplayRing::prefetch_record(std::int64_t row) const noexcept {
 // Follows the drawn rows to those that they bootstrap from, all of them one step at a time, so that the cache misses of
 // their next records overlap.
 void ReplayRing::walk(Batch& batch) const noexcept {
-    const std::size_t reward_at = offsets_[static_cast<std::size_t>(shape_.reward)];
+    const std::size_t reward_at = layout_.offsets[static_cast<std::size_t>(shape_.reward)];
     std::vector<std::int64_t>& going = batch.going_;
     going = batch.pending;
     for (const std::int64_t i : going) {
@@ -54,10 +53,10 @@ void ReplayRing::walk(Batch& batch) const noexcept {
         std::size_t left = 0;
         for (const std::int64_t i : going) {
             const std::byte* from = record(batch.then_[i]);
-            const auto next = load_from<std::int64_t>(from);
-            const auto flags = load_from<std::uint8_t>(from + flags_at_);
+            const auto next = load<std::int64_t>(from);
+            const auto flags = load<std::uint8_t>(from, layout_.flags_at);
             const bool terminated = (flags & terminated_flag) != 0;
-            batch.returns_[i].add(static_cast<double>(load_from<float>(from + reward_at)), shape_.discount, terminated);
+            batch.returns_[i].add(static_cast<double>(load<float>(from, reward_at)), shape_.discount, terminated);
             batch.arrays_.terminated[i] = terminated;
             batch.then_[i] = next;
             if (next == no_row) continue;
