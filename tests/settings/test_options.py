@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -22,6 +22,8 @@ from rollmill.settings.options import (
     from_json,
     list_options,
     parse_overrides,
+    setting,
+    tag,
     to_json,
 )
 
@@ -63,7 +65,7 @@ class Whole:
 
     name: str
     learner: Learner = field(default_factory=Learner)
-    extra: Extra | None = None
+    extra: Extra = field(default_factory=Extra)
     num_envs: int = 4
     device: str = "auto"
     kwargs: Mapping[str, object] = field(default_factory=dict)
@@ -198,8 +200,6 @@ def test_scalars_of_numpy_are_numbers() -> None:
 def test_parts_may_be_given_whole() -> None:
     assert apply(START, {"learner": Learner(rate=2.0)}).learner.rate == 2.0
     assert apply(START, {"learner": {"rate": 2}}).learner.rate == 2.0
-    assert apply(replace(START, extra=Extra()), {"extra": None}).extra is None
-    assert apply(replace(START, extra=Extra()), {"extra": "none"}).extra is None
 
 
 def test_checks_see_only_the_final_values() -> None:
@@ -254,7 +254,7 @@ wholes = st.builds(
     Whole,
     name=st.text(),
     learner=learners,
-    extra=st.one_of(st.none(), st.builds(Extra, depth=st.integers())),
+    extra=st.builds(Extra, depth=st.integers()),
     num_envs=st.integers(),
     device=st.text(),
     kwargs=st.dictionaries(st.text(), untyped, max_size=4),
@@ -341,7 +341,7 @@ def test_what_json_cannot_hold_is_refused(kwargs: dict[str, object], message: st
 
 def test_options_carry_type_default_and_documentation() -> None:
     options = {option.key: option for option in list_options(Whole)}
-    assert set(options) == set(flatten(replace(START, extra=Extra())))
+    assert set(options) == set(flatten(START))
     assert options["learner.rate"].doc == "Step size, in two lines."
     assert options["learner.rate"].default == "0.0001"
     assert options["learner.precision"].doc == "Bits: any."
@@ -364,3 +364,161 @@ def test_the_real_configuration_is_documented_and_survives_json() -> None:
     config = Config(env=EnvConfig(name="gym/CartPole-v1", kwargs={"size": (1, 2)}))
     assert from_json(Config, json.dumps(to_json(config), allow_nan=False)) == config
     assert [option.key for option in list_options(Config) if not option.doc] == []
+
+
+# ------------------------------------------------------------------------------------------------------------- unions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Free:
+    """Own pace.
+
+    Attributes:
+        num_slots: Slots.
+    """
+
+    SECTION: ClassVar[str] = ""
+
+    name: Literal["free"] = tag("free", key="pace")
+    num_slots: int = 4
+    publish_every: int = setting(2, key="part.publish_every")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact:
+    SECTION: ClassVar[str] = ""
+
+    name: Literal["exact"] = tag("exact", key="pace")
+    lag: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    SECTION: ClassVar[str] = "part"
+
+    discount: float = 0.99
+
+
+@dataclass(frozen=True, kw_only=True)
+class Near(Method):
+    SECTION: ClassVar[str] = "near"
+
+    name: str = tag("first", key="part.method")
+    clip: float = setting(0.1, key="part.clip")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Far(Method):
+    SECTION: ClassVar[str] = "far"
+
+    name: Literal["far"] = tag("far", key="far.method")
+    tau: float = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Other(Method):
+    SECTION: ClassVar[str] = "far"
+
+    name: str = tag("", key="far.method")
+    tau: float = 1.0
+    sigma: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """A run.
+
+    Attributes:
+        pace: The pace.
+    """
+
+    pace: Free | Exact = field(default_factory=Free)
+    method: Near | Far | Other = field(default_factory=Near)
+    part: Extra = field(default_factory=Extra)
+
+
+def test_the_tag_chooses_the_member() -> None:
+    assert apply(Run(), {"pace": "exact", "lag": "3"}).pace == Exact(lag=3)
+    assert apply(Run(), {"far.method": "FAR", "tau": 0.5}).method == Far(tau=0.5)
+    assert apply(Run(), {"far.method": "mine", "sigma": 2}).method == Other(name="mine", sigma=2)
+    assert apply(Run(), {"part.method": "mine"}).method == Near(name="mine")
+
+
+def test_keys_of_sections_reach_the_dataclass_that_owns_them() -> None:
+    run = apply(Run(), {"part.discount": 0.5, "part.clip": 0.2, "part.publish_every": 3, "part.depth": 4})
+    assert run == Run(pace=Free(publish_every=3), method=Near(discount=0.5, clip=0.2), part=Extra(depth=4))
+    assert apply(run, {"part": {"depth": 5}}) == Run(part=Extra(depth=5))
+    assert apply(run, {"part": {"depth": 5, "discount": 0.1}}) == Run(method=Near(discount=0.1), part=Extra(depth=5))
+
+
+def test_members_share_the_values_of_the_keys_that_they_share() -> None:
+    run = apply(Run(method=Near(discount=0.5, clip=0.3)), {"far.method": "far"})
+    assert run.method == Far(discount=0.5)
+    assert apply(run, {"part.method": "first"}).method == Near(discount=0.5)
+    assert apply(run, {"far.method": "mine"}).method == Other(name="mine", discount=0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"lag": 3}, "lag belongs to pace=exact; this run has pace=free: omit it, or use pace=exact"),
+        ({"pace": "exact", "num_slots": 3}, "num_slots belongs to pace=free; this run has pace=exact"),
+        ({"part.clip": 3, "far.method": "mine"}, "part.clip belongs to part.method=first; .* far.method=mine"),
+        ({"tau": 3}, "far.tau belongs to far.method=far; this run has part.method=first"),
+        ({"pace": "none"}, "pace: 'none' was given; allowed is free or exact"),
+        ({"far.method": "far", "part.method": "mine"}, "give only one"),
+        ({"part": Learner()}, "part is a group of settings"),
+    ],
+)
+def test_keys_of_other_members_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        apply(Run(), values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    name: Literal["outer"] = tag("outer", key="either")
+    inner: Free | Exact = field(default_factory=Free)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simple:
+    name: Literal["simple"] = tag("simple", key="either")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nested:
+    either: Outer | Simple = field(default_factory=Outer)
+
+
+def test_unions_inside_of_unions_say_which_choice_is_missing() -> None:
+    assert apply(Nested(), {"pace": "exact", "lag": 2}).either == Outer(inner=Exact(lag=2))
+    with pytest.raises(OptionError, match=r"lag belongs to pace=exact; this run has pace=free"):
+        apply(Nested(), {"lag": 2})
+    with pytest.raises(OptionError, match=r"lag belongs to either=outer; this run has either=simple"):
+        apply(Nested(either=Simple()), {"lag": 2})
+
+
+@pytest.mark.parametrize("run", [Run(), Run(pace=Exact(lag=2), method=Far(tau=0.1)), Run(method=Other(name="mine"))])
+def test_json_is_nested_as_the_keys_are(run: Run) -> None:
+    data = to_json(run)
+    assert from_json(Run, json.dumps(data)) == run
+    assert data["pace"] == run.pace.name
+    assert isinstance(data["part"], dict)
+    assert data["part"]["discount"] == 0.99
+    assert ("lag" in data) == isinstance(run.pace, Exact)
+
+
+def test_files_may_hold_the_keys_of_other_members() -> None:
+    assert from_json(Run, {"pace": "exact", "lag": 2, "num_slots": 8, "far": {"tau": 0.1}}) == Run(pace=Exact(lag=2))
+
+
+def test_the_help_lists_members_under_their_tag() -> None:
+    options = {option.key: option for option in list_options(Run)}
+    assert options["pace"][1:] == ("free or exact", "free", "The pace.", "")
+    assert (options["lag"].members, options["num_slots"].members) == ("pace=exact", "pace=free")
+    assert options["far.tau"].members == "far.method=far"
+    assert (options["part.discount"].members, options["part.clip"].members) == ("", "part.method=first")
+    text = describe(Run)
+    assert "general, with pace=exact:\n  --lag  an integer  [1]" in text
+    assert "--num-slots  an integer  [7]" in describe(Run, values=Run(pace=Free(num_slots=7)))

@@ -1,14 +1,22 @@
 """Configuration dataclasses as flat dotted keys, command-line arguments and JSON, and back.
 
 A configuration is a frozen dataclass whose fields are values or further frozen dataclasses. A **key** is the path to a
-value, joined by dots: ``learner.precision``. Everything here is driven by the annotations, so a new field needs no
+value, joined by dots: ``env.frameskip``. Everything here is driven by the annotations, so a new field needs no
 registration: it can be set from the command line, it is in ``config.json``, and it is in ``--help`` with the text that
 the dataclass's docstring has for it in its ``Attributes`` section.
 
     argv --parse_overrides--> {key: text} --apply--> config --to_json--> config.json --from_json--> config
 
 Annotations understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``None``, ``Literal``, unions of these,
-``tuple[...]``, ``Mapping[str, ...]``, ``object`` (any JSON value) and dataclasses.
+``tuple[...]``, ``Mapping[str, ...]``, ``object`` (any JSON value), dataclasses and tagged unions.
+
+A **tagged union** is a union of dataclasses, its members. One field of each member is its :func:`tag`: a ``Literal``,
+or ``str``, which takes every other value. The key of the tag chooses the member, and only the keys of that member exist
+in the configuration. Another member's key is refused.
+
+A class that has a ``SECTION`` gives its fields keys in that section instead of the path to them, and
+:func:`setting` gives a single field a key of its own. So dataclasses can be divided by who reads them, and keys by what
+users look for. JSON is nested as the keys are.
 """
 
 from __future__ import annotations
@@ -16,11 +24,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import inspect
 import json
+import operator
 import textwrap
 import types
 import typing
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from rollmill.settings.option_docs import attribute_docs
@@ -40,6 +50,8 @@ __all__ = [
     "full_keys",
     "list_options",
     "parse_overrides",
+    "setting",
+    "tag",
     "to_json",
 ]
 
@@ -58,12 +70,14 @@ class Option(NamedTuple):
         type: Allowed values, in words.
         default: Default value in the form the command line takes; ``"required"`` where there is none.
         doc: The field's text in its dataclass's ``Attributes`` section, in one line; empty where it has none.
+        members: The members of a tagged union that have it, as ``"regime=lockstep"``; empty where all have.
     """
 
     key: str
     type: str
     default: str
     doc: str
+    members: str = ""
 
 
 # ------------------------------------------------------------------------------------------------------------ reading
@@ -71,35 +85,16 @@ class Option(NamedTuple):
 
 def flatten(config: DataclassInstance) -> dict[str, object]:
     """Values of a configuration by dotted key, in the order of the fields; mappings and tuples are values."""
-    flat: dict[str, object] = {}
-    for field in _fields(type(config)):
-        value = getattr(config, field.name)
-        if _is_dataclass_instance(value):
-            flat.update({f"{field.name}.{key}": inner for key, inner in flatten(value).items()})
-        else:
-            flat[field.name] = value
-    return flat
+    return dict(_flatten(config, ""))
 
 
 def list_options(cls: type[DataclassInstance]) -> list[Option]:
-    """All keys of a configuration class, with type, default and documentation."""
-    options: list[Option] = []
-    docs = attribute_docs(cls)
-    for name, annotation, default in _schema(cls):
-        nested = _nested_class(annotation)
-        if nested is None:
-            shown = "required" if default is dataclasses.MISSING else format_value(default)
-            options.append(Option(name, type_name(annotation), shown, docs.get(name, "")))
-            continue
-        current = flatten(default) if _is_dataclass_instance(default) else {}
-        for option in list_options(nested):
-            shown = format_value(current[option.key]) if option.key in current else option.default
-            options.append(option._replace(key=f"{name}.{option.key}", default=shown))
-    return options
+    """All keys of a configuration class and of all members of its unions, with type, default and documentation."""
+    return list(_options(cls, ""))
 
 
 def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] = frozenset(), width: int = 120) -> str:
-    """Help text: one block for each key, grouped by the part it belongs to.
+    """Help text: one block for each key, grouped by its section and by the member that has it.
 
     Args:
         cls: Configuration class.
@@ -108,19 +103,15 @@ def describe(cls: type[T], *, values: T | None = None, hidden: Collection[str] =
         width: Columns to wrap the documentation to.
     """
     shown = {} if values is None else {key: format_value(value) for key, value in flatten(values).items()}
-    lines: list[str] = []
-    section: str | None = None
-    # Keys of the configuration itself come before those of its parts.
-    shown_options = (option for option in list_options(cls) if option.key not in hidden)
-    for option in sorted(shown_options, key=lambda o: "." in o.key):
-        part = option.key.rpartition(".")[0]
-        if part != section:
-            lines += [] if section is None else [""]
-            lines.append(f"{part}:" if part else "general:")
-            section = part
+    groups: dict[str, list[str]] = {"general:": []}  # Before all others.
+    for option in list_options(cls):
+        if option.key in hidden:
+            continue
+        title = option.key.rpartition(".")[0] or "general"
+        lines = groups.setdefault(f"{title}, with {option.members}:" if option.members else f"{title}:", [])
         lines.append(f"  --{option.key.replace('_', '-')}  {option.type}  [{shown.get(option.key, option.default)}]")
         lines += textwrap.wrap(option.doc, width, initial_indent=" " * 8, subsequent_indent=" " * 8)
-    return "\n".join(lines)
+    return "\n\n".join("\n".join((title, *lines)) for title, lines in groups.items() if lines)
 
 
 # ------------------------------------------------------------------------------------------------------------ writing
@@ -158,26 +149,41 @@ def apply(config: T, values: Mapping[str, object]) -> T:
     """Copy ``config`` with some values replaced.
 
     A key is a dotted path (``learner.precision``), or its last part if that is unique (``precision``). In keyword
-    arguments ``__`` stands for a dot. Keys below a mapping set one of its entries (``env.kwargs.size``). Text is
-    converted by the field's annotation; other values must already have its type.
+    arguments ``__`` stands for a dot. Keys below a mapping set one of its entries (``env.kwargs.size``). A section may
+    be given as a whole; what it does not name gets its default. Text is converted by the field's annotation; other
+    values must already have its type. Where another member of a union is chosen, the values of all keys that it shares
+    with the present one are kept.
 
     Raises:
-        OptionError: An unknown or ambiguous key, a value of the wrong type or outside its range, or values that a
-            dataclass's own checks reject.
+        OptionError: An unknown or ambiguous key, a key of a member that is not chosen, a value of the wrong type or
+            outside its range, or values that a dataclass's own checks reject.
     """
-    tree: dict[str, Any] = {}
-    for given, value in values.items():
-        path = _resolve(config, given)
-        node = tree
-        for part in path[:-1]:
-            child = node.setdefault(part, {})
-            if not isinstance(child, dict):
-                raise OptionError(f"{given}: {'.'.join(path[:-1])} is also set as a whole; give only one of the two")
-            node = child
-        if isinstance(node.get(path[-1]), dict):
-            raise OptionError(f"{given} is set as a whole and in parts; give only one of the two")
-        node[path[-1]] = _Leaf(value)
-    return _replace(config, tree, prefix="")
+    cls = type(config)
+    given = full_keys(config, values)
+    for key in given:
+        if any(key.startswith(f"{other}.") for other in given):
+            whole = next(other for other in given if key.startswith(f"{other}."))
+            raise OptionError(f"{whole} is set as a whole and in parts ({key}); give only one of the two")
+    base = {key: value for key, value in flatten(config).items() if not _is_replaced(key, given)}
+    entries: dict[str, dict[str, object]] = {}
+    for key in list(given):
+        if (mapping := _mapping_above(cls, key)) is not None:
+            entries.setdefault(mapping, {})[key[len(mapping) + 1 :]] = _coerce_entry(given.pop(key))
+        elif key not in _keys(cls):
+            given |= _section(cls, key, given.pop(key))
+    for tags in _alternative_tags(cls):
+        if not tags.isdisjoint(given):
+            base = {key: value for key, value in base.items() if key not in tags}
+    annotations = _annotations(cls, {**base, **given}, "")
+    for key in (*given, *entries):
+        if key not in annotations:
+            raise OptionError(_foreign(cls, key, {**base, **given}))
+    kept = {key: value for key, value in base.items() if key in annotations}
+    changed = {key: coerce(value, annotations[key], key, text=isinstance(value, str)) for key, value in given.items()}
+    for key, items in entries.items():
+        current = typing.cast("Mapping[str, object]", kept.get(key, {}))
+        changed[key] = coerce({**current, **items}, annotations[key], key)
+    return _make(cls, {**kept, **changed}, "")
 
 
 def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[str, object]:
@@ -186,53 +192,25 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     Raises:
         OptionError: An unknown or ambiguous key.
     """
-    return {".".join(_resolve(config, key)): value for key, value in values.items()}
+    return {_resolve(type(config), key): value for key, value in values.items()}
 
 
-class _Leaf(NamedTuple):
-    """A given value, as opposed to a subtree of keys."""
-
-    value: object
-
-
-def _replace(config: T, tree: Mapping[str, Any], *, prefix: str) -> T:
-    """Build the changed dataclass in one call, so that its checks see only final values."""
-    hints = _hints(type(config))
-    changes: dict[str, object] = {}
-    for name, node in tree.items():
-        key = prefix + name
-        annotation = hints[name]
-        current = getattr(config, name)
-        if isinstance(node, _Leaf):
-            changes[name] = _coerce_leaf(node.value, annotation, key)
-        elif (nested := _nested_class(annotation)) is not None:
-            base = current if _is_dataclass_instance(current) else _build(nested, {}, prefix=key + ".")
-            changes[name] = _replace(base, node, prefix=key + ".")
-        else:
-            items = {k: _coerce_entry(leaf.value) for k, leaf in _flat_leaves(node).items()}
-            changes[name] = coerce({**current, **items}, annotation, key)
-    try:
-        return dataclasses.replace(config, **changes)
-    except OptionError:
-        raise
-    except (ValueError, TypeError) as error:
-        raise OptionError(str(error)) from error
+def _is_replaced(key: str, given: Collection[str]) -> bool:
+    """Whether a key's present value does not count, because it is given, alone or with its section."""
+    return any(key == other or key.startswith(f"{other}.") for other in given)
 
 
-def _coerce_leaf(value: object, annotation: object, key: str) -> object:
-    nested = _nested_class(annotation)
-    if nested is None:
-        return coerce(value, annotation, key, text=isinstance(value, str))
-    if isinstance(value, nested):
-        return value
+def _section(cls: type[DataclassInstance], key: str, value: object) -> dict[str, object]:
+    """The values of a section that is given as a whole, by key."""
+    if _is_dataclass_instance(value) and (flat := dict(_flatten(value, f"{key}."))).keys() <= _keys(cls).keys():
+        return flat
     if isinstance(value, Mapping):
-        return _build(nested, value, prefix=key + ".")
-    if _allows_none(annotation) and (value is None or str(value).lower() in ("none", "null")):
-        return None
+        return _unnest(cls, value, f"{key}.")
     hints = hints_for(key)
     foreign = f"; the setting of this name in other libraries is {_named(hints)} here" if hints else ""
     raise OptionError(
-        f"{key} is a group of settings and has no value; given {value!r}{foreign}. Set one of {_keys(nested, key)}"
+        f"{key} is a group of settings and has no value; given {value!r}{foreign}. Set one of "
+        f"{', '.join(known for known in _keys(cls) if known.startswith(f'{key}.'))}"
     )
 
 
@@ -248,36 +226,31 @@ def _coerce_entry(value: object) -> object:
         return value
 
 
-def _flat_leaves(tree: Mapping[str, Any]) -> dict[str, _Leaf]:
-    """Entries of a mapping; a dot in a name is part of the name."""
-    flat: dict[str, _Leaf] = {}
-    for name, node in tree.items():
-        if isinstance(node, _Leaf):
-            flat[name] = node
-        else:
-            flat.update({f"{name}.{inner}": leaf for inner, leaf in _flat_leaves(node).items()})
-    return flat
-
-
-def _resolve(config: DataclassInstance, given: str) -> tuple[str, ...]:
+def _resolve(cls: type[DataclassInstance], given: str) -> str:
     """Resolve a given key: first as a complete path, then by its last part."""
-    key = given.replace("__", ".").replace("-", "_")
-    path = tuple(key.split("."))
-    if _is_path(type(config), path):
-        return path
-    known = [option.key for option in list_options(type(config))]
-    if len(path) == 1:
+    key, known = given.replace("__", ".").replace("-", "_"), _keys(cls)
+    if key in known or _mapping_above(cls, key) is not None or any(k.startswith(f"{key}.") for k in known):
+        return key
+    if "." not in key:
         matches = [k for k in known if k.rpartition(".")[2] == key]
         if len(matches) == 1:
-            return tuple(matches[0].split("."))
+            return matches[0]
         if matches and not hints_for(key):
             raise OptionError(f"{given!r} is ambiguous: give one of {', '.join(matches)}")
     raise OptionError(f"unknown setting {given!r}{_advice(key, known)}")
 
 
-def _advice(key: str, known: Sequence[str]) -> str:
+def _mapping_above(cls: type[DataclassInstance], key: str) -> str | None:
+    """The key of the mapping that a key sets an entry of."""
+    known = _keys(cls)
+    parts = key.split(".")
+    above = (".".join(parts[:n]) for n in range(1, len(parts)))
+    return next((k for k in above if k in known and _is_mapping(known[k])), None)
+
+
+def _advice(key: str, known: Collection[str]) -> str:
     """Suggestions for an unknown key: a setting that has this name in another library, or similar keys."""
-    by_last = {k.rpartition(".")[2]: k for k in reversed(known)}
+    by_last = {k.rpartition(".")[2]: k for k in reversed(list(known))}
     last = key.rpartition(".")[2]
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.75)
     close = close or [by_last[name] for name in difflib.get_close_matches(last, by_last, n=3, cutoff=0.8)]
@@ -293,34 +266,30 @@ def _named(hints: Sequence[Hint]) -> str:
     return " or ".join(f"{hint.key} ({hint.remark})" if hint.remark else hint.key for hint in hints)
 
 
-def _is_path(cls: type[DataclassInstance], path: tuple[str, ...]) -> bool:
-    hints = _hints(cls)
-    if path[0] not in {field.name for field in _fields(cls)}:
-        return False
-    if len(path) == 1:
-        return True
-    nested = _nested_class(hints[path[0]])
-    if nested is not None:
-        return _is_path(nested, path[1:])
-    return _is_mapping(hints[path[0]])
-
-
 # --------------------------------------------------------------------------------------------------------------- JSON
 
 
 def to_json(config: DataclassInstance) -> dict[str, object]:
-    """Convert a configuration to JSON data, nested as the dataclasses are; ``from_json`` is the inverse.
+    """Convert a configuration to JSON data, nested as its keys are; ``from_json`` is the inverse.
 
     Raises:
         OptionError: A value that JSON cannot represent, such as a function in a mapping.
     """
-    return _to_data(config, prefix="")
+    flat = flatten(config)
+    annotations = _annotations(type(config), flat, "")
+    data: dict[str, Any] = {}
+    for key, value in flat.items():
+        *sections, name = key.split(".")
+        into = functools.reduce(lambda inner, section: inner.setdefault(section, {}), sections, data)
+        into[name] = encode(value, annotations[key], key)
+    return data
 
 
 def from_json(cls: type[T], data: str | Mapping[str, object]) -> T:
     """Build a configuration from JSON text or data.
 
-    A missing field keeps its default, so that files of older versions load.
+    A missing field keeps its default, and keys of members that are not chosen do not count, so that files of older
+    versions load.
 
     Raises:
         OptionError: No JSON object, unknown keys, missing fields without a default, or invalid values.
@@ -333,75 +302,221 @@ def from_json(cls: type[T], data: str | Mapping[str, object]) -> T:
             raise OptionError(f"the configuration is not valid JSON ({error}); is the file complete?") from error
     if not isinstance(loaded, Mapping):
         raise OptionError(f"the configuration must be a JSON object of settings, not {type(loaded).__name__}")
-    return _build(cls, loaded, prefix="")
+    flat = _unnest(cls, loaded, "")
+    annotations = _annotations(cls, flat, "")
+    return _make(cls, {key: coerce(flat[key], annotations[key], key) for key in flat if key in annotations}, "")
 
 
-def _to_data(config: DataclassInstance, *, prefix: str) -> dict[str, object]:
-    hints = _hints(type(config))
-    data: dict[str, object] = {}
-    for field in _fields(type(config)):
-        value = getattr(config, field.name)
-        key = prefix + field.name
-        if _is_dataclass_instance(value):
-            data[field.name] = _to_data(value, prefix=key + ".")
+def _unnest(cls: type[DataclassInstance], data: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Nested data by key."""
+    known, flat = _keys(cls), dict[str, object]()
+    for name, value in data.items():
+        key = prefix + name
+        if key in known:
+            flat[key] = value
+        elif any(k.startswith(f"{key}.") for k in known):
+            flat |= _section(cls, key, value)
         else:
-            data[field.name] = encode(value, hints[field.name], key)
-    return data
+            names = dict.fromkeys(k[len(prefix) :].partition(".")[0] for k in known if k.startswith(prefix))
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(prefix + n for n in close)}?" if close else f"known: {', '.join(names)}"
+            raise OptionError(f"unknown setting {key!r}; {hint}")
+    return flat
 
 
-def _build(cls: type[T], data: Mapping[str, object], *, prefix: str) -> T:
-    hints = _hints(cls)
-    names = [field.name for field in _fields(cls)]
-    unknown = sorted(set(data) - set(names))
-    if unknown:
-        close = difflib.get_close_matches(unknown[0], names, n=3)
-        hint = f"did you mean {' or '.join(prefix + n for n in close)}?" if close else f"known: {', '.join(names)}"
-        raise OptionError(f"unknown setting {prefix + unknown[0]!r}; {hint}")
-    values: dict[str, object] = {}
-    for field in _fields(cls):
-        if field.name not in data:
-            if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-                raise OptionError(f"{prefix + field.name} is required and has no default; give it a value")
+# --------------------------------------------------------------------------------------------------------- structure
+
+
+def setting(default: Any, *, key: str) -> Any:
+    """A dataclass field that has this key, wherever it is."""
+    return dataclasses.field(default=default, metadata={"key": key})
+
+
+def tag(value: str, *, key: str) -> Any:
+    """The dataclass field of a union's member whose key chooses the member."""
+    return dataclasses.field(default=value, metadata={"key": key, "is_tag": True})
+
+
+class _Field(NamedTuple):
+    """A field of a configuration class.
+
+    Attributes:
+        name: Its name.
+        key: Its key; of a dataclass or a union, that of the section.
+        annotation: What it holds.
+        classes: The dataclass, or the members of the union; empty for a value.
+        default: Its default value; ``dataclasses.MISSING`` where there is none.
+        is_tag: Whether it is the tag of a union's member.
+    """
+
+    name: str
+    key: str
+    annotation: object
+    classes: tuple[type[DataclassInstance], ...]
+    default: Any
+    is_tag: bool
+
+
+@functools.cache
+def _fields(cls: type[DataclassInstance], prefix: str) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(cls)
+    rows = []
+    for field in dataclasses.fields(cls):
+        if not field.init:
             continue
-        value = data[field.name]
-        key = prefix + field.name
-        nested = _nested_class(hints[field.name])
-        if nested is not None and isinstance(value, Mapping):
-            values[field.name] = _build(nested, value, prefix=key + ".")
-        elif nested is not None:
-            values[field.name] = _coerce_leaf(value, hints[field.name], key)
+        default = field.default
+        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        members = _members(hints[field.name])
+        classes = tuple(m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m))
+        owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
+        section = owner.__dict__.get("SECTION")
+        inside = prefix if section is None else f"{section}." if section else ""
+        key = field.metadata.get("key", inside + field.name)
+        rows.append(_Field(field.name, key, hints[field.name], classes, default, "is_tag" in field.metadata))
+    return tuple(rows)
+
+
+def _tag(member: type[DataclassInstance], prefix: str) -> _Field:
+    """The field that chooses a member of a union."""
+    return next(field for field in _fields(member, prefix) if field.is_tag)
+
+
+def _chosen(field: _Field, values: Mapping[str, object]) -> type[DataclassInstance]:
+    """The dataclass of a field; of a union, the member that the values' tag chooses."""
+    if len(field.classes) == 1:
+        return field.classes[0]
+    prefix = f"{field.key}."
+    given = list(dict.fromkeys(tag.key for c in field.classes if (tag := _tag(c, prefix)).key in values))
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)} are given; give only one of them")
+    if not given:
+        return type(field.default)
+    members = [(c, tag) for c in field.classes if (tag := _tag(c, prefix)).key == given[0]]
+    value = values[given[0]]
+    allowed = functools.reduce(operator.or_, (tag.annotation for _, tag in members))
+    value = coerce(value, allowed, given[0], text=isinstance(value, str))
+    fitting = [c for c, tag in members if value in typing.get_args(tag.annotation)]
+    return next(iter(fitting), members[-1][0])
+
+
+def _annotations(cls: type[DataclassInstance], values: Mapping[str, object], prefix: str) -> dict[str, object]:
+    """Key -> annotation of all values that a configuration with these tags has."""
+    found: dict[str, object] = {}
+    for field in _fields(cls, prefix):
+        if field.classes:
+            found |= _annotations(_chosen(field, values), values, f"{field.key}.")
         else:
-            values[field.name] = coerce(value, hints[field.name], key)
+            found[field.key] = field.annotation
+    return found
+
+
+def _make(cls: type[T], values: Mapping[str, object], prefix: str) -> T:
+    """Build a dataclass from finished values in one call, so that its checks see only final values."""
+    arguments: dict[str, object] = {}
+    for field in _fields(cls, prefix):
+        if field.classes:
+            arguments[field.name] = _make(_chosen(field, values), values, f"{field.key}.")
+        elif field.key in values:
+            arguments[field.name] = values[field.key]
+        elif field.default is dataclasses.MISSING:
+            raise OptionError(f"{field.key} is required and has no default; give it a value")
     try:
-        return cls(**values)
+        return cls(**arguments)
     except OptionError:
         raise
     except (ValueError, TypeError) as error:
         raise OptionError(str(error)) from error
 
 
-# ------------------------------------------------------------------------------------------------------- introspection
+def _flatten(config: DataclassInstance, prefix: str) -> Iterator[tuple[str, object]]:
+    for field in _fields(type(config), prefix):
+        value = getattr(config, field.name)
+        if field.classes:
+            yield from _flatten(value, f"{field.key}.")
+        else:
+            yield field.key, value
+
+
+def _options(cls: type[DataclassInstance], prefix: str, default: object = None) -> Iterator[Option]:
+    """Options of a class, with the values of a default instance where there is one."""
+    docs = attribute_docs(cls)
+    for field in _fields(cls, prefix):
+        value = getattr(default, field.name) if isinstance(default, cls) else field.default
+        if not field.classes:
+            shown = "required" if value is dataclasses.MISSING else format_value(value)
+            yield Option(field.key, type_name(field.annotation), shown, docs.get(field.name, ""))
+        elif len(field.classes) == 1:
+            yield from _options(field.classes[0], f"{field.key}.", value)
+        else:
+            yield from _options_of_members(field, value, docs.get(field.name, ""))
+
+
+def _options_of_members(field: _Field, default: object, doc: str) -> Iterator[Option]:
+    prefix = f"{field.key}."
+    of_members = [{o.key: o for o in _options(member, prefix, default)} for member in field.classes]
+    tags = [_tag(member, prefix) for member in field.classes]
+    for key in dict.fromkeys(key for options in of_members for key in options):
+        option = next(options[key] for options in of_members if key in options)
+        same = [tag for tag in tags if tag.key == key]
+        if same:
+            allowed = " or ".join(dict.fromkeys(type_name(tag.annotation) for tag in same))
+            chosen = [tag for tag, member in zip(tags, field.classes, strict=True) if isinstance(default, member)]
+            shown = next((tag.default for tag in chosen if tag.key == key), same[0].default)
+            yield option._replace(type=allowed, doc=option.doc or doc, default=format_value(shown))
+        elif all(key in options for options in of_members):
+            yield option
+        else:
+            yield option._replace(members=option.members or _owners(field, key))
+
+
+def _owners(field: _Field, key: str) -> str:
+    """The members of a union that have a key, by their tags."""
+    by_tag: dict[str, list[str]] = {}
+    for member in field.classes:
+        tag = _tag(member, f"{field.key}.")
+        if tag.default and _has(member, field, key):
+            by_tag.setdefault(tag.key, []).append(str(tag.default))
+    return " or ".join(f"{tag}={' or '.join(values)}" for tag, values in by_tag.items())
+
+
+def _foreign(cls: type[DataclassInstance], key: str, values: Mapping[str, object], prefix: str = "") -> str:
+    """The message for a key of a member that is not chosen."""
+    field = next(f for f in _fields(cls, prefix) if any(_has(member, f, key) for member in f.classes))
+    chosen = _chosen(field, values)
+    if _has(chosen, field, key):
+        return _foreign(chosen, key, values, f"{field.key}.")
+    tag, owners = _tag(chosen, f"{field.key}."), _owners(field, key)
+    present = f"{tag.key}={format_value(values.get(tag.key, tag.default))}"
+    return f"{key} belongs to {owners}; this run has {present}: omit it, or use {owners}"
+
+
+def _has(member: type[DataclassInstance], field: _Field, key: str) -> bool:
+    """Whether a field's dataclass, or this member of its union, has a key."""
+    return any(option.key == key for option in _options(member, f"{field.key}."))
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, object]:
-    return typing.get_type_hints(cls)
+def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
+    """Key -> annotation of all members."""
+    found: dict[str, object] = {}
+
+    def visit(cls: type[DataclassInstance], prefix: str) -> None:
+        for field in _fields(cls, prefix):
+            for member in field.classes:
+                visit(member, f"{field.key}.")
+            if not field.classes:
+                found[field.key] = field.annotation
+
+    visit(cls, "")
+    return found
 
 
 @functools.cache
-def _fields(cls: type[DataclassInstance]) -> tuple[dataclasses.Field[Any], ...]:
-    return tuple(field for field in dataclasses.fields(cls) if field.init)
-
-
-def _schema(cls: type[DataclassInstance]) -> list[tuple[str, object, object]]:
-    """(name, annotation, default) of each field; the default is ``dataclasses.MISSING`` where there is none."""
-    rows: list[tuple[str, object, object]] = []
-    for field in _fields(cls):
-        default = field.default
-        if default is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
-            default = field.default_factory()
-        rows.append((field.name, _hints(cls)[field.name], default))
-    return rows
+def _alternative_tags(cls: type[DataclassInstance]) -> tuple[frozenset[str], ...]:
+    """The tag keys of each union whose members have several."""
+    unions = (field for field in _fields(cls, "") if len(field.classes) > 1)
+    return tuple(frozenset(_tag(member, f"{field.key}.").key for member in field.classes) for field in unions)
 
 
 def _is_dataclass_instance(value: object) -> typing.TypeGuard[DataclassInstance]:
@@ -413,20 +528,6 @@ def _members(annotation: object) -> tuple[object, ...]:
     return typing.get_args(annotation) if origin in (typing.Union, types.UnionType) else (annotation,)
 
 
-def _nested_class(annotation: object) -> type[DataclassInstance] | None:
-    """The dataclass of a field whose annotation is a dataclass, or a dataclass or None; None for other fields."""
-    classes = [m for m in _members(annotation) if isinstance(m, type) and dataclasses.is_dataclass(m)]
-    return classes[0] if len(classes) == 1 else None
-
-
-def _allows_none(annotation: object) -> bool:
-    return type(None) in _members(annotation)
-
-
 def _is_mapping(annotation: object) -> bool:
     origins = {typing.get_origin(m) or m for m in _members(annotation)}
     return any(isinstance(o, type) and issubclass(o, Mapping) for o in origins)
-
-
-def _keys(cls: type[DataclassInstance], prefix: str) -> str:
-    return ", ".join(f"{prefix}.{option.key}" for option in list_options(cls))
