@@ -113,12 +113,10 @@ class OnPolicyAlgorithm(Algorithm):
         """One, of all parameters."""
         return [Objective("actor_critic", [p for p in self.parameters() if p.requires_grad], self.loss, None)]
 
-    @torch.no_grad()
     def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
-        """See :meth:`rollmill.algorithms.base.Algorithm.act`."""
+        """See :meth:`rollmill.algorithms.base.Algorithm.act`; called in inference mode."""
         return self.act_with_state(observation, None, None, action_mask, explore)[0]
 
-    @torch.no_grad()
     def act_with_state(
         self,
         observation: Mapping[str, Tensor],
@@ -139,7 +137,6 @@ class OnPolicyAlgorithm(Algorithm):
             sample = Sample(discrete, continuous, distribution.log_prob(params, discrete, continuous, action_mask))
         return Action(*sample, wide(output.value)), output.rnn_state
 
-    @torch.no_grad()
     def value(self, observation: Mapping[str, Tensor], state: Tensor | None, reset: Tensor | None) -> Tensor:
         """V(x_t) in the network's units, ``[N]``; arguments as in :meth:`act_with_state`."""
         return wide(self.acting(observation, state, reset).value)

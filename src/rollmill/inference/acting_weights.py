@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from rollmill.algorithms.base import Algorithm
+from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import lower_weights
 from rollmill.storage.slots import SlotStore
@@ -31,6 +32,7 @@ class ActingAlgorithm(Generic[AnAlgorithm]):
         algorithm: As given.
         flat: Its acting network's weights.
         version: What they are.
+        is_on_policy: Whether the algorithm gives values; its actions need no checks.
     """
 
     def __init__(self, algorithm: AnAlgorithm, *, is_lowered: bool) -> None:
@@ -38,6 +40,7 @@ class ActingAlgorithm(Generic[AnAlgorithm]):
         is_on_cpu = next(algorithm.parameters()).device.type == "cpu"
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
         self.version = NOT_PUBLISHED
+        self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
         if is_lowered:
             lower_weights(algorithm, torch.bfloat16)
 

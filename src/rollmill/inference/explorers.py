@@ -36,10 +36,20 @@ class Explorer(Protocol):
         ...
 
 
-def rows_of_groups(topology: Topology, first_row: int) -> NDArray[np.int64]:
-    """``[num_groups, B]``: which of the run's rows are whose, wherever they are stepped."""
-    rows: NDArray[np.int64] = first_row + np.arange(topology.num_groups * topology.group_rows)
-    return rows.reshape(-1, topology.group_rows)
+class _RowsOfGroups:
+    """Which of the run's rows are whose, wherever they are stepped; row 0 of group 0 is ``first_row``."""
+
+    def __init__(self, topology: Topology, first_row: int, device: torch.device) -> None:
+        self.count = topology.num_groups * topology.group_rows
+        # A list, because indexing a tensor with groups takes longer than joining a few.
+        rows = (first_row + torch.arange(self.count)).to(device).view(-1, topology.group_rows)
+        self._of_group: list[Tensor] = list(rows.unbind())
+
+    def __call__(self, groups: NDArray[np.int64]) -> Tensor:
+        """int64 ``[n * B]``."""
+        if len(groups) == 1:
+            return self._of_group[int(groups[0])]
+        return torch.cat([self._of_group[group] for group in groups.tolist()])
 
 
 class GeneratorExplorer:
@@ -53,15 +63,13 @@ class GeneratorExplorer:
 
     def __init__(self, topology: Topology, *, device: torch.device, seed: int) -> None:
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._num_rows = topology.num_groups * topology.group_rows
-        self._rows = torch.from_numpy(rows_of_groups(topology, 0)).to(device)
+        self._rows = _RowsOfGroups(topology, 0, device)
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
     ) -> Explore:
         """See :class:`Explorer`; on-policy sampling does not depend on agent steps, which nobody counts here."""
-        rows = self._rows[torch.from_numpy(groups)].reshape(-1)
-        return Explore(0, 0, rows, self._num_rows, reset, self._generator)
+        return Explore(0, 0, self._rows(groups), self._rows.count, reset, self._generator)
 
 
 class RandomExplorer:
@@ -107,7 +115,7 @@ class KeyedExplorer:
         self._device = device
         self._noise = RowNoise(seed, "actions", width=width)
         self._generator = torch.Generator(device)
-        self._rows = rows_of_groups(store.topology, first_row)
+        self._rows = _RowsOfGroups(store.topology, first_row, torch.device("cpu"))
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
@@ -115,13 +123,13 @@ class KeyedExplorer:
         """See :class:`Explorer`."""
         topology = self._store.topology
         step = self._store.group_iteration[groups] * topology.rollout_length + steps
-        rows = self._rows[groups].reshape(-1)
-        uniform = self._noise.uniform(rows, np.repeat(step, topology.group_rows))
+        rows = self._rows(groups)
+        uniform = self._noise.uniform(rows.numpy(), np.repeat(step, topology.group_rows))
         return Explore(
             agent_steps=0,
             total_steps=0,
-            rows=torch.from_numpy(rows).to(self._device),
-            num_rows=self._rows.size,
+            rows=rows.to(self._device),
+            num_rows=self._rows.count,
             reset=reset,
             generator=self._generator,
             uniform=torch.from_numpy(uniform).to(self._device),
@@ -154,9 +162,8 @@ class ReplayExplorer:
         self._generator = torch.Generator(device).manual_seed(seed)
         self._total_steps = total_steps
         self._world_size = world_size
-        rows = rows_of_groups(store.topology, first_row)
-        self._num_rows = rows.size * world_size
-        self._rows = torch.from_numpy(rows).to(device)
+        self._rows = _RowsOfGroups(store.topology, first_row, device)
+        self._num_rows = self._rows.count * world_size
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
@@ -165,7 +172,7 @@ class ReplayExplorer:
         return Explore(
             agent_steps=self._store.limiter.inserted * self._world_size,
             total_steps=self._total_steps,
-            rows=self._rows[torch.from_numpy(groups)].reshape(-1),
+            rows=self._rows(groups),
             num_rows=self._num_rows,
             reset=reset,
             generator=self._generator,

@@ -64,9 +64,10 @@ class SlotReader:
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
     ) -> Mapping[str, Tensor]:
         """See :class:`ObservationReader`."""
+        if self._may_view and len(slots) == 1:
+            place = slots[0] * self._steps + steps[0]
+            return {name: torch.from_numpy(blocks[place]) for name, blocks in self._blocks.items()}
         index = slots * self._steps + steps
-        if self._may_view and len(index) == 1:
-            return {name: torch.from_numpy(blocks[index[0]]) for name, blocks in self._blocks.items()}
         result = {}
         for name, blocks in self._blocks.items():
             block = self._staging[name][: len(index)]

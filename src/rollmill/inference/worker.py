@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from rollmill.algorithms.base import Action, Algorithm
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
@@ -139,7 +138,7 @@ class PolicyWorker:
         on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             action, state = acting.algorithm.act_with_state(observation, state, reset, on_device, explore)
-        if not isinstance(acting.algorithm, OnPolicyAlgorithm):
+        if not acting.is_on_policy:
             check_action(acting.algorithm, action, self._action, len(groups) * self._rows)
         self._states.keep(groups, state)
         self._write(acting, action, groups, slots, steps)
@@ -154,15 +153,20 @@ class PolicyWorker:
     ) -> None:
         """Scatters what the algorithm gave into the slots."""
         arrays = self._store.arrays
-        discrete, continuous, log_prob, value = (_on_host(part) for part in action)
+        discrete, continuous = action.discrete, action.continuous
+        self._write_actions(
+            slots,
+            steps,
+            None if discrete is None else discrete.cpu().numpy(),
+            None if continuous is None else continuous.float().cpu().numpy(),
+        )
         self._ledger.enter(InferencePhase.SCATTERING)
-        self._write_actions(slots, steps, discrete, continuous)
         arrays["policy_version"][slots, steps] = acting.version
-        if log_prob is not None:
-            arrays["log_prob"][slots, steps] = log_prob.reshape(len(slots), self._rows)
-        if value is None:
+        if action.log_prob is None or action.value is None:
             return
-        value = value.reshape(len(slots), self._rows)
+        shape = len(slots), self._rows
+        value = action.value.cpu().numpy().reshape(shape)
+        arrays["log_prob"][slots, steps] = action.log_prob.cpu().numpy().reshape(shape)
         arrays["value"][slots, steps] = value
         previous = self._store.group_previous_slot[groups]
         bootstraps = previous != NO_SLOT
@@ -192,10 +196,3 @@ class PolicyWorker:
             assert delivered, "the inbox holds a place for every group"
         self._ledger.add(InferenceCounter.ROWS, len(groups) * self._rows)
         self._ledger.add(InferenceCounter.BATCHES, 1)
-
-
-def _on_host(part: Tensor | None) -> NDArray[Any] | None:
-    if part is None:
-        return None
-    host: NDArray[Any] = (part.float() if part.dtype == torch.bfloat16 else part).cpu().numpy()
-    return host
