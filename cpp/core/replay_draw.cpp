@@ -5,7 +5,7 @@
 namespace rollmill {
 
 void DrawnBatch::copy_pending() const noexcept {
-    constexpr std::size_t ahead = 4, most_prefetched = 4 * line_bytes;
+    constexpr std::size_t ahead = 4, most_prefetched = 8 * line_bytes;
     for (const Column& column : columns)
         with_racing_copy(column.bytes, [&](auto&& copy) {
             for (std::int64_t t = 0; t < column.times; ++t) {
