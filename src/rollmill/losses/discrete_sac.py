@@ -14,8 +14,8 @@ __all__ = ["policy_entropy", "soft_value_of_choices"]
 def soft_value_of_choices(q: Tensor, log_policy: Tensor, temperature: Tensor | float) -> Tensor:
     """``V(x) = sum_a pi(a | x) (min_i Q_i(x, a) - alpha log pi(a | x))`` (equation 10).
 
-    With several heads it is the mean over them, as in branching Q-learning (Tavakoli et al. 2018). The policy's loss
-    (equation 12) is minus the mean of this, with values that get no gradient.
+    With several heads the result is the mean over heads, as in branching Q-learning (Tavakoli et al. 2018). The
+    policy's loss (equation 12) is minus the mean of this, with ``q`` detached.
 
     Args:
         q: ``[E, N, K, n]``, of E critics.

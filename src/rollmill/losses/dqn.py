@@ -1,6 +1,6 @@
-"""Deep Q-learning, of one categorical head or several (branches).
+"""Deep Q-learning, for one or several categorical heads (branches).
 
-Values are ``[N, K, n]``: N samples, K heads, n choices of each. What is not allowed has a value below all others.
+Values are ``[N, K, n]``: N samples, K heads, n choices of each. A forbidden choice has a value below all others.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def taken_values(q: Tensor, action: Tensor) -> Tensor:
 def max_q_value(target_q: Tensor) -> Tensor:
     """``max_a Q'(x, a)`` (Mnih et al. 2015, https://doi.org/10.1038/nature14236, equation 1's target).
 
-    With several heads it is the mean of their maxima (Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, equation
-    6 has the same of double Q-learning).
+    With several heads, the mean of their maxima (Tavakoli et al. 2018, https://arxiv.org/abs/1711.08946, use the same
+    mean for double Q-learning in equation 6).
 
     Args:
         target_q: ``[N, K, n]``, the target network's.
@@ -44,8 +44,8 @@ def double_q_value(online_q: Tensor, target_q: Tensor) -> Tensor:
     With several heads it is their mean (Tavakoli et al. 2018, equation 6).
 
     Args:
-        online_q: ``[N, K, n]``, which chooses.
-        target_q: ``[N, K, n]``, which rates.
+        online_q: ``[N, K, n]``; selects the action.
+        target_q: ``[N, K, n]``; evaluates it.
 
     Returns:
         ``[N]``.

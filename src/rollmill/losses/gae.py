@@ -1,6 +1,6 @@
 """Generalised advantage estimation on the time axis of :mod:`rollmill.specs`.
 
-On NumPy arrays, because batches are prepared on the CPU: a loop over time takes half of the time that torch needs.
+Uses NumPy, because batches are prepared on the CPU, where its loop over time takes half as long as torch's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["gae_numpy", "recursion_cut_numpy"]
 def recursion_cut_numpy(
     terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], valid: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Where a recursion over time does not continue from step t into t + 1.
+    """Mark the steps after which a recursion over time stops.
 
     Args:
         terminated: bool ``[T, N]``.
@@ -50,11 +50,11 @@ def gae_numpy(
         A_t     = delta_t + discount * gae_lambda * (1 - cut_t) * A_{t+1}
         R_t     = A_t + V(x_t)
 
-    A truncated episode bootstraps from V of its true final observation, which stands at t + 1. An invalid step has
-    advantage 0, whatever its reward and value are (NaN included).
+    A truncated episode bootstraps from V of its true final observation, which is stored at t + 1. An invalid step has
+    advantage 0; its reward and value may be NaN.
 
     Args:
-        reward: float32 ``[T, N]``, scaled as the loss wants it.
+        reward: float32 ``[T, N]``, in the scale of the loss.
         value: float ``[T + 1, N]``, in the units of the rewards.
         terminated: bool ``[T, N]``.
         cut: bool ``[T, N]``, see :func:`recursion_cut_numpy`.
@@ -65,7 +65,7 @@ def gae_numpy(
     Returns:
         Advantages and returns, float ``[T, N]``, as precise as the values are.
     """
-    # Where the episode terminated the following value may be anything, NaN included.
+    # After a terminated step the next value may be NaN.
     delta = np.where(terminated, reward, reward + np.float32(discount) * value[1:]) - value[:-1]
     advantage = np.where(valid, delta, np.float32(0.0))
     decay = (~cut & valid) * np.float32(discount * gae_lambda)

@@ -1,7 +1,7 @@
-"""The losses of PPO and of plain actor-critic policy gradients, as means over valid samples.
+"""Losses of PPO and plain actor-critic policy gradients, as means over valid samples.
 
-Every loss takes ``divisor``: the number of valid samples of the *whole* minibatch (all micro-batches, all ranks). A
-minibatch may then be computed in any number of pieces whose losses and gradients simply add up.
+Every loss takes ``divisor``: the number of valid samples of the *whole* minibatch (all micro-batches, all ranks). The
+losses and gradients of the pieces of a minibatch therefore add up to those of the whole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RangeKind = Literal["reciprocal", "symmetric"]
 
 
 class Surrogate(NamedTuple):
-    """The policy's loss and what is worth watching of it, scalars; the last three are without gradient.
+    """The policy's loss and its diagnostics, scalars; the diagnostics are detached.
 
     Attributes:
         loss: To be minimised.
@@ -45,12 +45,12 @@ class Surrogate(NamedTuple):
 
 
 def masked_mean(x: Tensor, valid: Tensor, divisor: Tensor | float) -> Tensor:
-    """Sum of the valid elements over ``divisor``, scalar; invalid ones may be NaN and get a gradient of 0."""
+    """Sum of the valid elements over ``divisor``, scalar. Invalid elements may be NaN and get a gradient of 0."""
     return torch.where(valid, x, 0.0).sum() / divisor
 
 
 def ratio_bounds(clip_range: float, kind: RangeKind) -> tuple[float, float]:
-    """The range to which the ratio pi / mu is clipped.
+    """Return the range to which the ratio pi / mu is clipped.
 
     Args:
         clip_range: epsilon.
@@ -58,7 +58,7 @@ def ratio_bounds(clip_range: float, kind: RangeKind) -> tuple[float, float]:
             equation 7); ``"reciprocal"`` is Sample Factory's [1 / (1 + e), 1 + e], symmetric in log space.
 
     Raises:
-        ValueError: Unknown kind, or an epsilon outside of what the kind allows.
+        ValueError: Unknown kind, or an epsilon that the kind does not allow.
     """
     if kind == "reciprocal":
         if clip_range <= 0.0:
@@ -92,10 +92,10 @@ def clipped_surrogate(
         low: Lower end of the range of ratios, see :func:`ratio_bounds`.
         high: Upper end.
     """
-    # An invalid sample's log-probability may be anything. Masking before exp keeps inf * 0 out of the gradient.
+    # The log-probability of an invalid sample may be NaN. Masking before exp keeps inf * 0 out of the gradient.
     log_ratio = torch.where(valid, log_prob - behaviour_log_prob, 0.0)
     ratio = log_ratio.exp()
-    within = ratio.clamp(low, high)  # type: ignore[arg-type]  # torch's stubs want two of one kind
+    within = ratio.clamp(low, high)  # type: ignore[arg-type]  # torch's stubs require two bounds of one type
     objective = torch.minimum(ratio * advantage, within * advantage)
     loss = -masked_mean(objective, valid, divisor)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def policy_gradient_loss(
 ) -> Surrogate:
     """Plain policy gradient ``-log pi(a_t | x_t) A_t`` (IMPALA section 4.2 with V-trace's weighted advantages).
 
-    Args and result as :func:`clipped_surrogate`; nothing is clipped here.
+    Arguments and result are those of :func:`clipped_surrogate`; nothing is clipped.
     """
     loss = -masked_mean(log_prob * torch.where(valid, advantage, 0.0), valid, divisor)
     with torch.no_grad():
@@ -138,7 +138,7 @@ def value_loss(
 ) -> Tensor:
     """Half the mean squared error of the value, optionally clipped, scalar.
 
-    With clipping: the larger one of the errors of V and of ``V_mu + clip(V - V_mu, -c, c)`` (Baselines' PPO; "37
+    With clipping: the larger of the errors of V and of ``V_mu + clip(V - V_mu, -c, c)`` (Baselines' PPO; "37
     implementation details", https://iclr-blog-track.github.io/2022/03/25/ppo-implementation-details/, detail 9).
 
     Args:
@@ -146,13 +146,13 @@ def value_loss(
         target: float32 ``[...]``, in the units of ``value``.
         valid: bool ``[...]``.
         divisor: Number of valid samples of the whole minibatch.
-        behaviour_value: float32 ``[...]``, V(x_t) as the behaviour policy saw it; needed for clipping.
-        value_clip: c; None does not clip.
+        behaviour_value: float32 ``[...]``, V(x_t) of the behaviour policy; required for clipping.
+        value_clip: c; None disables clipping.
 
     Raises:
         ValueError: ``value_clip`` without ``behaviour_value``, or not positive.
     """
-    # Masked before squaring: a NaN target would turn the zero gradient of an invalid sample into NaN.
+    # Mask before squaring: a NaN target would turn the zero gradient of an invalid sample into NaN.
     error = torch.where(valid, value - target, 0.0).square()
     if value_clip is not None:
         if behaviour_value is None or value_clip <= 0.0:
@@ -171,7 +171,7 @@ def entropy_loss(entropy: Tensor, valid: Tensor, divisor: Tensor | float) -> Ten
 
 
 def masked_sums(x: Tensor, valid: Tensor) -> Tensor:
-    """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``: adds up over pieces and ranks."""
+    """``[count, sum, sum of squares]`` of the valid elements, float64 ``[3]``, additive over pieces and ranks."""
     kept = torch.where(valid, x, 0.0).double()
     return torch.stack([valid.sum().double(), kept.sum(), kept.square().sum()])
 

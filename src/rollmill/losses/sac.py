@@ -8,9 +8,9 @@ __all__ = ["sac_actor_loss", "soft_value", "temperature_loss"]
 
 
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
-    """``V(x) = min_i Q_i(x, a) - alpha log pi(a | x)`` of an action a ~ pi (equation 3).
+    """``V(x) = min_i Q_i(x, a) - alpha log pi(a | x)`` for an action a ~ pi (equation 3).
 
-    The minimum is clipped double Q-learning's (Fujimoto et al. 2018, equation 10), as section 6 of SAC's paper has it.
+    The minimum is that of clipped double Q-learning (Fujimoto et al. 2018, equation 10), see section 6 of the paper.
 
     Args:
         q: ``[E, N]``, of E critics.

@@ -14,7 +14,7 @@ def smoothed_action(action: Tensor, normal: Tensor, std: float, clip: float) -> 
     """``clip(pi'(x) + clip(eps, -c, c), -1, 1)``, ``eps ~ N(0, std)`` (TD3, equation 14 and algorithm 1).
 
     Args:
-        action: ``[N, C]`` in [-1, 1], the target policy's.
+        action: ``[N, C]`` in [-1, 1], from the target policy.
         normal: ``[N, C]``, standard normal.
         std: In units of half the range.
         clip: c.
@@ -29,7 +29,7 @@ def clipped_double_value(q: Tensor) -> Tensor:
     """``min_i Q'_i(x, a)`` (TD3, equation 10).
 
     Args:
-        q: ``[E, N]``, of E critics; of one it is that one's (DDPG, section 3).
+        q: ``[E, N]``, of E critics (one for DDPG, section 3).
 
     Returns:
         ``[N]``.
@@ -41,6 +41,6 @@ def deterministic_policy_loss(q: Tensor) -> Tensor:
     """``-mean Q_1(x, pi(x))`` (TD3, algorithm 1; DDPG, equation 6), scalar.
 
     Args:
-        q: ``[N]``, the first critic's, of the policy's actions.
+        q: ``[N]``, the first critic's values of the policy's actions.
     """
     return -q.mean()

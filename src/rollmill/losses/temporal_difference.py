@@ -1,4 +1,4 @@
-"""Bootstrapped targets and the losses of temporal differences.
+"""Bootstrapped targets and temporal-difference losses.
 
 Transitions are those of :class:`rollmill.algorithms.base.TransitionBatch`: ``reward`` is a discounted sum over k steps
 and ``discount`` is gamma^k, or 0 where the episode terminated, so a target is the same expression for every k.
@@ -41,18 +41,18 @@ def temporal_difference_loss(
 ) -> TemporalDifferenceLoss:
     """Weighted mean of ``l(delta)``, ``delta = prediction - target``.
 
-    ``l`` is ``delta^2 / 2`` (``"mse"``), or that where ``|delta| <= 1`` and ``|delta| - 1/2`` elsewhere (``"huber"``:
-    Mnih et al. 2015, Methods, clip the error's gradient so). The weights are those of prioritised replay (Schaul et al.
+    ``l`` is ``delta^2 / 2`` (``"mse"``), or that where ``|delta| <= 1`` and ``|delta| - 1/2`` elsewhere (``"huber"``,
+    the error clipping of Mnih et al. 2015, Methods). The weights are those of prioritised replay (Schaul et al.
     2016, https://arxiv.org/abs/1511.05952, section 3.4).
 
     Args:
-        prediction: ``[..., N]``, of several critics or branches, with gradient.
+        prediction: ``[..., N]``, with gradient; leading axes are critics or branches.
         target: ``[..., N]`` or ``[N]``.
         weight: ``[N]``.
         kind: Which loss.
 
     Returns:
-        The loss is the sum over what comes before N (each critic has its own) and the mean over N.
+        The loss is summed over leading axes (each critic has its own) and averaged over N.
     """
     delta = prediction - target
     error = delta.detach().abs()
@@ -65,17 +65,17 @@ def temporal_difference_loss(
 
 
 def sequence_error(error: Tensor, valid: Tensor, eta: float = 0.9) -> Tensor:
-    """What a sequence's priority is made of: ``eta max_t |delta_t| + (1 - eta) mean_t |delta_t|``.
+    """Error that determines a sequence's priority: ``eta max_t |delta_t| + (1 - eta) mean_t |delta_t|``.
 
     Kapturowski et al. 2019 (R2D2, https://openreview.net/forum?id=r1lyTjAqYX), section 2.3; eta is theirs.
 
     Args:
         error: ``[L, N]``, ``|delta|`` of each step.
-        valid: bool ``[L, N]``: which of them count.
-        eta: Share of the largest.
+        valid: bool ``[L, N]``; False excludes a step.
+        eta: Weight of the maximum.
 
     Returns:
-        ``[N]``; 0 where no step counts.
+        ``[N]``; 0 for a sequence without a valid step.
     """
     error = torch.where(valid, error, 0.0)
     mean = error.sum(0) / valid.sum(0).clamp(min=1)

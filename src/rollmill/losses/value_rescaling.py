@@ -1,4 +1,4 @@
-"""Values on a scale that is compressed where they are large, so that rewards need not be clipped.
+"""Rescaling that compresses large values, an alternative to clipping rewards.
 
 ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x`` (Pohlen et al. 2018, https://arxiv.org/abs/1805.11593, proposition A.2),
 with eps = 1e-3 (Kapturowski et al. 2019, R2D2, section 2.3).
@@ -21,8 +21,8 @@ def rescale(x: Tensor) -> Tensor:
 def unscale(x: Tensor) -> Tensor:
     """The inverse of :func:`rescale`.
 
-    With ``u = |x| + 1 + eps`` it is ``(((sqrt(1 + 4 eps u) - 1) / (2 eps))^2 - 1) sign(x)``; the fraction is written so
-    that nothing cancels in float32.
+    With ``u = |x| + 1 + eps`` it is ``(((sqrt(1 + 4 eps u) - 1) / (2 eps))^2 - 1) sign(x)``; the fraction is
+    rearranged to avoid cancellation in float32.
     """
     u = x.abs() + (1.0 + _EPSILON)
     root = 2.0 * u / ((1.0 + 4.0 * _EPSILON * u).sqrt() + 1.0)

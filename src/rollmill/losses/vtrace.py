@@ -34,7 +34,7 @@ def vtrace(
 ) -> VTrace:
     """V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, equation 1 and section 4.2).
 
-    As :func:`vtrace_from_ratios` with ``ratio = pi / mu`` and a discount of 0 at terminated steps.
+    Calls :func:`vtrace_from_ratios` with ``ratio = pi / mu`` and a discount of 0 at terminated steps.
 
     Args:
         behaviour_log_prob: float32 ``[T, N]``, log mu(a_t | x_t).
@@ -48,8 +48,8 @@ def vtrace(
         vtrace_lambda: lambda of section 4 ("Remark 2").
         rho_bar: Clip of the ratio in the temporal difference; decides the fixed point.
         c_bar: Clip of the trace coefficients; decides the speed of convergence.
-        rho_pg_bar: Clip of the ratio that weights the policy gradient. None: not weighted, for a surrogate that has the
-            ratio in it already (PPO's), where a weight here would count it twice.
+        rho_pg_bar: Clip of the ratio that weights the policy gradient. None disables the weight, for surrogates that
+            include the ratio already (PPO's).
 
     Returns:
         Targets and advantages, both without gradient.
@@ -84,7 +84,7 @@ def vtrace_from_ratios(
     c_bar: float = 1.0,
     rho_pg_bar: float | None = 1.0,
 ) -> VTrace:
-    """V-trace with a discount for each step; the semantics of ``rlax.vtrace_td_error_and_advantage``.
+    """V-trace with a discount for each step, with the semantics of ``rlax.vtrace_td_error_and_advantage``.
 
     For valid steps, with ``continues = 1 - cut``::
 
@@ -103,7 +103,7 @@ def vtrace_from_ratios(
         reward: float32 ``[T, N]``.
         value: float32 ``[T + 1, N]``.
         discounts: float32 ``[T, N]``, 0 where the episode terminated.
-        cut: bool ``[T, N]``; the last step counts as cut, whatever stands there.
+        cut: bool ``[T, N]``; the last step always counts as cut.
         valid: bool ``[T, N]``.
         vtrace_lambda: As in :func:`vtrace`.
         rho_bar: As in :func:`vtrace`.
@@ -115,7 +115,7 @@ def vtrace_from_ratios(
     """
     with torch.no_grad():
         now, following = value[:-1], value[1:]
-        # Where the discount is 0 the following value may be anything, NaN included.
+        # Where the discount is 0 the next value may be NaN.
         bootstrap = torch.where(discounts == 0.0, reward, reward + discounts * following)
         delta = bootstrap - now
         error = torch.where(valid, ratio.clamp(max=rho_bar) * delta, 0.0)

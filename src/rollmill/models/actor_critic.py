@@ -1,4 +1,4 @@
-"""The built-in model of every on-policy algorithm: normaliser, encoder, optional core, heads."""
+"""The built-in model of on-policy algorithms: normaliser, encoder, optional core, heads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["ActorCritic", "ActorCriticOutput"]
 
 
 class ActorCriticOutput(NamedTuple):
-    """What a forward pass gives.
+    """Result of a forward pass.
 
     Attributes:
         params: float32 ``[..., P]``, see :class:`rollmill.models.distributions.ActionDistribution`.
@@ -41,13 +41,13 @@ class ActorCriticOutput(NamedTuple):
 class ActorCritic(nn.Module):
     """Actor and critic.
 
-    Autocast is respected by the encoder and the core; the heads always compute in float32, because a value in bfloat16
-    has three digits. It has no layer that behaves differently in training.
+    The encoder and the core respect autocast; the heads always compute in float32, because bfloat16 gives a value three
+    digits. No layer behaves differently in training.
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        config: What network it is.
+        config: The network's configuration.
 
     Attributes:
         distribution: How to read ``params``.
@@ -86,11 +86,11 @@ class ActorCritic(nn.Module):
         rnn_state: Tensor | None = None,
         reset: Tensor | None = None,
     ) -> ActorCriticOutput:
-        """One step.
+        """Run one step.
 
         Args:
             observation: Name -> ``[N, ...]``.
-            rnn_state: float32 ``[N, S]``; with a core only, where None stands for zeros.
+            rnn_state: float32 ``[N, S]``; only with a core. None means zeros.
             reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
         """
         features, critic = self._encode(observation)
@@ -111,16 +111,16 @@ class ActorCritic(nn.Module):
         *,
         encoder_batch: int | None = None,
     ) -> ActorCriticOutput:
-        """Several steps of the same rows.
+        """Run several steps of the same rows.
 
         Args:
             observation: Name -> ``[T, N, ...]``.
-            rnn_state: float32 ``[N, S]`` before step 0; with a core only, where None stands for zeros.
-            reset: bool ``[T, N]``; needed if ``reset_steps`` is not empty.
-            reset_steps: Every t with any ``reset[t]``, ascending; known to the host, see
-                :meth:`rollmill.models.cores.RecurrentCore.unroll`. Without a core nothing of this matters.
-            encoder_batch: Observations, about, of one pass through the encoder, whose activations then stay in a CPU's
-                cache; None encodes all at once. It changes the speed, not the result.
+            rnn_state: float32 ``[N, S]`` before step 0; only with a core. None means zeros.
+            reset: bool ``[T, N]``; required if ``reset_steps`` is not empty.
+            reset_steps: Every t with any ``reset[t]``, ascending, known on the host; see
+                :meth:`rollmill.models.cores.RecurrentCore.unroll`. Ignored without a core.
+            encoder_batch: Approximate number of observations in one pass through the encoder, so that activations stay
+                in a CPU's cache; None encodes all at once. It affects speed only.
 
         Raises:
             ValueError: ``reset_steps`` without ``reset``, with a core.
@@ -137,30 +137,30 @@ class ActorCritic(nn.Module):
         return ActorCriticOutput(params.view(steps, rows, -1), value.reshape(steps, rows), rnn_state)
 
     def initial_state(self, rows: int, device: torch.device | str | None = None) -> Tensor | None:
-        """The state at the first observation of an episode: zeros ``[rows, S]``, or None without a core."""
+        """Return the state at the first observation of an episode: zeros ``[rows, S]``, or None without a core."""
         return torch.zeros((rows, self.state_size), device=device) if self.core is not None else None
 
     def update_normaliser(self, observation: Mapping[str, Tensor], valid: Tensor | None = None, **ranks: Sum) -> None:
-        """Merge raw observations into the running statistics; without a normaliser this does nothing.
+        """Merge raw observations into the running statistics; a no-op without a normaliser.
 
         Args:
-            observation: Name -> ``[..., *shape]``, of :attr:`normalised_entries` at least.
-            valid: bool ``[...]``; False leaves an observation out.
+            observation: Name -> ``[..., *shape]``, at least for :attr:`normalised_entries`.
+            valid: bool ``[...]``; False excludes an observation.
             **ranks: See :meth:`rollmill.models.running_moments.RunningMeanStd.update`.
         """
         if self.normaliser is not None:
             self.normaliser.update(observation, valid, **ranks)
 
     def update_value_normaliser(self, return_: Tensor, valid: Tensor | None = None, **ranks: Sum) -> None:
-        """Merge returns (in units of the rewards) into the running statistics; without a normaliser does nothing."""
+        """Merge returns (in units of the rewards) into the running statistics; a no-op without a normaliser."""
         if self.return_normaliser is not None:
             self.return_normaliser.update(return_, valid, **ranks)
 
     def update_pixel_levels(self, observation: Mapping[str, Tensor]) -> None:
-        """Merge raw observations into the brightness that pictures are centred by; see :attr:`centres_pixels`.
+        """Merge raw observations into the brightness used to centre images; see :attr:`centres_pixels`.
 
         Args:
-            observation: Name -> ``[N, ...]``, of every entry.
+            observation: Name -> ``[N, ...]``, for every entry.
         """
         with torch.no_grad(), observing_pixel_levels(self):
             self._encode(observation)
@@ -181,25 +181,25 @@ class ActorCritic(nn.Module):
         return self.return_normaliser is not None
 
     def value_moments(self) -> tuple[float, float]:
-        """``(mean, std)`` with which returns are normalised, (0, 1) if they are not. Waits for the device."""
+        """``(mean, std)`` used to normalise returns, (0, 1) without a normaliser. Waits for the device."""
         if self.return_normaliser is None:
             return 0.0, 1.0
         return self.return_normaliser.shift.item(), 1.0 / self.return_normaliser.scale.item()
 
     def denormalise_value(self, value: Tensor) -> Tensor:
-        """Values as the network gives them, to units of the rewards."""
+        """Convert values from the network's units to the rewards' units."""
         return value if self.return_normaliser is None else self.return_normaliser.denormalise(value)
 
     def normalise_value(self, return_: Tensor) -> Tensor:
-        """Returns in units of the rewards, to the units of the network's value."""
+        """Convert returns from the rewards' units to the network's units."""
         return return_ if self.return_normaliser is None else self.return_normaliser.normalise(return_)
 
     def set_channels_last(self, enabled: bool) -> None:
-        """Whether images and the convolutions' weights are in channels_last memory (the default) or channels-first."""
+        """Keep images and convolution weights in channels_last memory (the default) or channels-first."""
         set_channels_last(self, enabled)
 
     def _encode(self, observation: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Features ``[N, F]`` of the actor, and of the critic where that has an encoder of its own."""
+        """Features ``[N, F]`` of the actor, and of the critic if it has its own encoder."""
         if self.normaliser is not None:
             observation = self.normaliser(observation)
         return self.encoder(observation), None if self.critic_encoder is None else self.critic_encoder(observation)
@@ -216,7 +216,7 @@ class ActorCritic(nn.Module):
         return torch.cat([features for features, _ in encoded]), torch.cat(critics) if critics else None
 
     def _outputs(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
-        # Entering a context costs as much as a small layer, so only where autocast is on.
+        # Entering a context costs as much as a small layer, so it happens only under autocast.
         device = features.device.type
         if torch.is_autocast_enabled(device):
             with torch.autocast(device, enabled=False):

@@ -22,26 +22,26 @@ _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class SampledAction(NamedTuple):
-    """``action`` float32 ``[N, C]`` in [-1, 1] and ``log_prob`` float32 ``[N]``, its density's logarithm."""
+    """``action`` float32 ``[N, C]`` in [-1, 1] and ``log_prob`` float32 ``[N]``, the log-density."""
 
     action: Tensor
     log_prob: Tensor
 
 
 def squashed_gaussian(params: Tensor, normal: Tensor, log_std_bounds: tuple[float, float]) -> SampledAction:
-    """tanh(u) of u = mean + std * normal, and its density (Haarnoja et al. 2018, arXiv:1812.05905, equation 26).
+    """Sample tanh(u), u = mean + std * normal, and its log-density (Haarnoja et al. 2018, arXiv:1812.05905, eq. 26).
 
     ``log pi(tanh u) = log N(u; mean, std) - sum log(1 - tanh(u)^2)``, where
-    ``log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u))``, which does not cancel for large |u|. The gradient is written
+    ``log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u))`` avoids cancellation for large |u|. The gradient is written
     out too: that of the correction is ``2 tanh(u)``.
 
     Args:
         params: ``[N, 2 C]``: means, before squashing, and log standard deviations.
         normal: ``[N, C]``, standard normal; the sample is a differentiable function of the params.
-        log_std_bounds: To which log standard deviations are clamped.
+        log_std_bounds: Range to which log standard deviations are clamped.
     """
     if torch.is_grad_enabled():
-        # torch leaves Function.apply untyped.
+        # torch does not annotate Function.apply.
         return SampledAction(*_SquashedGaussian.apply(params, normal, *log_std_bounds))  # type: ignore[no-untyped-call]
     return SampledAction(*_sample(params, normal, *log_std_bounds)[:2])
 
@@ -72,7 +72,7 @@ class _SquashedGaussian(torch.autograd.Function):
         params, action, scaled = ctx.saved_tensors
         low, high = ctx.bounds
         of_log_prob = of_log_prob.unsqueeze(-1)
-        # du: through tanh, 1 - a^2, and through the correction, 2a.
+        # du: 1 - a^2 through tanh, 2a through the correction.
         of_mean = torch.addcmul(of_action, of_action * action, action, value=-1.0)
         of_mean.addcmul_(of_log_prob, action, value=2.0)
         of_log_std = torch.addcmul(-of_log_prob, of_mean, scaled)
@@ -84,14 +84,14 @@ class _SquashedGaussian(torch.autograd.Function):
 class ActorNetwork(nn.Module):
     """Encoder, hidden layers ``mlp_sizes``, one linear layer.
 
-    Autocast is respected by the encoder and the hidden layers; the last layer computes in float32.
+    The encoder and the hidden layers respect autocast; the last layer computes in float32.
 
     Args:
-        encoder: Of the observation; it may be a critic's, see ``is_shared``.
-        width: Of its features.
+        encoder: Encoder of the observation; may be a critic's, see ``is_shared``.
+        width: Width of its features.
         outputs: Width of the result.
-        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
-        is_shared: Whether the encoder is trained elsewhere, so that no gradient goes into it.
+        config: Result of :func:`rollmill.models.off_policy.off_policy_model`.
+        is_shared: Whether the encoder is trained elsewhere and gets no gradient here.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class ActorNetwork(nn.Module):
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to float32 ``[N, outputs]``."""
+        """Map name -> ``[N, ...]`` to float32 ``[N, outputs]``."""
         result: Tensor = self.mlp(self.encode(observation))
         return result
 
     def encode(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to the features ``[N, F]`` that ``mlp`` takes."""
+        """Map name -> ``[N, ...]`` to the features ``[N, F]`` that ``mlp`` takes."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.is_shared):
             features: Tensor = self.encoder(observation)
         return features
 
     def own_parameters(self) -> list[nn.Parameter]:
-        """What the actor's loss trains: all but a shared encoder's."""
+        """Parameters trained by the actor's loss: all but those of a shared encoder."""
         return list((self.mlp if self.is_shared else self).parameters())

@@ -1,4 +1,4 @@
-"""Recurrent cores with one flat state per row, and resets inside of an unroll."""
+"""Recurrent cores with one flat state per row, and resets within an unroll."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "state_for", "ze
 class RecurrentCore(nn.Module):
     """A recurrent layer between encoder and heads.
 
-    It computes in float32, its state above all, which adds up over an episode; only the matrix products of an unroll on
-    a CPU follow autocast. cuDNN's layers would compute in float16 there, whatever dtype was asked for, where small
-    gradients vanish.
+    Computes in float32, because the state accumulates over an episode; on a CPU, only the matrix products of an unroll
+    follow autocast. Under autocast, cuDNN's layers would compute in float16 whatever the dtype, where small gradients
+    vanish.
 
     The state of a row is one flat float32 vector (h, or h followed by c), so that slots and policy workers can hold it
     without knowing the core. It is all zeros at the first observation of an episode.
 
     Attributes:
-        output_size: Width of the features it gives.
+        output_size: Width of the output features.
         state_size: Width of the flat state.
     """
 
@@ -34,27 +34,27 @@ class RecurrentCore(nn.Module):
     state_size: int
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step: features ``[N, F]`` and state ``[N, S]`` to output ``[N, H]`` and the next state ``[N, S]``."""
+        """Run one step: features ``[N, F]`` and state ``[N, S]`` to output ``[N, H]`` and the next state ``[N, S]``."""
         x = x.unsqueeze(0)
         output, state = self.run_on_cpu(x, state, (None,)) if x.device.type == "cpu" else self.run(x, state)
         return output[0], state
 
     def run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Several steps without a reset: ``[T, N, F]`` and ``[N, S]`` to ``[T, N, H]`` and ``[N, S]``."""
+        """Run several steps without a reset: ``[T, N, F]`` and ``[N, S]`` to ``[T, N, H]`` and ``[N, S]``."""
         raise NotImplementedError
 
     def run_on_cpu(self, x: Tensor, state: Tensor, resets: Resets) -> tuple[Tensor, Tensor]:
-        """As :meth:`run`, with resets: ``resets`` as in :func:`rollmill.models.unrolls.unroll_gru`."""
+        """Run several steps with resets: ``resets`` as in :func:`rollmill.models.unrolls.unroll_gru`."""
         raise NotImplementedError
 
     def unroll(
         self, x: Tensor, state: Tensor, reset: Tensor | None, reset_steps: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """Several steps with resets.
+        """Run several steps with resets.
 
-        The steps at which something resets are known to the host that built the batch, so nothing waits for the device.
-        On a CPU they are masks within :mod:`rollmill.models.unrolls`; elsewhere time is split at them, and each part
-        between is one call of the fused kernel.
+        The host that built the batch knows the steps with resets, so nothing waits for the device. On a CPU resets are
+        masks within :mod:`rollmill.models.unrolls`; elsewhere time is split at them, and each part is one call of the
+        fused kernel.
 
         Args:
             x: float ``[T, N, F]``.
@@ -80,13 +80,13 @@ class RecurrentCore(nn.Module):
         return self.run_in_parts(x, state, reset, reset_steps)
 
     def cast_by_autocast(self) -> tuple[nn.Parameter, ...]:
-        """The parameters that only products under autocast read, so that casting them beforehand changes nothing."""
+        """Parameters read only by products under autocast, so that casting them in advance changes nothing."""
         return ()
 
     def run_in_parts(
         self, x: Tensor, state: Tensor, reset: Tensor, reset_steps: Sequence[int]
     ) -> tuple[Tensor, Tensor]:
-        """As :meth:`unroll`, with time split at the steps that reset."""
+        """Unroll with time split at the steps with resets."""
         outputs = []
         begin = 0
         for t in reset_steps:
@@ -158,19 +158,19 @@ class LSTMCore(RecurrentCore):
 
 
 def zero_state(state: Tensor, reset: Tensor) -> Tensor:
-    """``state [N, S]`` with the rows of ``reset`` (bool ``[N]``) set to 0, whatever stood there (NaN included)."""
+    """``state [N, S]`` with the rows of ``reset`` (bool ``[N]``) set to 0, even if they were NaN."""
     return state.masked_fill(reset.unsqueeze(-1), 0.0)
 
 
 def state_for(features: Tensor, state: Tensor | None, size: int) -> Tensor:
-    """A state ``[N, S]`` in the precision that features ``[..., N, F]`` ask for; None stands for zeros."""
+    """A state ``[N, S]`` in the precision of features ``[..., N, F]``; None means zeros."""
     if state is None:
         state = features.new_zeros((features.shape[-2], size), dtype=torch.float32)
     return state.double() if features.dtype == torch.float64 else state
 
 
 def make_core(kind: str, input_size: int, size: int, init: Initialisation) -> RecurrentCore:
-    """A core by its name.
+    """Build a core by name.
 
     Args:
         kind: ``"gru"`` or ``"lstm"``.
@@ -193,7 +193,7 @@ def _weights(layer: nn.RNNBase) -> tuple[Tensor, ...]:
 
 
 def _matrices(layer: nn.RNNBase) -> tuple[nn.Parameter, ...]:
-    """What follows autocast on a CPU; elsewhere the whole layer is float32."""
+    """Parameters that follow autocast on a CPU; elsewhere the whole layer is float32."""
     if layer.weight_ih_l0.device.type != "cpu":
         return ()
     return tuple(layer.get_parameter(f"{name}_l0") for name in ("weight_ih", "weight_hh", "bias_ih"))
@@ -203,8 +203,8 @@ def _matrices(layer: nn.RNNBase) -> tuple[nn.Parameter, ...]:
 def _initialise(layer: nn.RNNBase, init: Initialisation) -> None:
     """Orthogonal matrices and zero biases (CleanRL's ppo_atari_lstm), or PyTorch's own.
 
-    The gate that keeps the state (a GRU's update gate, an LSTM's forget gate) starts with a bias of 1, so that a state
-    lasts longer than a few steps before anything is learned (Gers et al. 2000; Jozefowicz et al. 2015, section 5).
+    The bias of the gate that keeps the state (a GRU's update gate, an LSTM's forget gate) starts at 1, so that an
+    untrained core keeps its state for more than a few steps (Gers et al. 2000; Jozefowicz et al. 2015, section 5).
     """
     if init == "torch":
         return

@@ -1,4 +1,4 @@
-"""Ensembles of networks that rate a given action of real numbers, or every choice."""
+"""Ensembles of Q-functions of a given continuous action, or of every choice."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["ChoiceCritics", "Critics"]
 class Critics(nn.Module):
     """Q_1(x, a), ..., Q_E(x, a): the encoder's features and the action through E perceptrons ``mlp_sizes``.
 
-    Autocast is respected by the encoder and the hidden layers; the last layer computes in float32.
+    The encoder and the hidden layers respect autocast; the last layer computes in float32.
 
     Args:
-        encoder: Of the observation, for all critics together.
-        width: Of its features.
+        encoder: Encoder of the observation, shared by all critics.
+        width: Width of its features.
         action_size: C.
         members: E.
-        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+        config: Result of :func:`rollmill.models.off_policy.off_policy_model`.
     """
 
     def __init__(self, encoder: nn.Module, width: int, action_size: int, members: int, config: ModelConfig) -> None:
@@ -36,17 +36,17 @@ class Critics(nn.Module):
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor], action: Tensor) -> Tensor:
-        """Name -> ``[N, ...]`` and float32 ``[N, C]`` to float32 ``[E, N]``."""
+        """Map name -> ``[N, ...]`` and float32 ``[N, C]`` to float32 ``[E, N]``."""
         return self.rate(self.encoder(observation), action)
 
     def rate(self, features: Tensor, action: Tensor, *, frozen: bool = False, members: int | None = None) -> Tensor:
-        """As :meth:`forward`, of the encoder's features.
+        """Evaluate the critics on the encoder's features.
 
         Args:
             features: ``[N, F]``.
             action: float32 ``[N, C]``.
             frozen: Whether the weights get no gradient.
-            members: The first so many critics only.
+            members: Number of leading critics to evaluate; None is all.
         """
         x = torch.cat([features.to(action.dtype), action], -1)
         values: Tensor = self.mlp(x, frozen=frozen, members=members)
@@ -57,11 +57,11 @@ class ChoiceCritics(nn.Module):
     """Q_1(x, .), ..., Q_E(x, .) of every choice: the encoder's features through E perceptrons ``mlp_sizes``.
 
     Args:
-        encoder: Of the observation, for all critics together.
+        encoder: Encoder of the observation, shared by all critics.
         width: Of its features.
         action: Categorical heads only.
         members: E.
-        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+        config: Result of :func:`rollmill.models.off_policy.off_policy_model`.
     """
 
     def __init__(self, encoder: nn.Module, width: int, action: ActionSpec, members: int, config: ModelConfig) -> None:
@@ -72,6 +72,6 @@ class ChoiceCritics(nn.Module):
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to float32 ``[E, N, K, n]``; see :class:`rollmill.models.q_network.Branches`."""
+        """Map name -> ``[N, ...]`` to float32 ``[E, N, K, n]``; see :class:`rollmill.models.q_network.Branches`."""
         values: Tensor = self.mlp(self.encoder(observation))
         return self.branches.split(values)

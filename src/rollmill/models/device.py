@@ -1,4 +1,4 @@
-"""Names of devices, as configurations give them. Importing this imports no torch."""
+"""Devices named in configurations. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -23,35 +23,35 @@ __all__ = [
 
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _FIRST_CUDA_WITH_BF16 = (8, 0)
-_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}  # x86's two, and ARM's
+_BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}  # x86 (two) and ARM
 
 
 class DeviceError(ValueError):
-    """There is no such device."""
+    """The device does not exist."""
 
 
 def check_device_name(setting: str, name: object) -> None:
-    """Checks the form of a device's name; whether the machine has it, the process that uses it finds out.
+    """Check the form of a device name. The process that uses the device checks that it exists.
 
     Args:
-        setting: For the message, ``"learner.device"``.
-        name: What was given.
+        setting: Name of the setting for the message, such as ``"learner.device"``.
+        name: The given value.
 
     Raises:
-        ValueError: It is not "auto", "cpu", "cuda" or "cuda:<index>".
+        ValueError: The name is not "auto", "cpu", "cuda" or "cuda:<index>".
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ValueError(f"{setting}={name!r}: choose 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device that a configuration names.
+    """Return the device that a configuration names.
 
     Args:
         name: "auto" (the first CUDA device, else the CPU), or what :class:`torch.device` takes.
 
     Raises:
-        DeviceError: The name is none, or the device is not in this machine.
+        DeviceError: The name is invalid, or this machine lacks the device.
     """
     import torch
 
@@ -60,7 +60,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise DeviceError(f"device={name!r} is no device: give 'auto', 'cpu', 'cuda' or 'cuda:<number>'.") from error
+        raise DeviceError(f"device={name!r} is not a device: use 'auto', 'cpu', 'cuda' or 'cuda:<number>'.") from error
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise DeviceError(
             f"device={name!r}: this process sees {torch.cuda.device_count()} CUDA device(s); use 'auto' or 'cpu'."
@@ -69,9 +69,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def take_device(name: str) -> torch.device:
-    """As :func:`resolve_device`, for the one device of this process: a GPU becomes its current one.
+    """Resolve a device as :func:`resolve_device` does and make a GPU this process's current one.
 
-    What works on "the" GPU without naming it, such as waiting for it, is then meant for this one.
+    Operations on the current GPU, such as waiting for it, then apply to this device.
     """
     import torch
 
@@ -82,10 +82,10 @@ def take_device(name: str) -> torch.device:
 
 
 def take_threads(threads: int) -> None:
-    """So many threads for this process's arithmetic, which takes denormal numbers for zero.
+    """Set this process's number of threads, and flush denormal numbers to zero.
 
-    What gets no gradient any more, such as a ReLU that has died, leaves moments in Adam that shrink until they are
-    denormal, and stay so; arithmetic with such numbers takes a hundred times as long.
+    Parameters without a gradient, such as those of a dead ReLU, leave moments in Adam that shrink until they are
+    denormal; arithmetic with denormal numbers takes a hundred times as long.
     """
     import torch
 
@@ -95,10 +95,10 @@ def take_threads(threads: int) -> None:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """One thread for what is done within, and afterwards as many as before; a decorator, too.
+    """Context manager and decorator: use one thread, then restore the previous number.
 
-    A batch of a few rows is no work to be shared. Where other processes keep the cores busy, waiting for the second
-    thread at each operation makes it ten times slower.
+    A batch of a few rows is too small to share. When other processes keep the cores busy, waiting for the second thread
+    at each operation makes it ten times slower.
     """
     import torch
 
@@ -111,7 +111,7 @@ def one_thread() -> Iterator[None]:
 
 
 def has_bf16_units(device: torch.device) -> bool:
-    """Whether a device multiplies bf16 numbers itself, faster than float32; a fact about it, nothing is measured."""
+    """Whether a device has bf16 units, faster than float32. Read from its properties, not measured."""
     import torch
 
     if device.type == "cuda":

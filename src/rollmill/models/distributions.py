@@ -1,8 +1,8 @@
 """Action distributions: pure tensor functions on one flat parameter array.
 
 ``params [..., P]`` is laid out as ``[logits of head 0 | logits of head 1 | ... | means | log standard deviations]``, so
-that one array holds any combination of heads. Everything is computed in float32, whatever the dtype of ``params``; no
-function reads a value back to the host.
+one array holds any combination of heads. Everything is computed in float32, whatever the dtype of ``params``; no
+function waits for the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["ActionDistribution", "Evaluation", "Sample"]
 
 # Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN.
 _FORBIDDEN = -1.0e9
-# Random numbers may be 0, whose logarithm would let a forbidden action tie with the allowed ones.
+# A random number of 0 has logarithm -inf, which would let a forbidden action tie with the allowed ones.
 _SMALLEST_UNIFORM = 2.0**-25
 _SMALLEST_EXPONENTIAL = 1.0e-30
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """What a loss needs of given actions: ``log_prob`` and ``entropy``, float32 ``[...]``."""
+    """``log_prob`` and ``entropy`` of given actions, float32 ``[...]``."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -53,12 +53,12 @@ class ActionDistribution:
     """The joint distribution of independent categorical and Gaussian heads.
 
     Masks (``[..., mask_size]``, bool or uint8, non-zero is allowed) apply to the categorical heads: a forbidden choice
-    has probability exactly 0, is never sampled and gets no gradient. A head whose mask forbids everything counts as
+    has probability exactly 0, is never sampled and gets no gradient. A head whose mask forbids everything is
     unconstrained (environments give such masks for rows that wait for a reset).
 
     With ``squash`` the *stored* action is the Gaussian value u before squashing, because atanh of a stored tanh(u) is
-    inexact near the bounds. The environment's side maps it: ``low + (high - low) * (tanh(u) + 1) / 2``. ``log_prob`` is
-    the density of tanh(u) in (-1, 1)^K. Without ``squash`` it clips u to the bounds.
+    inexact near the bounds. The environment's process maps it: ``low + (high - low) * (tanh(u) + 1) / 2``. ``log_prob``
+    is the density of tanh(u) in (-1, 1)^K. Without ``squash`` it clips u to the bounds.
 
     Args:
         spec: The action of one row.
@@ -99,8 +99,8 @@ class ActionDistribution:
             params: ``[..., P]``.
             mask: ``[..., mask_size]`` or None.
             generator: Of the params' device; None is torch's global one.
-            uniform: float32 ``[..., noise_size]`` in [0, 1): the randomness itself, instead of a generator; then the
-                actions are a function of the arguments alone, whatever batch a row is in.
+            uniform: float32 ``[..., noise_size]`` in [0, 1): random numbers to use instead of a generator; actions then
+                depend on the arguments only, whatever batch a row is in.
 
         Returns:
             ``(discrete, continuous)`` as in :class:`Sample`.
@@ -116,7 +116,7 @@ class ActionDistribution:
         *,
         uniform: Tensor | None = None,
     ) -> Sample:
-        """Sample actions and give their log-probability: one pass of what a policy worker needs. As :meth:`sample`."""
+        """Sample actions, as :meth:`sample` does, and compute their log-probability in the same pass."""
         logits, mean, log_std = self._split(params, mask)
         discrete, continuous = self._draw(logits, mean, log_std, generator, uniform)
         return Sample(discrete, continuous, self._log_prob(logits, mean, log_std, discrete, continuous))
@@ -135,9 +135,9 @@ class ActionDistribution:
         return self._log_prob(logits, mean, log_std, discrete, continuous)
 
     def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy, float32 ``[...]``, in nats; for squashed heads that of the Gaussian before squashing.
+        """Entropy in nats, float32 ``[...]``; for squashed heads that of the Gaussian before squashing.
 
-        (A squashed Gaussian has no closed form; its Gaussian is what other implementations of PPO regularise too.)
+        A squashed Gaussian has no closed form; other implementations of PPO use its Gaussian, too.
         """
         logits, _, log_std = self._split(params, mask)
         return self._entropy(self._log_softmaxes(logits), log_std)
@@ -145,7 +145,7 @@ class ActionDistribution:
     def evaluate(
         self, params: Tensor, discrete: Tensor | None, continuous: Tensor | None, mask: Tensor | None = None
     ) -> Evaluation:
-        """Log-probability and entropy with one log-softmax for both: what a learner needs. As :meth:`log_prob`."""
+        """Log-probability and entropy of given actions, with one log-softmax for both."""
         logits, mean, log_std = self._split(params, mask)
         log_probs = self._log_softmaxes(logits)
         total = self._gaussian_log_prob(mean, log_std, continuous)
@@ -159,7 +159,7 @@ class ActionDistribution:
     def kl(self, p: Tensor, q: Tensor, mask: Tensor | None = None) -> Tensor:
         """Kullback-Leibler divergence KL(p || q) of two parameter arrays, float32 ``[...]``.
 
-        Exact also for squashed heads: a bijection of both leaves it unchanged.
+        It is exact for squashed heads, too: the divergence is invariant under a bijection.
         """
         p_logits, p_mean, p_log_std = self._split(p, mask)
         q_logits, q_mean, q_log_std = self._split(q, mask)
@@ -239,7 +239,7 @@ class ActionDistribution:
         if logits is not None:
             assert discrete is not None
             for column, head in enumerate(torch.split(logits, self.categorical_sizes, -1)):
-                # log_softmax is one kernel; gather - logsumexp would be eight, which is what small batches pay for.
+                # log_softmax is one kernel; gather - logsumexp would be eight, which dominates small batches.
                 choice = discrete if self.num_discrete == 1 else discrete[..., column : column + 1]
                 total = _add(total, head.log_softmax(-1).gather(-1, choice.long()).squeeze(-1))
         assert total is not None
@@ -255,7 +255,7 @@ class ActionDistribution:
         standardised = (continuous - mean) * (-log_std).exp()
         density = -0.5 * standardised.square() - log_std - _HALF_LOG_TAU
         if self.squash:
-            # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u)), which does not cancel for large |u|.
+            # log(1 - tanh(u)^2) = 2 (log 2 - u - softplus(-2u))avoids cancellation for large |u|.
             density = density - 2.0 * (_LOG_2 - continuous - functional.softplus(-2.0 * continuous))
         return density.sum(-1)
 

@@ -1,14 +1,14 @@
-"""Encoders: one observation entry to one feature vector.
+"""Encoders that map one observation entry to one feature vector.
 
 Images
 ======
 An image entry is ``[N, C, H, W]`` or ``[N, H, W, C]`` as its spec says (:func:`channels_first`). uint8 pixels are cast
-on the device to the compute dtype (exact in bfloat16 too, which holds every integer up to 256), and the factor 1/255 is
-folded into the first convolution's weight, so that no pass over the pixels scales them. The cast writes channels_last
-memory, which is what convolutions are fastest on.
+on the device to the compute dtype (exact in bfloat16, which holds every integer up to 256), and the factor 1/255 is
+folded into the first convolution's weight, which avoids a pass over the pixels. The cast writes channels_last memory,
+on which convolutions are fastest.
 
-An entry whose spec is uint8 but that arrives as float32 has been normalised (``model.normalise_images``): it has the
-same axes, and nothing scales it any more.
+An entry that is uint8 in its spec but arrives as float32 has been normalised (``model.normalise_images``): it has the
+same axes and is not scaled again.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ __all__ = [
 _COLOURS = (1, 3)
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
 _MAX_ONE_HOT = 4096
-# The native cast's dtypes, and what NumPy, which has no bfloat16, sees them as.
+# The native cast's dtypes; NumPy has no bfloat16.
 _NATIVE_CAST = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}
 
 
 def channels_first(spec: ArraySpec) -> bool:
     """Whether the first of three axes holds the channels.
 
-    One or three channels at one end are grey or colour. Otherwise an image's sides are the neighbouring axes that are
-    the more alike: boards and grids may have more planes than rows. Where that says nothing, channels are the fewer.
+    An axis of size 1 or 3 at one end is grey or colour. Otherwise an image's sides are the two neighbouring axes with
+    the most similar sizes, because boards and grids may have more planes than rows. On a tie the smaller axis is
+    channels.
     """
     first, middle, last = spec.shape
     if (first in _COLOURS) != (last in _COLOURS) and middle not in _COLOURS:
@@ -78,10 +79,10 @@ def is_large_image(spec: ArraySpec) -> bool:
 
 
 def as_image(spec: ArraySpec) -> ArraySpec:
-    """``spec`` as an image of three axes, where it is one of other axes; else ``spec`` itself.
+    """Return ``spec`` as an image of three axes if it is a grey image or a stack; else ``spec`` itself.
 
-    That is a grey picture, ``[H, W]``, or a stack of images, ``[S, H, W, C]`` or ``[S, C, H, W]``, whose S * C channels
-    stand side by side.
+    A grey image is ``[H, W]``; a stack of images, ``[S, H, W, C]`` or ``[S, C, H, W]``, becomes one image of S * C
+    channels.
     """
     if len(spec.shape) == 2 and spec.is_image:
         return replace(spec, shape=(1, *spec.shape))
@@ -104,12 +105,12 @@ class EntryEncoder(nn.Module):
 
 
 class ImageInput(nn.Conv2d):
-    """A first convolution that takes pixels as they are stored (see the module's docstring).
+    """A first convolution that reads pixels as stored (see the module's docstring).
 
-    With ``centred``, the usual brightness of a channel, which is that of the background, is subtracted by way of the
-    bias: the running mean of the pictures' medians, and nothing where the background is black. Without it, what the
-    gradients of a filter's weights have in common adds up over all of them, a few steps of Adam push most filters below
-    zero for every picture, and there a ReLU stays (docs/journal.md).
+    With ``centred``, the bias subtracts the typical brightness of each channel, that of the background: the running
+    mean of the images' medians. Otherwise the common part of the gradients of a filter's weights adds up over all of
+    them, a few steps of Adam push most filters below zero for every image, and a ReLU then stays there
+    (docs/journal.md).
 
     Args:
         spec: The image entry.
@@ -117,15 +118,15 @@ class ImageInput(nn.Conv2d):
         kernel_size: As in ``nn.Conv2d``.
         stride: As in ``nn.Conv2d``.
         padding: As in ``nn.Conv2d``.
-        centred: Whether uint8 pictures are centred; categories never are.
+        centred: Whether uint8 images are centred; categories never are.
 
     Attributes:
         channels_last: Whether the cast writes channels_last memory. True unless a measurement says otherwise.
-        moments: Of each channel's median brightness, ``[C]``, whose mean is subtracted from uint8 pictures (but not
-            from what they are padded with), or None.
-        pixel_scale: Factor folded into the weight for integer pixels: 1/255 of uint8, the inverse of their highest
-            number of others, or 1 where the numbers are categories rather than brightness: declared up to 31 at most,
-            or on a grid too small for a picture. Pixels that are floats are taken as they are.
+        moments: Statistics of each channel's median brightness, ``[C]``, whose mean is subtracted from uint8 images
+            (but not from their padding), or None.
+        pixel_scale: Factor folded into the weight for integer pixels: 1/255 for uint8, else the inverse of their
+            highest value, or 1 for categories: entries declared up to at most 31, or on a grid too small for an image.
+            Floats are not scaled.
     """
 
     def __init__(
@@ -162,13 +163,13 @@ class ImageInput(nn.Conv2d):
         return functional.conv2d(x, weight, bias, self.stride, self.padding)
 
     def update_pixel_level(self, x: Tensor, **ranks: Sum) -> None:
-        """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``; without them, do nothing.
+        """Merge the medians of raw ``[N, C, H, W]`` or ``[N, H, W, C]`` into ``moments``, if there are any.
 
         ``ranks`` are those of :meth:`rollmill.models.running_moments.RunningMeanStd.update`.
         """
         if self.moments is not None and not x.is_floating_point():
             channels = x.flatten(2) if self.channels_first else x.flatten(1, 2).transpose(1, 2)
-            # Contiguous: torch 2.13's median of bytes is wrong where a stride is 0.
+            # torch 2.13's median of bytes is wrong if a stride is 0.
             self.moments.update(channels.contiguous().median(-1).values, None, **ranks)
 
     def _cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -196,15 +197,15 @@ class ImageInput(nn.Conv2d):
 
 
 class ConvEncoder(EntryEncoder):
-    """Convolutions without padding, a dense layer, an activation behind each.
+    """Convolutions and a dense layer, each followed by an activation.
 
     Args:
         spec: The image entry.
         convolutions: ``(channels, kernel, stride)`` of each.
         dense_size: Width of the dense layer.
-        config: For activation and initialisation.
-        published: The activation that ``"auto"`` stands for.
-        padding: Of every convolution.
+        config: Activation and initialisation.
+        published: The activation that ``"auto"`` selects.
+        padding: Padding of every convolution.
 
     Raises:
         ValueError: The image is too small for the convolutions.
@@ -246,12 +247,12 @@ class ConvEncoder(EntryEncoder):
 
 
 class AsImageEncoder(EntryEncoder):
-    """A grey picture or a stack of images, such as Atari's frames in colour, to an encoder of images of three axes.
+    """Reshapes a grey image or a stack of images, such as Atari's colour frames, for an image encoder.
 
     Args:
         spec: ``[H, W]``, ``[S, H, W, C]`` or ``[S, C, H, W]``.
         image: :func:`as_image` of it.
-        encoder: For ``image``.
+        encoder: Encoder of ``image``.
     """
 
     def __init__(self, spec: ArraySpec, image: ArraySpec, encoder: EntryEncoder) -> None:
@@ -268,21 +269,21 @@ class AsImageEncoder(EntryEncoder):
 
 
 class GridEncoder(EntryEncoder):
-    """Convolutions over a grid of categories: every number becomes one-hot, and then it is as a :class:`ConvEncoder`.
+    """Convolutions over a grid of one-hot categories, otherwise a :class:`ConvEncoder`.
 
     MiniGrid's objects, colours and states are indices; a convolution of the bare numbers would have to tell a ball (6)
-    from a key (5) by their sizes.
+    from a key (5) by magnitude.
 
-    One cell of many is sometimes all that counts, and a recurrent core may have to carry it over many steps. With
-    ``normalise_grids``, a layer norm (Ba et al. 2016, https://arxiv.org/abs/1607.06450) keeps the features from
-    outgrowing the core's gates, in which the cell would then be lost, and the first layer starts as if its inputs had
-    variance 1, of which one-hot numbers have 1/n (docs/journal.md).
+    Sometimes a single cell matters, and a recurrent core has to remember it over many steps. With ``normalise_grids``,
+    a layer norm (Ba et al. 2016, https://arxiv.org/abs/1607.06450) keeps the features from saturating the core's gates,
+    which would lose the cell, and the first layer is initialised for inputs of variance 1, where one-hot numbers have
+    1/n (docs/journal.md).
 
     Args:
         spec: The entry: integers from 0 to ``spec.high``.
         convolutions: ``(channels, kernel, stride)`` of each.
         dense_size: Width of the dense layer.
-        config: For activation and initialisation.
+        config: Activation and initialisation.
     """
 
     categories: Tensor
@@ -317,23 +318,23 @@ class GridEncoder(EntryEncoder):
         """``[N, C, H, W]`` or ``[N, H, W, C]`` to ``[N, output_size]``."""
         if self.channels_first:
             x = x.permute(0, 2, 3, 1)
-        # A comparison: unlike one_hot() it needs no wide integers, and looks at no value on the host.
+        # Unlike one_hot(), a comparison needs no wide integers and does not wait for the device.
         one_hot = (x.unsqueeze(-1) == self.categories).flatten(3).to(self.dense.weight.dtype)
         return _dense_head(self.convolutions(one_hot.permute(0, 3, 1, 2)), self.dense, self.activation)
 
 
 class DenseEncoder(EntryEncoder):
-    """An MLP on a flattened entry; no hidden layers make it the identity.
+    """An MLP on a flattened entry; the identity without hidden layers.
 
-    Integer entries with a single element and declared bounds become one-hot (``Discrete`` observations come as one-hot
-    vectors); uint8 entries declared up to 255 are multiplied by 1/255, folded into the first weight; all else is cast
-    to float.
+    Integer entries with a single element and declared bounds become one-hot (``Discrete`` observations arrive as
+    one-hot vectors); uint8 entries declared up to 255 are scaled by 1/255, folded into the first weight; all others are
+    cast to float.
 
     Args:
         spec: The entry.
         sizes: Widths of the hidden layers.
-        config: For activation and initialisation.
-        published: The activation that ``"auto"`` stands for.
+        config: Activation and initialisation.
+        published: The activation that ``"auto"`` selects.
     """
 
     choices: Tensor
@@ -361,7 +362,7 @@ class DenseEncoder(EntryEncoder):
         x = x.reshape(x.shape[0], -1)
         scale = 1.0 if x.is_floating_point() else self.input_scale
         if self.num_choices:
-            # torch compares no wide unsigned integers.
+            # torch cannot compare wide unsigned integers.
             x = (x if x.is_floating_point() else x.long()) == self.choices
         first = self.layers[0].weight if len(self.layers) else None
         x = x.to(first.dtype if isinstance(first, Tensor) else torch.float32)
@@ -372,7 +373,7 @@ class DenseEncoder(EntryEncoder):
 
 
 def _dense_head(maps: Tensor, dense: nn.Linear, activation: nn.Module) -> Tensor:
-    # Flattened in the order of channels_last memory, which is then a view instead of a copy.
+    # In the order of channels_last memory, flattening is a view instead of a copy.
     features: Tensor = activation(dense(maps.permute(0, 2, 3, 1).flatten(1)))
     return features
 
@@ -382,7 +383,7 @@ def _conv_size(height: int, width: int, kernel: int, stride: int, padding: int) 
 
 
 def _highest_pixel(spec: ArraySpec) -> float:
-    """What pixels are divided by; 1 where they are floats, or their highest number is not declared."""
+    """Divisor of pixels; 1 for floats, or if no highest value is declared."""
     if spec.dtype == "uint8":
         return 255.0
     is_integer = spec.dtype.startswith(("int", "uint"))
@@ -390,7 +391,7 @@ def _highest_pixel(spec: ArraySpec) -> float:
 
 
 def one_hot_size(spec: ArraySpec) -> int:
-    """Columns of an entry that is one choice (an integer with declared bounds), 0 for every other entry."""
+    """Number of one-hot columns of an integer entry with one element and declared bounds; 0 for other entries."""
     is_integer = spec.dtype.startswith(("int", "uint"))
     if not is_integer or spec.size != 1 or spec.low is None or spec.high is None:
         return 0

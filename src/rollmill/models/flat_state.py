@@ -1,4 +1,4 @@
-"""A module's parameters and buffers as one run of bytes, so that publishing and loading weights is one copy."""
+"""A module's parameters and buffers as one block of bytes, so that publishing and loading weights is one copy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIGNMENT = 64
 
 
 def _tensors(module: nn.Module) -> Iterator[Tensor]:
-    """Parameters, then persistent buffers, in a fixed order; shared ones once."""
+    """Parameters, then persistent buffers, in a fixed order, without duplicates."""
     yield from module.parameters()
     persistent = set(module.state_dict(keep_vars=True))
     for name, buffer in module.named_buffers():
@@ -23,7 +23,7 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
 
 
 def flat_nbytes(module: nn.Module) -> int:
-    """Bytes that :class:`FlatState` needs for this module."""
+    """Bytes that :class:`FlatState` allocates for a module."""
     return sum(_padded(t.numel() * t.element_size()) for t in _tensors(module))
 
 
@@ -32,10 +32,10 @@ def _padded(nbytes: int) -> int:
 
 
 def in_wire_format(flat: Tensor, shape: torch.Size) -> Tensor:
-    """A tensor of this shape in a run of as many numbers, laid out as both ends of a copy take it to be.
+    """View a slice of the block as a tensor of this shape, in the layout that both ends of a copy use.
 
-    That is channels_last with four axes, whatever the memory format of either end: an aliased convolution then needs no
-    reordering at every forward pass.
+    Four axes are channels_last, whatever the memory format of either end: an aliased convolution then needs no
+    reordering in its forward pass.
     """
     if len(shape) != 4:
         return flat.view(shape)
@@ -48,16 +48,15 @@ class FlatState:
 
     Args:
         module: The module to mirror.
-        alias: Whether the module's tensors become views of the buffer (CPU only). An inference copy is aliased: what is
-            read into ``bytes`` is then already in the module. So is what a parameter server publishes for learners:
-            what its optimiser changes is already in ``bytes``. The acting network of a learner is not, and
-            :meth:`pack` copies out.
+        alias: Whether the module's tensors become views of the buffer (CPU only). An inference copy is aliased, so
+            bytes read into the buffer are immediately in the module, and so is a parameter server's module, so its
+            optimiser writes into the buffer. A learner's acting network is not aliased; :meth:`pack` copies it.
     """
 
     def __init__(self, module: nn.Module, *, alias: bool) -> None:
-        """Allocates the buffer, with the module's present values in it."""
+        """Allocate the buffer and fill it with the module's values."""
         device = next(_tensors(module)).device
-        # Beside a module on a GPU there is a second buffer, so that one copy crosses between the two memories.
+        # For a module on a GPU a second buffer makes the transfer one copy.
         self._near = torch.zeros(flat_nbytes(module), dtype=torch.uint8, device=device)
         self._flat = self._near if device.type == "cpu" else torch.zeros_like(self._near, device="cpu", pin_memory=True)
         self._pairs: list[tuple[Tensor, Tensor]] = []
@@ -81,7 +80,7 @@ class FlatState:
 
     @torch.no_grad()
     def pack(self) -> None:
-        """Copies the module's present values into the buffer; waits until they are there."""
+        """Copy the module's values into the buffer; blocks until they have arrived."""
         apart = [(view, tensor) for view, tensor in self._pairs if tensor.data_ptr() != view.data_ptr()]
         if apart:
             torch._foreach_copy_([view for view, _ in apart], [tensor for _, tensor in apart])
@@ -90,9 +89,10 @@ class FlatState:
 
     @torch.no_grad()
     def unpack(self) -> None:
-        """Copies the buffer into the module's tensors that are no views of it; it may be written to again at once.
+        """Copy the buffer into those tensors of the module that are not views of it.
 
-        Those are the ones of a module that is not aliased or is on another device, and ones that got another dtype.
+        The buffer may be overwritten when this returns. Without ``alias``, on another device, or after a change of
+        dtype a tensor is not a view.
         """
         if self._flat is not self._near:
             self._near.copy_(self._flat)

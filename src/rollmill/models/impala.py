@@ -1,4 +1,4 @@
-"""The residual network of IMPALA (Espeholt et al. 2018, figure 3 right), as Cleanba has it."""
+"""The residual network of IMPALA (Espeholt et al. 2018, figure 3 right), following Cleanba."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Residual(nn.Module):
         self.activation = activation_module(config.activation, "relu")
 
     def forward(self, x: Tensor) -> Tensor:
-        # Activations work in place, and x is still needed: by the skip connection and by the layer before.
+        # Activations work in place, and the skip connection and the preceding layer still need x.
         residual: Tensor = self.second(self.activation(self.first(self.activation(x.clone()))))
         return x + residual
 
@@ -45,9 +45,9 @@ class ImpalaEncoder(EntryEncoder):
 
     Args:
         spec: The image entry.
-        dense_size: Width of the dense layer; 256 is published.
-        config: For activation and initialisation.
-        channels: Width of each stage; (16, 32, 32) is published.
+        dense_size: Width of the dense layer; 256 in the paper.
+        config: Activation and initialisation.
+        channels: Width of each stage; (16, 32, 32) in the paper.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class ImpalaEncoder(EntryEncoder):
 def _max_pool_same(x: Tensor) -> Tensor:
     """3 x 3 max-pooling with stride 2 and TensorFlow's SAME padding: (0, 1) for even sizes, (1, 1) for odd ones.
 
-    ``ceil_mode`` lets the last window of an even side reach over the edge, which pads on that side without a copy.
+    ``ceil_mode`` lets the last window of an even side cross the edge, which pads that side without a copy.
     """
     padding = (x.shape[-2] % 2, x.shape[-1] % 2)
     return functional.max_pool2d(x, 3, 2, padding, ceil_mode=True)

@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def activation_module(choice: Activation, published: Activation) -> nn.Module:
-    """The activation of a configuration; ``published`` is what ``"auto"`` stands for in this encoder."""
+    """Return the configured activation; ``"auto"`` selects ``published``."""
     return _ACTIVATIONS[published if choice == "auto" else choice]()
 
 

@@ -1,4 +1,4 @@
-"""Dense layers for few rows: what a policy worker multiplies, a group of environments at a time."""
+"""Dense layers for few rows, such as a group of environments in a policy worker."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _MOST_ROWS = 128
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``functional.linear``, faster where a few rows meet a large matrix without a gradient.
+    """``functional.linear``, faster for a few rows and a large matrix without a gradient.
 
-    Such a product takes as long as reading the matrix takes. BLAS reads it along its rows as the left factor and across
-    them as the right one, so both factors are transposed here, and the result once more, as a view.
+    Such a product takes as long as reading the matrix. BLAS reads a left factor along its rows and a right factor
+    across them, so both factors and the result are transposed (views).
 
     Args:
         x: float ``[..., F]``.

@@ -1,7 +1,7 @@
-"""Weights kept in the precision that autocast computes in, for a network that is only ever run under autocast.
+"""Weights stored in autocast's dtype, for a network that runs only under autocast.
 
-Autocast casts every weight at every pass where no gradient is wanted: for a few rows, as much work as the products
-themselves. A policy worker's weights change once for many passes, so they are cast when they are loaded.
+Without a gradient, autocast casts every weight in every pass, which for a few rows costs as much as the products. A
+policy worker runs many passes for each change of the weights, so it casts them when they are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollmill.models.observation import ObservationEncoder
 
 __all__ = ["can_be_lowered", "lower_weights"]
 
-# These very classes: what derives from them may look at its weights in other ways.
+# Exact classes: a subclass may use its weights in other ways.
 _ENCODERS = (ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder)
 _LAYERS = (Dense, nn.Linear, nn.Conv2d)
 _CORES = (GRUCore, LSTMCore)
@@ -32,14 +32,14 @@ def can_be_lowered(model: nn.Module) -> bool:
 
 
 def lower_weights(model: nn.Module, dtype: torch.dtype) -> None:
-    """Casts to ``dtype``, in place, what autocast to it would cast at every pass: outputs stay the same, bit for bit.
+    """Cast to ``dtype``, in place, the weights that autocast would cast; outputs are identical bit for bit.
 
-    Left as they are: layers that scale their weights before the cast (pixels), heads, which compute in float32, and
-    whatever users wrote, a model derived from ours included, which may look at its weights outside of autocast.
+    Layers that scale their weights before the cast (pixels), heads (float32) and users' own models, including
+    subclasses of ours, are left unchanged.
 
     Args:
-        model: From now on to be run under autocast to ``dtype`` only.
-        dtype: Autocast's.
+        model: Must run under autocast to ``dtype`` from now on.
+        dtype: Autocast's dtype.
     """
     for parameter in _cast_by_autocast(model):
         parameter.data = parameter.data.to(dtype)

@@ -11,12 +11,12 @@ __all__ = ["has_convolutions", "set_channels_last"]
 
 
 def has_convolutions(network: nn.Module) -> bool:
-    """Whether the memory format matters."""
+    """Whether a network has convolutions, so that the memory format matters."""
     return any(isinstance(module, nn.Conv2d) for module in network.modules())
 
 
 def set_channels_last(network: nn.Module, enabled: bool) -> None:
-    """Whether images and the convolutions' weights are in channels_last memory, or channels-first."""
+    """Keep images and convolution weights in channels_last or channels-first memory."""
     for module in network.modules():
         if isinstance(module, ImageInput):
             module.channels_last = enabled

@@ -1,4 +1,4 @@
-"""The hidden layers and the last one of actors, critics and Q-networks."""
+"""Hidden and output layers of actors, critics and Q-networks."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["MLP"]
 class MLP(nn.Module):
     """One perceptron, or several of the same shape as batched matrix products.
 
-    Autocast is respected by the hidden layers; the last one computes in float32.
+    The hidden layers respect autocast; the last layer computes in float32.
 
     Args:
         inputs: Width.
         outputs: Width.
         config: Widths, activation (``"auto"`` is ReLU) and initialisation.
-        sizes: Widths of the hidden layers; None are ``mlp_sizes``.
-        members: E perceptrons, initialised independently; None is one that gives no axis E.
-        gain: Of the last layer's orthogonal initialisation.
+        sizes: Widths of the hidden layers; None is ``mlp_sizes``.
+        members: Number E of independently initialised perceptrons; None is one, without an axis E.
+        gain: Gain of the last layer's orthogonal initialisation.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class MLP(nn.Module):
             self.activation = activation_module(config.activation, "relu")
 
     def forward(self, x: Tensor, *, frozen: bool = False, members: int | None = None) -> Tensor:
-        """``[N, inputs]`` to ``[N, outputs]``, or ``[E, N, outputs]`` with members.
+        """Map ``[N, inputs]`` to ``[N, outputs]``, or ``[E, N, outputs]`` with members.
 
         Args:
             x: Float.
-            frozen: Whether only the input gets a gradient, not the weights.
-            members: The first so many of the perceptrons only.
+            frozen: Whether the weights get no gradient.
+            members: Number of leading perceptrons to evaluate; None is all.
         """
-        # In the order in which they were registered; asking for each by its name takes as long as a small product.
+        # In order of registration; looking each up by name takes as long as a small product.
         parameters: list[Tensor] = list(self._parameters.values())  # type: ignore[arg-type]  # none of them is None
         if frozen:
             parameters = [parameter.detach() for parameter in parameters]

@@ -14,7 +14,7 @@ __all__ = ["ObservationNormaliser"]
 
 
 class ObservationNormaliser(nn.Module):
-    """Normalises and clips some entries of an observation; the others, and choices, pass unchanged.
+    """Normalises and clips entries of an observation; excluded entries and choices pass unchanged.
 
     Args:
         observation: Name -> spec.
@@ -33,7 +33,7 @@ class ObservationNormaliser(nn.Module):
         self.clip = clip
 
     def forward(self, observation: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Name -> ``[..., *shape]``; normalised entries become float32."""
+        """Map name -> ``[..., *shape]``; normalised entries become float32."""
         result = dict(observation)
         for name, statistics in self._items():
             result[name] = statistics.normalise(observation[name]).clamp_(-self.clip, self.clip)

@@ -1,4 +1,4 @@
-"""The encoder of a whole observation: one encoder for each entry, concatenated; or a user's own, by name."""
+"""Encoder of a whole observation: one encoder for each entry, or a user's own by name."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _TINY = ((32, 2, 1), (64, 2, 1))
 
 
 class UnknownModelError(ValueError):
-    """A model or encoder name that nobody registered."""
+    """The name of a model or encoder is not registered."""
 
 
 ENCODERS: Registry[EncoderFactory] = Registry(
@@ -61,11 +61,11 @@ ENCODERS: Registry[EncoderFactory] = Registry(
 
 
 class EncoderError(ValueError):
-    """A registered encoder is no module, has no ``output_size``, or gives something else than its features."""
+    """A registered encoder is not a module, lacks ``output_size``, or returns features of another shape."""
 
 
 def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) -> EntryEncoder:
-    """The built-in encoder ``kind`` for one entry.
+    """Build the built-in encoder ``kind`` for one entry.
 
     Args:
         kind: One of ``BUILT_IN_ENCODERS``.
@@ -74,7 +74,7 @@ def entry_encoder(kind: str, name: str, spec: ArraySpec, config: ModelConfig) ->
         config: Widths, activation, initialisation.
 
     Raises:
-        ValueError: An unknown kind, or an image encoder for an entry that is no image.
+        ValueError: Unknown kind, or an image encoder for an entry that is not an image.
     """
     image = as_image(spec)
     if image is not spec and kind != "mlp":
@@ -109,7 +109,7 @@ class ObservationEncoder(nn.Module):
     Args:
         observation: Name -> spec.
         config: ``encoder`` is for images; other entries get an MLP (with the Sample Factory encoders: its two layers of
-            128 for measurements). ``entry_encoders`` overrides single entries.
+            128 for measurements). ``entry_encoders`` overrides it for single entries.
 
     Attributes:
         output_size: Width of the features.
@@ -138,12 +138,12 @@ class ObservationEncoder(nn.Module):
                     encoders.append(DenseEncoder(spec, config.mlp_sizes, config))
             else:
                 encoders.append(entry_encoder(config.encoder, name, spec, config))
-        # A list, because entries' names may hold dots and slashes, which module names may not.
+        # A list, because module names must not contain the dots and slashes that entry names may.
         self.encoders = nn.ModuleList(encoders)
         self.output_size = sum(encoder.output_size for encoder in encoders)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to features ``[N, output_size]``."""
+        """Map name -> ``[N, ...]`` to features ``[N, output_size]``."""
         if len(self.names) == 1:
             features: Tensor = self.encoders[0](observation[self.names[0]])
             return features
@@ -155,8 +155,8 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
     """Make ``ModelConfig(encoder=name)`` use ``factory(observation, action, config)`` as the encoder.
 
     The module maps a dict of name -> ``[N, ...]`` tensors to features ``[N, F]`` and has an attribute ``output_size``,
-    which is F. It is used for the whole observation. Every process
-    that builds models must register it, so do it in a module that is imported everywhere (``--import``).
+    F. It encodes the whole observation. Every process that builds models must register it, so register it in a module
+    that is imported everywhere (``--import``).
 
     Args:
         name: A new name.
@@ -171,11 +171,11 @@ def register_encoder(name: str, factory: EncoderFactory) -> None:
 def make_encoder(
     observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig
 ) -> tuple[nn.Module, int]:
-    """The encoder that ``config`` names, and the width of its features.
+    """Build the encoder that ``config`` names; returns it and the width of its features.
 
     Raises:
-        UnknownModelError: Nobody registered ``config.encoder``.
-        EncoderError: A registered one is no module with an ``output_size``.
+        UnknownModelError: ``config.encoder`` is not registered.
+        EncoderError: The registered factory did not return a module with an ``output_size``.
         ValueError: The encoder does not fit the observation.
     """
     if config.encoder in BUILT_IN_ENCODERS:
@@ -198,7 +198,7 @@ def make_encoder(
 
 
 def _check_features(name: str, width: int, encoder: nn.Module, _: Any, features: Any) -> None:
-    """A hook: what is no ``[N, width]`` would fail somewhere behind the encoder, in code that is not the user's."""
+    """Forward hook: check the shape here, so that the error names the user's encoder."""
     if isinstance(features, Tensor) and features.dim() == 2 and features.shape[1] == width:
         return
     shape = f"a tensor of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__

@@ -1,4 +1,4 @@
-"""What all networks of off-policy algorithms have in common."""
+"""Code shared by the networks of off-policy algorithms."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> ModelConfig:
-    """``config`` with what ``"auto"`` stands for in these networks, where it differs from on-policy ones.
+    """Replace ``"auto"`` where these networks differ from on-policy ones.
 
     Activations are ReLU and initial weights PyTorch's own, as in the papers of DQN, TD3 and SAC and in SB3 and CleanRL
     (Sample Factory's encoders keep their ELU).
 
     Args:
-        config: As given.
+        config: The user's configuration.
         may_be_recurrent: Whether the algorithm learns from sequences.
 
     Raises:
-        ValueError: It asks for what these networks do not have.
+        ValueError: It sets a feature that these networks lack.
     """
     if config.core != "none" and not may_be_recurrent:
         raise ValueError(
@@ -56,9 +56,9 @@ def off_policy_model(config: ModelConfig, *, may_be_recurrent: bool = False) -> 
 def make_input_encoder(
     observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig
 ) -> tuple[nn.Module, int]:
-    """Images through their encoders, everything else as it is (choices one-hot), concatenated; and the width of that.
+    """Build encoders for images and concatenate everything else unchanged (choices one-hot); returns the width, too.
 
-    For networks that have ``mlp_sizes`` behind it, where actions join. A user's own encoder is used as it is.
+    For networks in which actions and features enter ``mlp_sizes``. A user's own encoder is used as given.
     """
     if config.encoder not in BUILT_IN_ENCODERS:
         return make_encoder(observation, action, config)
@@ -69,7 +69,7 @@ def make_input_encoder(
 
 
 def is_plain_vector(observation: Mapping[str, ArraySpec], config: ModelConfig) -> bool:
-    """Whether the observation is one vector of float32, which nothing has to be done to."""
+    """Whether the observation is one float32 vector that needs no encoder."""
     if len(observation) > 1 or config.entry_encoders or config.encoder not in ("auto", "mlp"):
         return False
     (spec,) = observation.values()
@@ -77,7 +77,7 @@ def is_plain_vector(observation: Mapping[str, ArraySpec], config: ModelConfig) -
 
 
 class _Numbers(nn.Module):
-    """A single vector of float32, as it is: what an encoder of anything would make of it, at a tenth of the time."""
+    """Returns a single float32 vector unchanged, in a tenth of the general encoder's time."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -88,5 +88,5 @@ class _Numbers(nn.Module):
 
 
 def frozen_copy(network: M) -> M:
-    """A target network: the same values, as they act (dropout and the like), and nothing asks for their gradient."""
+    """Copy a network as a target: same values, in evaluation mode, without gradients."""
     return copy.deepcopy(network).requires_grad_(False).eval()

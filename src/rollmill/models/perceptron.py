@@ -1,9 +1,8 @@
-"""Perceptrons, one or several of the same shape side by side, whose passes through ReLU layers are one node of a graph.
+"""One or several perceptrons of the same shape whose ReLU layers are one node of the autograd graph.
 
-Where a layer takes a tenth of a millisecond, what automatic differentiation does around each operation is a third of
-the time. Here the passes are written out: activations and their gradients are computed in place, and the gradients of
-weights that are given detached are not formed, so that an actor's gradient goes through its critics for the price of
-their inputs' gradient.
+Where a layer takes a tenth of a millisecond, autograd's overhead for each operation is a third of the time. Here the
+passes are written out: activations and their gradients are computed in place, and detached weights get no gradients, so
+that an actor's gradient passes through its critics at the cost of their inputs' gradient.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ __all__ = ["perceptron"]
 _Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Product = Callable[[Tensor, Tensor], Tensor]
 
-# Products of fewer columns take up to four times as long, on a CPU, as those of fewer rows.
+# On a CPU, products with few columns take up to four times as long as products with few rows.
 _FEW = 64
-# Perceptrons that a gradient goes through in fewer of their rows are worth taking these rows out.
+# If the gradient passes through a smaller share of the rows, it pays to select these rows first.
 _SPARSE = 0.75
 
 _NARROW = "medium"
-"""torch's word for products of float32 whose factors are rounded to bfloat16, or to TF32 on CUDA."""
+"""torch's name for float32 products whose factors are rounded to bfloat16, or to TF32 on CUDA."""
 
 
 def perceptron(
@@ -40,19 +39,18 @@ def perceptron(
 ) -> Tensor:
     """``W_L f(... f(W_1 x + b_1) ...) + b_L``.
 
-    Autocast is respected by all layers but the last, in its own way: what is multiplied is rounded to bfloat16 (TF32 on
-    CUDA) inside of the products, while their sums, and all tensors, stay in float32. That is more exact than casting
-    tensors, and on a CPU faster, because nothing is cast in passes of its own. What cannot do so (on x86, CPUs without
-    AMX) multiplies in float32.
+    All layers but the last respect autocast: factors are rounded to bfloat16 (TF32 on CUDA) inside the products, while
+    sums and all tensors stay in float32. That is more exact than casting tensors, and on a CPU faster, because it needs
+    no passes for casts. x86 CPUs without AMX multiply in float32.
 
     Args:
-        x: float ``[N, F]``; of several perceptrons, all get the same.
-        weights: Of each layer, ``[out, in]``, or ``[E, out, in]`` for E perceptrons.
+        x: float ``[N, F]``, the input of every perceptron.
+        weights: For each layer, ``[out, in]``, or ``[E, out, in]`` for E perceptrons.
         biases: ``[out]``, or ``[E, 1, out]``.
-        activation: f; None is ReLU, by the written out passes.
+        activation: f; None is ReLU, with the written-out passes.
 
     Returns:
-        ``[N, out]`` or ``[E, N, out]``, in the precision of the weights.
+        ``[N, out]`` or ``[E, N, out]``, in the dtype of the weights.
     """
     x = x.to(weights[0].dtype)
     device = x.device.type
@@ -70,7 +68,7 @@ def _perceptron(
     activation: Callable[[Tensor], Tensor] | None,
 ) -> Tensor:
     if activation is None and torch.is_grad_enabled():
-        # torch leaves Function.apply untyped.
+        # torch does not annotate Function.apply.
         return cast("Tensor", _Perceptron.apply(x, inner, *weights, *biases))  # type: ignore[no-untyped-call]
     return _layers(x, inner, weights, biases, linear, activation or torch.relu_)[-1]
 
@@ -83,7 +81,7 @@ def _layers(
     layer: _Layer,
     activation: Callable[[Tensor], Tensor],
 ) -> list[Tensor]:
-    """The input of each layer, and the output; ``inner`` is the precision of the hidden layers' products."""
+    """Inputs of the layers and the output; ``inner`` is the precision of the hidden layers' products."""
     if weights[0].dim() == 3:
         x, layer = x.expand(len(weights[0]), *x.shape), _batched
     inputs = [x]
@@ -98,7 +96,7 @@ def _layers(
 
 
 def _batched(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    # A sum in place after the product: baddbmm would first copy the bias into each row.
+    # Adds in place, because baddbmm would first copy the bias into each row.
     return torch.bmm(x, weight.mT).add_(bias)
 
 
@@ -106,7 +104,7 @@ class _Perceptron(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, inner: str, *parameters: Tensor) -> Tensor:
         layers = len(parameters) // 2
-        # Not our linear(): what it gives may lie across in memory, and the gradients would go through it slowly.
+        # Not our linear(): its result may be transposed in memory, which slows the gradients down.
         *inputs, output = _layers(x, inner, parameters[:layers], parameters[layers:], functional.linear, torch.relu_)
         ctx.save_for_backward(*inputs, *parameters[:layers])
         ctx.layers, ctx.inner = layers, inner
@@ -125,9 +123,9 @@ class _Perceptron(torch.autograd.Function):
 def _through_rows(
     rows: Sequence[Tensor], gradient: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor], inner: str
 ) -> Tensor:
-    """The gradient of x alone, ``[N, in]``, which goes through these rows of each perceptron.
+    """Return the gradient of x only, ``[N, in]``, through the given rows of each perceptron.
 
-    Of the least of several critics' values each row's goes through one of them: half of the work for two.
+    With the minimum of several critics, each row's gradient passes through one of them: half of the work for two.
     """
     of_x = gradient.new_zeros(gradient.shape[1], weights[0].shape[-1])
     outer = torch.get_float32_matmul_precision()
@@ -145,7 +143,7 @@ def _through_rows(
 
 def _times(gradient: Tensor, weight: Tensor, product: _Product) -> Tensor:
     """``gradient @ weight``, ``[..., N, in]``."""
-    if weight.shape[-2] == 1:  # an outer product: there is nothing to add up
+    if weight.shape[-2] == 1:  # an outer product
         return gradient * weight
     if gradient.device.type == "cpu" and weight.shape[-1] < min(_FEW, weight.shape[-2]):
         return product(weight.mT, gradient.mT).mT

@@ -1,4 +1,4 @@
-"""What the first convolutions of a network, wherever they stand in it, learn of the brightness of pictures."""
+"""Statistics of image brightness in the first convolutions of a network."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["centred_layers", "observing_pixel_levels"]
 
 
 def centred_layers(network: nn.Module) -> list[ImageInput]:
-    """The layers that centre pictures, those of a user's own encoder included."""
+    """Layers that centre images, including those of a user's own encoder."""
     return [layer for layer in network.modules() if isinstance(layer, ImageInput) and layer.moments is not None]
 
 
 @contextmanager
 def observing_pixel_levels(network: nn.Module, **ranks: Sum) -> Iterator[None]:
-    """Each picture that meanwhile comes to a layer that centres is merged into what it is centred by.
+    """Context manager: merge every image that reaches a centring layer into that layer's statistics.
 
-    Whatever stands between an observation and that layer is run through, which no other way knows of.
+    Hooks in a forward pass see images after any layer between the observation and the centring layer.
 
     Args:
         network: Any module.

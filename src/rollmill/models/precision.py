@@ -1,4 +1,4 @@
-"""The precision that is computed in: what is settled by rule, and what is never narrower than float32."""
+"""Compute precision: the rule behind "auto", and computations that are never narrower than float32."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ T = TypeVar("T")
 
 
 def wide(x: Tensor) -> Tensor:
-    """``x`` in float32; in float64 where it is that already, in networks of double precision."""
+    """Convert ``x`` to float32, or leave it in float64 (networks of double precision)."""
     return x if x.dtype == torch.float64 else x.float()
 
 
 def in_full_precision(head: Callable[..., T], *features: Tensor) -> T:
-    """``head(*features)`` in float32 (or float64), autocast or not: a value in bfloat16 has three digits."""
-    # Entering a context costs as much as a small layer, so only where autocast is on.
+    """Compute ``head(*features)`` in float32 (or float64) even under autocast: bfloat16 has three digits."""
+    # Entering a context costs as much as a small layer, so it happens only under autocast.
     device = features[0].device.type
     if torch.is_autocast_enabled(device):
         with torch.autocast(device, enabled=False):
@@ -31,5 +31,5 @@ def in_full_precision(head: Callable[..., T], *features: Tensor) -> T:
 
 
 def settled_precision(device: torch.device, *, has_images: bool) -> Literal["fp32", "bf16"]:
-    """What "auto" stands for: bf16 for networks that see pictures on devices with units for it, else fp32."""
+    """Resolve "auto": bf16 for networks with image inputs on devices with bf16 units, else fp32."""
     return "bf16" if has_images and has_bf16_units(device) else "fp32"

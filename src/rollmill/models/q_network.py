@@ -1,4 +1,4 @@
-"""Networks that rate every choice of every categorical head."""
+"""Networks that evaluate every choice of every categorical head."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 __all__ = ["FORBIDDEN", "Branches", "QNetwork", "dueling_values"]
 
 FORBIDDEN = -1.0e9
-"""What stands for a choice that is not allowed: below every value, and finite, so that 0 times it is 0."""
+"""Value of a forbidden choice: below every other value, and finite, so that 0 times it is 0."""
 
 
 def dueling_values(value: Tensor, advantage: Tensor, mean_advantage: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def dueling_values(value: Tensor, advantage: Tensor, mean_advantage: Tensor) -> 
     Args:
         value: ``[N, 1, 1]``.
         advantage: ``[N, K, n]``.
-        mean_advantage: ``[N, K, 1]``, over the choices that exist.
+        mean_advantage: ``[N, K, 1]``, over existing choices.
 
     Returns:
         ``[N, K, n]``.
@@ -37,9 +37,9 @@ def dueling_values(value: Tensor, advantage: Tensor, mean_advantage: Tensor) -> 
 
 
 class Branches(nn.Module):
-    """The choices of K categorical heads as ``[N, K, n]``, n being the most choices of any head.
+    """The choices of K categorical heads as ``[N, K, n]``, with n the largest number of choices.
 
-    Heads with fewer choices are filled up with ones that do not exist and are never allowed.
+    Heads with fewer choices are padded with choices that are never allowed.
 
     Args:
         sizes: Choices of each head.
@@ -60,13 +60,13 @@ class Branches(nn.Module):
         self.register_buffer("index", torch.where(exists, offsets + choice, offsets).flatten(), persistent=False)
 
     def split(self, flat: Tensor) -> Tensor:
-        """``[..., sum(sizes)]``, head after head, to ``[..., K, n]``; where there is no choice, its first."""
+        """Reshape ``[..., sum(sizes)]``, head by head, to ``[..., K, n]``; padding repeats the first choice."""
         if not self.is_regular:
             flat = flat.index_select(-1, self.index)
         return flat.view(*flat.shape[:-1], self.heads, self.most)
 
     def allowed(self, mask: Tensor | None, rows: int) -> Tensor:
-        """Bool ``[N, K, n]`` of a mask ``[N, sum(sizes)]``; a head whose mask forbids everything is unconstrained."""
+        """Convert a mask ``[N, sum(sizes)]`` to bool ``[N, K, n]``; a fully forbidden head is unconstrained."""
         if mask is None:
             return self.exists.expand(rows, -1, -1)
         allowed = self.split(mask.to(torch.bool))
@@ -75,7 +75,7 @@ class Branches(nn.Module):
         return allowed | (self.exists & ~allowed.any(-1, keepdim=True))
 
     def restrict(self, scores: Tensor, mask: Tensor | None, forbidden: float = FORBIDDEN) -> Tensor:
-        """``[N, K, n]`` with ``forbidden`` where a choice is not allowed, or does not exist."""
+        """Set ``scores [N, K, n]`` to ``forbidden`` where a choice is not allowed or does not exist."""
         if mask is None and self.is_regular:
             return scores
         return torch.where(self.allowed(mask, len(scores)), scores, forbidden)
@@ -90,22 +90,22 @@ class Branches(nn.Module):
 class QNetwork(nn.Module):
     """Q(x, a) of every choice: encoder, optional core, hidden layers ``head_sizes``, one linear head for all choices.
 
-    With several categorical heads (``MultiDiscrete``) each one's choices are rated by themselves (Tavakoli et al. 2018,
-    https://arxiv.org/abs/1711.08946). A dueling network has two streams of hidden layers, for the state's value and
-    for the advantages (Wang et al. 2016); all heads share the value.
+    With several categorical heads (``MultiDiscrete``) each head has its own values (Tavakoli et al. 2018,
+    https://arxiv.org/abs/1711.08946). A dueling network has two streams of hidden layers, for the state's value and for
+    the advantages (Wang et al. 2016); all heads share the value.
 
-    Autocast is respected by the encoder (a plain vector's: ``mlp_sizes``, and ``head_sizes`` behind them); what comes
-    behind computes in float32.
+    The encoder respects autocast (for a plain vector: ``mlp_sizes`` and ``head_sizes``); later layers compute in
+    float32.
 
     Args:
         observation: Name -> spec.
         action: Categorical heads only.
-        config: As :func:`rollmill.models.off_policy.off_policy_model` gives it.
+        config: Result of :func:`rollmill.models.off_policy.off_policy_model`.
         dueling: Whether there are two streams.
 
     Attributes:
-        state_size: Width of the recurrent state; 0 without a core. With one, :meth:`step` and :meth:`unroll` are what
-            there is, without one :meth:`forward`.
+        state_size: Width of the recurrent state; 0 without a core. A network with a core has :meth:`step` and
+            :meth:`unroll`, one without has :meth:`forward`.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class QNetwork(nn.Module):
     ) -> None:
         super().__init__()
         self.branches = Branches(action.categorical_sizes)
-        # Then all layers are one perceptron, which is faster than an encoder's layers one by one.
+        # One perceptron for all layers is faster than separate layers.
         self.is_one_mlp = not dueling and config.core == "none" and is_plain_vector(observation, config)
         sizes = config.head_sizes
         if self.is_one_mlp:
@@ -131,7 +131,7 @@ class QNetwork(nn.Module):
         set_channels_last(self, True)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`. Not for networks with a core."""
+        """Map name -> ``[N, ...]`` to float32 ``[N, K, n]``; see :class:`Branches`. Not for networks with a core."""
         assert self.core is None, "a network with a core has step() and unroll()"
         features = self.encoder(observation)
         return self._heads(features) if self.is_one_mlp else in_full_precision(self._heads, features)
@@ -139,11 +139,11 @@ class QNetwork(nn.Module):
     def step(
         self, observation: Mapping[str, Tensor], state: Tensor | None = None, reset: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """One step with a core.
+        """Run one step with a core.
 
         Args:
             observation: Name -> ``[N, ...]``.
-            state: float32 ``[N, S]``; None stands for zeros.
+            state: float32 ``[N, S]``; None means zeros.
             reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
 
         Returns:
@@ -163,12 +163,12 @@ class QNetwork(nn.Module):
         reset: Tensor | None,
         reset_steps: Sequence[int],
     ) -> tuple[Tensor, Tensor]:
-        """Several steps of the same rows, with a core.
+        """Run several steps of the same rows with a core.
 
         Args:
             observation: Name -> ``[T, N, ...]``.
-            state: float32 ``[N, S]`` before step 0; None stands for zeros.
-            reset: bool ``[T, N]``; needed if ``reset_steps`` is not empty.
+            state: float32 ``[N, S]`` before step 0; None means zeros.
+            reset: bool ``[T, N]``; required if ``reset_steps`` is not empty.
             reset_steps: Every t with any ``reset[t]``, ascending; see
                 :meth:`rollmill.models.cores.RecurrentCore.unroll`.
 

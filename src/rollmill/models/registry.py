@@ -1,4 +1,4 @@
-"""Models by name, and the door for a user's own models and encoders."""
+"""Registry of models, including users' own models and encoders."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ MODELS: Registry[ModelFactory] = Registry(
 
 
 class WrongModelError(TypeError):
-    """The factory of a registered model returned something else."""
+    """The factory of a registered model did not return an ``ActorCritic``."""
 
 
 def register_model(name: str, factory: ModelFactory) -> None:
     """Make ``ModelConfig(model=name)`` build ``factory(observation, action, config)``.
 
-    The result must be an :class:`rollmill.models.actor_critic.ActorCritic`; a subclass may override whatever it likes,
-    ``forward`` and ``unroll`` included. Every process that builds models must register it, so do it in a module that is
-    imported everywhere (``--import``).
+    The result must be an :class:`rollmill.models.actor_critic.ActorCritic`; a subclass may override any method,
+    ``forward`` and ``unroll`` included. Every process that builds models must register it, so register it in a module
+    that is imported everywhere (``--import``).
 
     Args:
         name: A new name.
-        factory: A subclass, or a function that gives an instance of one.
+        factory: A subclass, or a function that returns an instance of one.
 
     Raises:
         ValueError: The name is taken by another factory.
@@ -51,26 +51,26 @@ def register_model(name: str, factory: ModelFactory) -> None:
 
 
 def is_users(config: ModelConfig) -> bool:
-    """Whether this configuration names a model or an encoder that the user registered in this process."""
+    """Whether ``config`` names a model or an encoder that the user registered in this process."""
     return MODELS.is_registered(config.model) or ENCODERS.is_registered(config.encoder)
 
 
 def is_known(config: ModelConfig) -> bool:
-    """Whether a model and an encoder of these names are built in or registered."""
+    """Whether the model and the encoder that ``config`` names are built in or registered."""
     return config.model in MODELS and config.encoder in ENCODERS
 
 
 def make_model(observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> ActorCritic:
-    """The model that ``config`` names.
+    """Build the model that ``config`` names.
 
     Args:
         observation: Name -> spec.
-        action: The environment's; the model gets it as slots hold it.
-        config: What network it is.
+        action: The environment's; the model gets it in the form that slots hold.
+        config: The network's configuration.
 
     Raises:
-        UnknownModelError: Nobody registered ``config.model`` or ``config.encoder``.
-        WrongModelError: The registered factory gave something else than an ``ActorCritic``.
+        UnknownModelError: ``config.model`` or ``config.encoder`` is not registered.
+        WrongModelError: The registered factory did not return an ``ActorCritic``.
         ValueError: The configuration does not fit the specs.
     """
     model = MODELS.find(config.model)(observation, config.stored_action(action), config)

@@ -1,4 +1,4 @@
-"""Running mean and deviation. Buffers: they travel with the weights."""
+"""Running mean and standard deviation, as buffers that are published with the weights."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 class RunningMeanStd(nn.Module):
-    """Mean and standard deviation of all samples seen so far, element by element.
+    """Mean and standard deviation of all samples so far, for each element.
 
     Batches are merged by Chan, Golub and LeVeque's formula (1979, STAN-CS-79-773, equation 2.1) in float64, which
     neither loses small counts beside large ones nor cancels. ``shift`` and ``scale`` are derived in float32 at each
@@ -57,8 +57,8 @@ class RunningMeanStd(nn.Module):
 
         Args:
             x: ``[..., *shape]``, any number of leading axes and any dtype.
-            valid: bool, as many leading axes; False leaves a sample out (which may then be NaN). None takes all.
-            sum_over_ranks: Sums a tensor over those that merge their batches together, each of which calls this.
+            valid: bool, with the same leading axes; False excludes a sample (which may be NaN). None includes all.
+            sum_over_ranks: Sums a tensor over the ranks that merge their batches; every rank must call this.
         """
         rows = x.reshape(-1, *self.mean.shape).double()
         if valid is None:

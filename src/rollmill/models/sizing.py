@@ -1,4 +1,4 @@
-"""How large a network is, before any memory is taken for it."""
+"""Size of a network, known before any memory is allocated for it."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def without_memory(make: Callable[[], Module]) -> Module | None:
-    """A network whose tensors have shapes and no values; None where it cannot be made so.
+    """Build a network on the meta device; None if that fails.
 
     Args:
-        make: Makes it; a user's own may compute with its parameters, which these do not allow.
+        make: Builds the network. A user's own may compute with its parameters, which fails on the meta device.
     """
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             module = make()
-    except Exception:  # What is wrong with it shows when it is made as it is.
+    except Exception:  # Building it normally reports the error.
         return None
     return module if all(p.is_meta for p in module.parameters()) else None
 
 
 def fits(module: nn.Module, available: int) -> bool:
-    """Whether one copy of its parameters fits into so many bytes."""
+    """Whether one copy of the parameters fits into ``available`` bytes."""
     return _nbytes(module) <= available
 
 
 def made_within_memory(make: Callable[[], Module]) -> Module:
-    """A network, after a look at its size: that of a configuration of somebody else may be anything.
+    """Build a network after checking its size, because a foreign configuration may name any size.
 
     Raises:
-        NotEnoughMemory: Its parameters do not fit.
+        NotEnoughMemory: The parameters do not fit into memory.
     """
     outline, available = without_memory(make), cgroups.available_memory()
     if outline is not None and not fits(outline, available):
@@ -49,7 +49,7 @@ def made_within_memory(make: Callable[[], Module]) -> Module:
 
 
 def largest_parameter(module: nn.Module) -> str:
-    """For messages: name and shape of its largest parameter, in parentheses; empty where it has none."""
+    """Name and shape of the largest parameter in parentheses, for messages; empty without parameters."""
     named = max(module.named_parameters(), key=lambda item: item[1].numel(), default=None)
     return "" if named is None else f" (the largest is {named[0]} of shape {tuple(named[1].shape)})"
 

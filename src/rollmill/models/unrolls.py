@@ -1,11 +1,11 @@
-"""GRU and LSTM over many steps on a CPU, with resets inside and one matrix product for all weight gradients.
+"""GRU and LSTM over many steps on a CPU, with resets and one matrix product for all weight gradients.
 
-PyTorch's own layers differentiate each step by itself: every step forms a gradient of the size of the recurrent matrix
-and adds it to the others, which for a few rows is most of the time, and a reset has to split the call. Here a step's
-backward pass only carries the gradient of the state back, and what concerns the weights is one product over all steps
-at the end, as cuDNN does it. The equations are those of ``torch.nn.GRU`` and ``torch.nn.LSTM``, biases included.
+PyTorch's own layers differentiate each step separately: every step forms a gradient of the size of the recurrent matrix
+and adds it to the others, which dominates for a few rows, and a reset has to split the call. Here a step's backward
+pass only propagates the gradient of the state, and the gradients of the weights are one product over all steps at the
+end, as in cuDNN. The equations are those of ``torch.nn.GRU`` and ``torch.nn.LSTM``, including biases.
 
-Matrix products run in the dtype of the recurrent matrix given, all else in float32 (or float64 throughout).
+Matrix products run in the dtype of the recurrent matrix given, everything else in float32 (or float64 throughout).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def unroll_gru(gates: Tensor, h: Tensor, resets: Resets, weight: Tensor, bias: T
     Args:
         gates: ``[T, N, 3 H]``: the input's share of the reset, update and new gates, its bias included.
         h: float32 ``[N, H]``, the state before step 0.
-        resets: For each step, bool ``[N, 1]``: rows whose state is zeroed before it, or None if there are none.
+        resets: For each step, bool ``[N, 1]``: rows whose state is zeroed before it, or None.
         weight: ``[3 H, H]``, recurrent; float32 or bfloat16.
         bias: ``[3 H]``, recurrent.
 
     Returns:
         float32 outputs ``[T, N, H]`` and the last state ``[N, H]``.
     """
-    # torch leaves Function.apply untyped.
+    # torch does not annotate Function.apply.
     return cast("tuple[Tensor, Tensor]", _GRU.apply(gates, h, resets, weight, bias))  # type: ignore[no-untyped-call]
 
 
@@ -47,7 +47,7 @@ def unroll_lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """An LSTM over T steps; ``gates`` and ``weight`` hold the input, forget, cell and output gates.
 
-    Args and returns as in :func:`unroll_gru`, with the cell ``c`` float32 ``[N, H]`` beside ``h``.
+    Arguments and results are those of :func:`unroll_gru`, plus the cell ``c``, float32 ``[N, H]``.
     """
     return cast(
         "tuple[Tensor, Tensor, Tensor]",
@@ -56,7 +56,7 @@ def unroll_lstm(
 
 
 class _GRU(torch.autograd.Function):
-    # Steps are taken apart by unbind once: for small networks, indexing costs as much as computing.
+    # Uses unbind once, because for small networks indexing costs as much as computing.
 
     @staticmethod
     def forward(
@@ -92,7 +92,7 @@ class _GRU(torch.autograd.Function):
         steps, rows, size = h_in.shape
         with torch.autocast("cpu", enabled=False):
             reset, update, new = acts.chunk(3, -1)
-            # What of the chain rule does not depend on the gradient, for all steps at once.
+            # Factors of the chain rule that do not depend on the gradient, for all steps at once.
             through_new = (1 - update) * (1 - new * new)
             factors = torch.stack(
                 [
@@ -188,7 +188,7 @@ class _LSTM(torch.autograd.Function):
 
 
 def _start(into: Tensor, state: Tensor, reset: Tensor | None) -> None:
-    # Filled, not multiplied: what is forgotten may be NaN.
+    # Filled instead of multiplied, because the discarded state may be NaN.
     into.copy_(state if reset is None else state.masked_fill(reset, 0.0))
 
 
@@ -199,8 +199,8 @@ def _kept(gradient: Tensor, reset: Tensor | None) -> Tensor:
 def _product_with(matrix: Tensor, calls: int) -> Callable[[Tensor], Tensor]:
     """``x -> x @ matrix`` in float32, computed in the matrix's dtype, for few rows and as many calls.
 
-    Such a product takes as long as reading the matrix takes, so the order it lies in matters (docs/journal.md): float32
-    is read fastest as the right factor along its rows, bfloat16 as the left factor along its rows.
+    Such a product takes as long as reading the matrix, so memory order matters (docs/journal.md): float32 is read
+    fastest as the right factor along its rows, bfloat16 as the left factor along its rows.
     """
     worth_a_copy = calls >= _WORTH_A_COPY
     if matrix.dtype == torch.float32:
