@@ -149,6 +149,8 @@ class GradientServer:
         objectives = [i for i in range(len(self._update.objectives)) if submitted.objectives >> i & 1]
         for objective in objectives:
             self._gradients[index].take(objective)
+        numbers = self._account.setup.numbers
+        numbers.take(numbers.read(self._progress.batches), self._progress.batches)
         self._account.set_learning_rate()
         names = self._exchange.statistic_names(index)
         values = torch.from_numpy(self._exchange.statistics[index, : len(names)].copy()).to(self._device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -22,6 +23,7 @@ from rollmill.learning.update import Update
 from rollmill.models.device import take_device
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.child import ChildContext
+from rollmill.runtime.control import ControlBlock
 from rollmill.specs import EnvSpec
 from rollmill.storage.gradients import GradientExchange
 from rollmill.storage.replay import ReplayStore
@@ -43,6 +45,7 @@ class GradientLearner:
         store: The replay.
         exchange: Where gradients are left.
         index: Which of the learners this is.
+        control: Says which numbers the server uses.
         algorithm: Its own copy.
         arrays: Shared memory with the rings of weights.
         spec: The environment.
@@ -58,6 +61,7 @@ class GradientLearner:
         store: ReplayStore,
         exchange: GradientExchange,
         index: int,
+        control: ControlBlock,
         algorithm: OffPolicyAlgorithm,
         *,
         arrays: Mapping[str, np.ndarray],
@@ -73,6 +77,7 @@ class GradientLearner:
         self._store = store
         self._exchange = exchange
         self._index = index
+        self._control = control
         self._config = config
         self._replay = replay
         self._total_steps = total_steps
@@ -114,6 +119,7 @@ class GradientLearner:
                 self._ledger.enter(LearnerPhase.WAITING)
                 if not self._exchange.wait_for_turn(self._index, _POLL_S):
                     continue
+                sampler.set_reward_scale(self._reward_scale)
                 batch = self._wait_for_batch(loader)
                 if batch is None:
                     break
@@ -121,6 +127,11 @@ class GradientLearner:
                 source.give_back(batch)
         finally:
             loader.close()
+
+    @property
+    def _reward_scale(self) -> float:
+        scale = self._control.number("reward_scale")
+        return self._config.reward_scale if math.isnan(scale) else scale
 
     def _wait_for_batch(self, loader: BatchLoader[Drawn]) -> Drawn | None:
         while not self._context.stop.is_set():

@@ -19,9 +19,10 @@ import numpy as np
 
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.targets import NonFiniteSampleError
+from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.progress import LearnerSetup
-from rollmill.learning.report import RECENT_EPISODES, LearnerFinished, LearnerReport
+from rollmill.learning.report import RECENT_EPISODES, CheckpointWritten, LearnerFinished, LearnerReport
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.versions import Versions
 from rollmill.models.flat_state import FlatState
@@ -142,14 +143,17 @@ class Learner:
         self._leave_for_evaluation()
         # Says what was chosen, and is where the clock of the speed starts.
         self._send(self._report(is_row=self._has_new_row))
+        numbers = self._setup.numbers
         with self._trainer.session():
             try:
                 self._ledger.enter(LearnerPhase.WAITING)
                 while self._trainer.advance(self):
                     self._trainer.count()
-                    self._leave_for_evaluation()
+                    self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
                     self._report_if_due()
-                    if self._timetable.is_save_due(self.progress):
+                    # Taken in any case: a checkpoint that is due anyway serves the request as well.
+                    is_asked = numbers.take_request(Request.CHECKPOINT)
+                    if self._timetable.is_save_due(self.progress) or is_asked:
                         self._save()
                     self._ledger.enter(LearnerPhase.WAITING)
                 self._trainer.check()
@@ -229,9 +233,11 @@ class Learner:
 
     # --- Checkpoints.
 
-    def _leave_for_evaluation(self, *, is_end: bool = False) -> None:
+    def _leave_for_evaluation(self, *, is_end: bool = False, is_asked: bool = False) -> None:
         queue = self._plan.evaluations
-        if queue is not None and (is_end or queue.is_due(self.progress.agent_steps)):
+        if queue is None:
+            return
+        if is_asked or (is_end and queue.is_scheduled) or queue.is_due(self.progress.agent_steps):
             self._ledger.enter(LearnerPhase.SAVING)
             queue.leave(self._algorithm.state_dict(), self.progress.agent_steps)
 
@@ -253,6 +259,7 @@ class Learner:
                     "model": self._algorithm.state_dict(),
                     "recent_episodes": [[e.episode_return, e.episode_length] for e in progress.recent_episodes],
                     "training_s": self._setup.clock.seconds,
+                    "numbers": self._setup.numbers.state_dict(),
                     **(trainer_state := self._trainer.state_dict()),
                     "counters": progress.counters() | trainer_state.get("counters", {}),
                     **(in_flight or {}),
@@ -262,6 +269,7 @@ class Learner:
                 is_initial=progress.sgd_steps == 0,
                 is_end=in_flight is None,
             )
+            self._setup.context.send(CheckpointWritten(str(path)))
         if not is_failing:
             self._timetable.saved(progress)
             self._versions.saved(progress)
@@ -294,6 +302,8 @@ class Learner:
         self.progress.restore(state["counters"], episodes, least_episodes=self._plan.episodes)
         self._setup.clock.restore(state.get("training_s", 0.0))  # Earlier versions' checkpoints do not say.
         self._trainer.load_state_dict(state)
+        if "numbers" in state:  # Earlier versions' checkpoints have none.
+            self._setup.numbers.load_state_dict(state["numbers"])
         self._versions.restore(state, self._weights)
         if not self._timetable.repeats_rows:
             self._row_at = (self.progress.batches, self.progress.agent_steps)

@@ -44,6 +44,7 @@ _PICTURES = 8
 class _Prepared(NamedTuple):
     batch: Trajectories
     targets: Targets
+    reward_scale: float
 
 
 class OnPolicyTrainer:
@@ -84,6 +85,7 @@ class OnPolicyTrainer:
         self._context = setup.context
         self._ledger = setup.ledger
         self._progress = setup.progress
+        self._numbers = setup.numbers
         self._config = config
         self._total_steps = setup.plan.total_steps
         self._collective = setup.collective
@@ -141,7 +143,7 @@ class OnPolicyTrainer:
             return False
         self._progress.take_episodes(episodes)
         self._entropy_guard.observe(episodes, self._progress.recent_episodes)
-        self._learn(learner, *prepared)
+        self._learn(learner, self._with_present_scale(prepared))
         return True
 
     def check(self) -> None:
@@ -162,7 +164,7 @@ class OnPolicyTrainer:
         return replace(
             report,
             losses=self._update.take_statistics() if report.is_row else {},
-            learning_rate=self._learning_rate.value(report.agent_steps),
+            learning_rate=self._learning_rate_after(report.agent_steps),
             fast_path=path.describe(),
             precision=path.precision,
             figures={} if self._bounds is None else {"actions_at_bound": self._at_bound},
@@ -208,14 +210,18 @@ class OnPolicyTrainer:
         """What every rank calls once for each batch, or when it is to stop.
 
         Returns:
-            The episodes that ended within all ranks' batches; None when one of them is to stop.
+            The episodes that ended within all ranks' batches; None when one of them is to stop. Numbers that were set
+            meanwhile hold from this batch on.
         """
         episodes = [] if prepared is None else list(prepared.batch.episodes)
-        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes)))
-        if any(stops for stops, _ in answers):
+        batch = self._progress.batches
+        news = self._numbers.read(batch)
+        answers = self._collective.gather((self._context.stop.is_set(), plain_episodes(episodes), news))
+        if any(stops for stops, _, _ in answers):
             self._stop_with_others()
             return None
-        return [episode for _, ended in answers for episode in episodes_of(ended)]
+        self._numbers.take(answers[0][2], batch)
+        return [episode for _, ended, _ in answers for episode in episodes_of(ended)]
 
     def _stop_with_others(self) -> None:
         if not self._context.stop.is_set():
@@ -227,23 +233,37 @@ class OnPolicyTrainer:
         self._context.inject_delay()
         # One tuple, so that this thread never sees the mean of one batch with the deviation of another.
         mean, std = self._versions.moments_of(batch, self._moments)
-        return _Prepared(batch, self._algorithm.prepare(batch.arrays, value_mean=mean, value_std=std))
+        config = self._algorithm.config
+        targets = self._algorithm.prepare(batch.arrays, value_mean=mean, value_std=std)
+        if self._algorithm.config is not config:  # The learner's thread has set another scale meanwhile.
+            return self._prepare(batch)
+        return _Prepared(batch, targets, config.reward_scale)
 
-    def _learn(self, learner: Learner, batch: Trajectories, targets: Targets) -> None:
+    def _with_present_scale(self, prepared: _Prepared) -> _Prepared:
+        """A batch whose rewards are scaled as this iteration asks for: prepared again if the scale was just set."""
+        scale = self._numbers.value("reward_scale", self._config.reward_scale)
+        if self._algorithm.config.reward_scale != scale:
+            self._algorithm.config = replace(self._algorithm.config, reward_scale=scale)
+        return prepared if prepared.reward_scale == scale else self._prepare(prepared.batch)
+
+    def _learning_rate_after(self, agent_steps: int) -> float:
+        return self._numbers.value("learning_rate", self._learning_rate.value(agent_steps))
+
+    def _learn(self, learner: Learner, prepared: _Prepared) -> None:
         """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
         self._ledger.enter(LearnerPhase.LEARNING)
-        progress = self._progress
+        progress, batch, targets = self._progress, prepared.batch, prepared.targets
         steps_before = progress.sgd_steps
         keep = self._admit(batch, learner.version)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
-        self._update.set_learning_rate(self._learning_rate.value(progress.agent_steps))
+        self._update.set_learning_rate(self._learning_rate_after(progress.agent_steps))
         self._update_normalisers(batch, targets, keep, whole)
         if self._bounds is not None:
             self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)
-        entropy_coef = self._entropy.value(progress.agent_steps)
+        entropy_coef = self._numbers.value("entropy_coef", self._entropy.value(progress.agent_steps))
         coefficients = {
-            "clip_range": self._clip.value(progress.agent_steps),
+            "clip_range": self._numbers.value("clip_range", self._clip.value(progress.agent_steps)),
             "entropy_coef": self._entropy_guard.coefficient(entropy_coef),
         }
         self.can_resume = False
@@ -270,7 +290,7 @@ class OnPolicyTrainer:
 
     def _adapt(self, entropy_coef: float) -> None:
         """Tells the adaptive schedules what the last SGD step's policy was like."""
-        if self._config.schedule == "kl":
+        if self._config.schedule == "kl" and not self._numbers.is_set("learning_rate"):
             divergence = self._update.last("approx_kl")
             if divergence is None:
                 raise ValueError(

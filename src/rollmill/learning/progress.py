@@ -10,6 +10,7 @@ import torch
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
+from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.report import RECENT_EPISODES
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ledger import Ledger
@@ -101,6 +102,7 @@ class LearnerSetup:
         clock: Seconds of training.
         collective: The ranks that learn together.
         device: Where it computes.
+        numbers: Those that the main process may set during the run.
     """
 
     context: ChildContext
@@ -110,6 +112,7 @@ class LearnerSetup:
     clock: TrainingClock
     collective: Collective
     device: torch.device
+    numbers: LiveNumbers = field(default_factory=LiveNumbers)
 
     @property
     def ledger(self) -> Ledger:

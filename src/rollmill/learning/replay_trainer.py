@@ -17,6 +17,7 @@ from rollmill.learning.batch_loader import BatchLoader
 from rollmill.learning.collective import Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.learner import Learner
+from rollmill.learning.live_numbers import News
 from rollmill.learning.progress import LearnerSetup, RunPlan
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.report import LearnerReport
@@ -101,8 +102,11 @@ class ReplayAccount:
         return limiter.is_done and learned == limiter.drawn - limiter.skipped
 
     def set_learning_rate(self) -> None:
-        """By its schedule."""
-        self.update.set_learning_rate(self._schedule.value(self._progress.agent_steps))
+        """As it was set, or by its schedule."""
+        self.update.set_learning_rate(self._learning_rate_after(self._progress.agent_steps))
+
+    def _learning_rate_after(self, agent_steps: int) -> float:
+        return self.setup.numbers.value("learning_rate", self._schedule.value(agent_steps))
 
     def after_step(self, learner: Learner) -> None:
         """Counts an SGD step, which is a batch, too."""
@@ -139,7 +143,7 @@ class ReplayAccount:
         return replace(
             report,
             losses=self.update.take_statistics(),
-            learning_rate=self._schedule.value(report.agent_steps),
+            learning_rate=self._learning_rate_after(report.agent_steps),
             fast_path=self._way,
             figures=of_replay | figures,
         )
@@ -188,6 +192,8 @@ class ReplayTrainer:
         self._store = store
         self._update = account.update
         self._progress = setup.progress
+        self._numbers = setup.numbers
+        self._config = setup.config
         self._replay = replay
         self._device = setup.device
         self._collective = setup.collective
@@ -215,6 +221,7 @@ class ReplayTrainer:
     @contextmanager
     def session(self) -> Iterator[None]:
         """Draws batches in the background."""
+        self._scale_rewards()
         self._loader = BatchLoader(self._source)
         try:
             yield
@@ -260,13 +267,19 @@ class ReplayTrainer:
         """See :class:`rollmill.learning.learner.Trainer`."""
         self._account.load_state_dict(state)
 
+    def _scale_rewards(self) -> None:
+        """Has batches that are drawn from now on use the present scale; one or two are drawn already."""
+        self._sampler.set_reward_scale(self._numbers.value("reward_scale", self._config.reward_scale))
+
     def _agree(self) -> bool:
         """What every rank calls once in each round: whether to go on, and whether all have a batch."""
         stop, account = self._context.stop, self._account
         is_done = self._batch is None and account.is_done
         has_batch, episodes = self._batch is not None, plain_episodes(self._source.take_episodes())
-        own = _Standing(stop.is_set(), is_done, has_batch, self._store.limiter.inserted, self._store.size, episodes)
+        limiter, news = self._store.limiter, self._numbers.read(self._progress.batches)
+        own = _Standing(stop.is_set(), is_done, has_batch, limiter.inserted, self._store.size, episodes, news)
         ranks = [_Standing._make(rank) for rank in self._collective.gather(tuple(own))]
+        self._numbers.take(ranks[0].news, self._progress.batches)
         self._all_have_batches = all(rank.has_batch for rank in ranks)
         account.steps_of_all = sum(rank.inserted for rank in ranks)
         account.size_of_all = sum(rank.size for rank in ranks)
@@ -284,6 +297,7 @@ class ReplayTrainer:
         self._context.inject_delay()
         self._ages.add(float(learner.version) - float(drawn.at_step["policy_version"].mean()))
         self._account.set_learning_rate()
+        self._scale_rewards()
         batch = to_tensors(drawn, self._device)
         self._update.centre_pictures(batch)
         step = self._update.step([batch])
@@ -309,6 +323,7 @@ class _Standing(NamedTuple):
     inserted: int
     size: int
     episodes: list[list[float]]
+    news: News
 
 
 class _Mean:

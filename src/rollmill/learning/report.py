@@ -91,6 +91,28 @@ class LearnerReport:
 
 
 @dataclass(frozen=True)
+class CheckpointWritten:
+    """The learner has written a checkpoint.
+
+    Attributes:
+        path: The file.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True)
+class LearnerNote:
+    """What the user should know.
+
+    Attributes:
+        text: One line.
+    """
+
+    text: str
+
+
+@dataclass(frozen=True)
 class LearnerFinished:
     """The learner has reached ``total_steps``, or was told to stop, and has written its last checkpoint.
 

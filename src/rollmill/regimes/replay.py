@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.setup import (
     Memory,
@@ -179,6 +180,7 @@ def allocate(
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
+    add_numbers_to_layout(beside)
     sizes, num_learners = probed.shared if config.learner.num_learners > 1 else None, config.learner.num_learners
     if sizes is not None:
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
@@ -216,6 +218,7 @@ def allocate(
     else:
         store.limiter.remember(wanted, limits)
     weights.WeightStore(arena, create=True)
+    control_block(arena, create=True)
     if sizes is not None:
         gradients.GradientExchange(arena, num_learners, create=True)
         for ring in sizes.rings:
@@ -411,6 +414,7 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
         store_of(setup),
         GradientExchange(arena, config.learner.num_learners),
         index,
+        control_block(arena),
         make_off_policy(config, spec),
         arrays=arena,
         spec=spec,

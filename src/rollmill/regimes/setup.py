@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
@@ -177,6 +178,7 @@ def allocate_slots(
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
+    add_numbers_to_layout(layout)
     # The newest version, and in lockstep those that groups may still be acting by.
     add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
     slots = (
@@ -194,6 +196,7 @@ def allocate_slots(
     )
     SlotStore(arena, fields, topology, create=True)
     WeightStore(arena, create=True)
+    control_block(arena, create=True)
     return Memory(arena, fields, parts=parts)
 
 

@@ -29,10 +29,12 @@ from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from rollmill.learning.learner import Learner, Trainer
+from rollmill.learning.live_numbers import LiveNumbers, control_block
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.on_policy_trainer import OnPolicyTrainer
 from rollmill.learning.process_group import ProcessGroup
 from rollmill.learning.progress import LearnerSetup, Progress, RunPlan
+from rollmill.learning.report import LearnerNote
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
@@ -202,6 +204,11 @@ class LearnerSide:
             clock=TrainingClock(plan.schedule_s),
             collective=collective,
             device=device,
+            numbers=LiveNumbers(
+                None if run.ranks.rank else control_block(run.memory.arena),
+                note=lambda text: context.send(LearnerNote(text)),
+                log=context.log.info,
+            ),
         )
         return cls(run, setup, WeightStore(run.memory.arena))
 

@@ -38,6 +38,11 @@ class EvaluationQueue:
         left = [int(match[1]) for path in self.pending() if (match := _NAME.fullmatch(path.name))]
         self._last = max([*left, *(int(record["agent_steps"]) for record in self.records())], default=-1)
 
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether networks are evaluated every so many steps."""
+        return self._every_steps is not None
+
     def is_due(self, agent_steps: int) -> bool:
         """Whether to queue the network after ``agent_steps``: the first one, and one in each interval."""
         if self._every_steps is None:
@@ -51,7 +56,7 @@ class EvaluationQueue:
             model: Its ``state_dict``.
             agent_steps: Agent steps that it has learned from.
         """
-        if self._every_steps is None or agent_steps <= self._last:
+        if agent_steps <= self._last:
             return
         self._last = agent_steps
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 import numpy as np
@@ -117,13 +117,7 @@ class Sampler(ABC, Generic[Batch]):
         self._empty = empty
         self._frames = {name: _rows(array) for name, array in store.observation.items()}
         self._shared = {name: _rows(array) for name, array in store.arrays.items()}
-        self._rule = DrawRule(
-            gamma=rule.discount,
-            reward_scale=rule.scale,
-            reward_clip=rule.clip,
-            weights=config.weights if config.is_prioritised else "ones",
-            stratified=config.stratified,
-        )
+        self._set_rule(rule)
 
     @abstractmethod
     def make_batch(self, size: int) -> Batch:
@@ -141,6 +135,22 @@ class Sampler(ABC, Generic[Batch]):
         """
         num_items = max(1, self._store.size // self._store.stride)  # about
         return self._store.slots.sample(self._random, batch.native, self._rule, beta, num_items)
+
+    def set_reward_scale(self, scale: float) -> None:
+        """Scales the rewards of batches that are drawn from now on; called from any thread."""
+        if scale != self._return_rule.scale:
+            self._set_rule(replace(self._return_rule, scale=scale))
+
+    def _set_rule(self, rule: ReturnRule) -> None:
+        config = self._config
+        self._return_rule = rule
+        self._rule = DrawRule(
+            gamma=rule.discount,
+            reward_scale=rule.scale,
+            reward_clip=rule.clip,
+            weights=config.weights if config.is_prioritised else "ones",
+            stratified=config.stratified,
+        )
 
     def update(self, batch: Batch, td_error: NDArray[np.float32]) -> int:
         """Gives the batch's samples the priorities ``(|error| + epsilon)^alpha``.
