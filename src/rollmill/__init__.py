@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rollmill.algorithms.registry import register_algorithm
     from rollmill.api import Run, load, make_config, train
+    from rollmill.callback import Callback, LiveRun
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.evaluate import evaluate
     from rollmill.evaluation.watch import watch
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from rollmill.tuning.tune import tune
 
 __all__ = [
+    "Callback",
+    "LiveRun",
     "Run",
     "evaluate",
     "load",
@@ -46,6 +49,8 @@ __all__ = [
 ]
 
 _HOME = {
+    "Callback": "rollmill.callback",
+    "LiveRun": "rollmill.callback",
     "Run": "rollmill.api",
     "load": "rollmill.api",
     "make_config": "rollmill.api",

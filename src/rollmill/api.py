@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast, get_args
 
+from rollmill.callback import Callback
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_factory
 from rollmill.envs.trust import named_code
@@ -63,8 +64,8 @@ class Run:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes; None when no episode ended.
         summary: Where the time of every process went, as text.
-        ended_by: "total_steps", "max_seconds", "target_return", "signal" (Ctrl-C, SIGTERM), or, on ranks other
-            than the first, "caller": another rank ended the run.
+        ended_by: "total_steps", "max_seconds", "target_return", "callback" (one called ``run.stop``), "signal" (Ctrl-C,
+            SIGTERM), or, on ranks other than the first, "caller": another rank ended the run.
     """
 
     dir: Path
@@ -203,6 +204,7 @@ def train(
     algo: str | None = None,
     protocol: str | None = None,
     trust: bool = False,
+    callbacks: Sequence[Callback] = (),
     **overrides: object,
 ) -> Run:
     """Train an agent and return when the run has ended.
@@ -220,15 +222,18 @@ def train(
         protocol: "machado", likewise.
         trust: With ``resume``: execute the code that the directory names and load pickled environments in its
             checkpoints, even if this user's own runs did not write them.
+        callbacks: Called while the run trains, in this process; with several ranks, on rank 0 alone.
         **overrides: Any other setting, for example ``**{"learner.epochs": 2}``.
 
     Raises:
         ValueError: The configuration is invalid, or the run directory does not fit the call.
         UntrustedError: The run to be resumed names code, and this user's own runs did not write it.
         MainGuardError: A script calls this without the guard ``if __name__ == "__main__":``.
-        ProcessFailed: A process of the run failed; the message contains its traceback.
+        TypeError: A callback is not a :class:`rollmill.Callback`.
+        ProcessFailed: A process of the run or a callback failed; the message contains its traceback.
     """
     check_main_guard("train()")
+    _check_callbacks(callbacks)
     if preset is not None and not isinstance(preset, str):
         preset = register_factory(preset)
     given = dict(overrides)
@@ -239,7 +244,7 @@ def train(
     ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
     if ranks.is_alone:
         plan = _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, trust=trust)
-        return _run(plan, ranks, quiet=quiet, trust=trust)
+        return _run(plan, ranks, quiet=quiet, trust=trust, callbacks=callbacks)
     from rollmill.learning.process_group import meeting
 
     # Rank 0 decides and owns the run directory; other ranks may be on other machines.
@@ -256,7 +261,14 @@ def train(
         # The plan came over the network. Execute the code that it names only if this rank's own arguments name it too.
         if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == plan.settings.env):
             require_trust(plan.directory / CONFIG_FILE, verdict, code, trust=trust)
-        return _run(plan, ranks, quiet=quiet, trust=trust)
+        return _run(plan, ranks, quiet=quiet, trust=trust, callbacks=callbacks)
+
+
+def _check_callbacks(callbacks: Sequence[object]) -> None:
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            kind = "a class: give an object of it" if isinstance(callback, type) else type(callback).__name__
+            raise TypeError(f"callbacks contains {callback!r}, {kind}; allowed are objects of rollmill.Callback")
 
 
 @dataclass(frozen=True)
@@ -358,7 +370,7 @@ def refuse_a_run_in(directory: Path | str) -> None:
         raise RunDirectoryError(f"{directory} already holds a run: resume it (--resume), or choose another directory.")
 
 
-def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
+def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequence[Callback]) -> Run:
     """Runs what was planned; returns when it has ended."""
     from rollmill.regimes.running import run
 
@@ -408,6 +420,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool) -> Run:
                 ranks=ranks,
                 on_probed=settle,
                 on_report=save_config,
+                callbacks=callbacks,
                 trust=trust,
                 changed=changed,
             )

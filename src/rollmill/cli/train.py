@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollmill.cli.command import EXIT_INTERRUPTED, PRESET, Command, natural, printer, whole_number
-from rollmill.cli.user_modules import import_modules
+from rollmill.cli.user_modules import import_modules, make_callbacks
 from rollmill.settings.options import OptionError
 
 if TYPE_CHECKING:
@@ -48,6 +48,13 @@ def make_command() -> Command:
     command.flag(
         "--trust", "run the code that the resumed run or the settings file names, even if another user wrote it"
     )
+    command.option(
+        "--callback",
+        "a rollmill.Callback of your own, called during training: module:Class or file.py:Class; may be repeated",
+        metavar="NAME",
+        repeatable=True,
+        dest="callbacks",
+    )
     command.add_import()
     return command
 
@@ -67,6 +74,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
             overrides[name] = getattr(arguments, name)
     if arguments.tune:
         overrides = _tuned(arguments, overrides, ranks=Ranks.of_this_process())
+    callbacks = make_callbacks(arguments.callbacks or ())
     done = api.train(
         arguments.preset,
         run_dir=arguments.run_dir,
@@ -75,6 +83,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, Any]) -> int:
         algo=arguments.algo,
         protocol=arguments.protocol,
         trust=arguments.trust,
+        callbacks=callbacks,
         **overrides,
     )
     if not Ranks.of_this_process().rank:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, cast
 
-from rollmill.settings.option_values import coerce
+from rollmill.settings.option_values import OptionError, coerce
 
-__all__ = ["import_modules"]
+if TYPE_CHECKING:
+    from rollmill.callback import Callback
+
+__all__ = ["import_modules", "make_callbacks"]
 
 # Settings of the environment that name code, which may be in the working directory.
 _CODE = ("env", "name", "imports", "kwargs")
@@ -33,6 +36,37 @@ def import_modules(arguments: argparse.Namespace, overrides: dict[str, object]) 
         overrides["env.imports"] = tuple(map(lasting_name, modules))
 
 
+def make_callbacks(names: Sequence[str]) -> list[Callback]:
+    """Make the callbacks that ``--callback`` names.
+
+    Args:
+        names: ``module:Class`` or ``path/to/file.py:Class``, without arguments; import the user's modules first.
+
+    Raises:
+        OptionError: One leads to nothing, or to something else than a class of callbacks.
+        NoSuchModuleError: There is no such module or file.
+    """
+    from rollmill.callback import Callback
+    from rollmill.envs.user_code import import_user_code
+
+    made = []
+    for name in names:
+        place, _, last = name.rpartition(":")
+        if not place or not last:
+            raise OptionError(f"--callback {name}: give module:Class or path/to/file.py:Class")
+        module = import_user_code(place, option="--callback")
+        kind = getattr(module, last, None)
+        if not (isinstance(kind, type) and issubclass(kind, Callback)):
+            offered = [
+                key for key, value in vars(module).items() if isinstance(value, type) and issubclass(value, Callback)
+            ]
+            listed = f"it has {', '.join(offered)}" if offered else "it has no class derived from rollmill.Callback"
+            what = "nothing" if kind is None else repr(kind)
+            raise OptionError(f"--callback {name}: {last!r} of {place} is {what}, not a callback; {listed}")
+        made.append(kind())
+    return made
+
+
 def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> None:
     """Search the working directory for modules, here and in the processes of a run, if the user names any.
 
@@ -48,7 +82,11 @@ def _search_here_if_needed(arguments: argparse.Namespace, overrides: Mapping[str
 
 def _names_code(arguments: argparse.Namespace, overrides: Mapping[str, object]) -> bool:
     """Whether a command names code of the user's, or a run of the user's that does."""
-    if arguments.modules or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides):
+    if (
+        arguments.modules
+        or getattr(arguments, "callbacks", None)
+        or any(key.removeprefix("env.").split(".")[0] in _CODE for key in overrides)
+    ):
         return True
     if getattr(arguments, "resume", False) or not hasattr(arguments, "preset"):
         from rollmill.settings.run_config import names_own_code

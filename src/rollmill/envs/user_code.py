@@ -27,20 +27,25 @@ class NoSuchModuleError(ImportError):
     """What ``--import`` names is neither a module nor a file."""
 
 
-def import_user_code(name: str) -> None:
+def import_user_code(name: str, *, option: str = "--import") -> ModuleType:
     """Import a module by its dotted name, or a ``.py`` file by its path; a second time does nothing.
+
+    Args:
+        name: Its name or path.
+        option: By which the user has given it, for messages.
 
     Raises:
         NoSuchModuleError: There is no such module or file. Errors inside of one are raised as they are.
     """
     if name.endswith(".py"):
-        _import_file(name)
-        return
-    if import_if_there(name) is None:
+        return _import_file(name, option)
+    module = import_if_there(name)
+    if module is None:
         raise NoSuchModuleError(
-            f"--import {name} (env.imports): there is no such module in {os.getcwd()} or on PYTHONPATH; a file is "
-            "given by its path, ending in .py"
+            f"{_given(name, option)}: there is no such module in {os.getcwd()} or on PYTHONPATH; a file is given by "
+            "its path, ending in .py"
         )
+    return module
 
 
 def import_if_there(name: str) -> ModuleType | None:
@@ -80,22 +85,26 @@ def lasting_name(name: str) -> str:
     return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
-def _import_file(name: str) -> None:
+def _given(name: str, option: str) -> str:
+    return f"{option} {name}" + (" (env.imports)" if option == "--import" else "")
+
+
+def _import_file(name: str, option: str) -> ModuleType:
     path = Path(name).resolve()
     # Under the name __main__ a package's __main__.py would take itself for the program.
     module_name = path.parent.name if path.stem == "__main__" else path.stem
     # The script that is running (a process of a run has it as its __main__ too) must not run a second time.
     for known in (sys.modules.get(module_name), sys.modules.get("__main__")):
         file = getattr(known, "__file__", None)
-        if file is not None and Path(file).resolve() == path:
-            return
+        if known is not None and file is not None and Path(file).resolve() == path:
+            return known
     if not path.is_file():
         # A run remembers where its file was. It may have been moved since, with the run or without it.
-        moved = getattr(sys.modules.get(module_name), "__file__", None)
-        if moved is not None and Path(moved).name == path.name:
-            return
+        moved = sys.modules.get(module_name)
+        if moved is not None and Path(getattr(moved, "__file__", None) or "").name == path.name:
+            return moved
         raise NoSuchModuleError(
-            f"--import {name} (env.imports): there is no such file; if it was moved, --import says where it is now"
+            f"{_given(name, option)}: there is no such file; if it was moved, {option} says where it is now"
         )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
@@ -112,3 +121,4 @@ def _import_file(name: str) -> None:
     except BaseException:
         del sys.modules[module_name]
         raise
+    return module

@@ -10,9 +10,11 @@ import math
 import signal
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Literal
 
-from rollmill.learning.report import LearnerFinished, LearnerReport
+from rollmill.learning.report import CheckpointWritten, LearnerFinished, LearnerNote, LearnerReport
+from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
 from rollmill.roles import EVALUATOR, LEARNER
@@ -23,7 +25,7 @@ from rollmill.settings.config import Config
 
 __all__ = ["EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
 
-EndedBy = Literal["total_steps", "max_seconds", "target_return", "signal", "caller"]
+EndedBy = Literal["total_steps", "max_seconds", "target_return", "callback", "signal", "caller"]
 
 _POLL_S = 0.25
 _STOP_GRACE_S = 8.0
@@ -39,6 +41,7 @@ def watch(
     supervisor: Supervisor,
     config: Config,
     monitor: Monitor,
+    callbacks: Callbacks,
     wanted_end: Callable[[], EndedBy | None],
     *,
     is_alone: bool = True,
@@ -50,6 +53,7 @@ def watch(
         supervisor: Has started the processes.
         config: Resolved.
         monitor: Takes the reports.
+        callbacks: Are told of checkpoints.
         wanted_end: Asked several times a second; what is to end the run.
         is_alone: Whether this is the only rank; a learner among several also waits for the others.
         memory: What the run takes, as far as that is known, for when it does not suffice.
@@ -58,7 +62,7 @@ def watch(
         The learner's last message, what ended the run, and how many seconds the other processes have to end.
 
     Raises:
-        ProcessFailed: A process failed, hung, or did not end when told to.
+        ProcessFailed: A process or a callback failed, or a process hung or did not end when told to.
         KeyboardInterrupt: Nothing was learned yet.
     """
     limits = HangLimits(config, is_alone=is_alone)
@@ -89,6 +93,10 @@ def watch(
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
                 has_begun = True
                 monitor.report(event.content, supervisor.snapshot())
+            if isinstance(event, Message) and isinstance(event.content, CheckpointWritten):
+                callbacks.checkpoint(Path(event.content.path))
+            if isinstance(event, Message) and isinstance(event.content, LearnerNote):
+                monitor.note(event.content.text)
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 monitor.report(event.content.report, supervisor.snapshot())
                 if event.content.stopped_by_others:

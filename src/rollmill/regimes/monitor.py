@@ -44,6 +44,7 @@ class Monitor:
         writer: Where rows of metrics go; None keeps none.
         display: What people see; None shows nothing.
         on_report: Called with every report and the seconds since the run began.
+        on_row: Called with every row of metrics, after it was written.
         time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
         earlier: Rows of metrics of earlier sessions.
         is_resumed: Whether to say at which step the run resumes.
@@ -57,6 +58,7 @@ class Monitor:
         writer: MetricsWriter | None,
         display: Display | None,
         on_report: Callable[[LearnerReport, float], None] | None = None,
+        on_row: Callable[[Record], None] = lambda row: None,
         time_before_s: float = 0.0,
         earlier: Sequence[Record] = (),
         is_resumed: bool = False,
@@ -67,6 +69,7 @@ class Monitor:
         self._writer = writer
         self._display = display
         self._on_report = on_report
+        self._on_row = on_row
         # In policy versions, as the measured one.
         self._expected_lag: float | None = None
         if config.in_lockstep:
@@ -156,6 +159,7 @@ class Monitor:
                 self._writer.write(row)
             for warning in self._health.warnings(row):
                 self.note(warning)
+            self._on_row(row)
         if self._display is not None:
             self._display.update(status)
 

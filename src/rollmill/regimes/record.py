@@ -135,6 +135,8 @@ def describe_end(
             f"target reached: mean return of the last 100 episodes {mean_return:,.2f}, "
             f"target_return={config.target_return:g}; {done}"
         )
+    if ended_by == "callback":
+        return f"stopped by a callback: {done}"
     if ended_by == "signal":
         by = "another process" if received is None else f"the user ({received.name})"
         return f"stopped by {by}: what was learned is saved; {done}"

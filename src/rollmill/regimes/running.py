@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rollmill.callback import Callback, LiveRun
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
+from rollmill.learning.live_numbers import control_block
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes import asynchronous, lockstep, probing, replay
 from rollmill.regimes import setup as children
+from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.ending import EndedBy, exited_early, hung_error, was_signalled_with_us, watch
 from rollmill.regimes.first_batch import long_wait, nothing_learned
@@ -31,7 +34,7 @@ from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
 from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.plots import plot_runs
 from rollmill.roles import EVALUATOR, GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
-from rollmill.runtime.affinity import plan
+from rollmill.runtime.affinity import PlacementPlan, plan
 from rollmill.runtime.events import Exited, Failed, Message
 from rollmill.runtime.logs import run_log
 from rollmill.runtime.ranks import Launcher, Ranks, folder_of_rank
@@ -82,6 +85,7 @@ def run(
     on_probed: Callable[[Probed], None] | None = None,
     on_report: Callable[[LearnerReport, float], None] | None = None,
     stop_when: Callable[[], bool] | None = None,
+    callbacks: Sequence[Callback] = (),
     trust: bool = False,
     changed: Mapping[str, tuple[object, object]] | None = None,
 ) -> Outcome:
@@ -96,12 +100,13 @@ def run(
         on_probed: Called with what the environment and the network are, before anything is trained.
         on_report: Called with every report of the learner and the seconds since training began.
         stop_when: Asked several times a second; True ends the run as Ctrl-C does.
+        callbacks: The user's, called on rank 0.
         trust: Whether to use the files of a resumed run even if another user wrote them.
         changed: Of a resumed run: key -> value before and now, of the settings that differ; for ``run.log``.
 
     Raises:
-        ProcessFailed: A process failed or hung; the others were ended, and the learner, if it was not that one, had
-            three seconds to save a checkpoint.
+        ProcessFailed: A process or a callback failed, or a process hung; the others were ended, and the learner, if it
+            was not that one, had three seconds to save a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
@@ -174,12 +179,16 @@ def run(
         earlier = read_metrics(run_dir) if resume and not ranks.rank else []
         if earlier and run_setup.memory.inserted:
             run_setup = replace(run_setup, episodes=int(earlier[-1]["episodes"]))
+        evaluator = Evaluator(supervisor, run_setup)
+        live_run = LiveRun(run_dir, config, control_block(run_setup.memory.arena), start_evaluator=evaluator.start)
+        called = at_end.enter_context(Callbacks(() if ranks.rank else callbacks, live_run))
         with Monitor(
             config,
             probed,
             writer=writer,
             display=display,
             on_report=reported,
+            on_row=called.report,
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
             earlier=earlier,
             is_resumed=resume,
@@ -196,18 +205,29 @@ def run(
                 *long_wait(config, probed.spec, steps_done=steps_done),
             ):
                 monitor.note(line)
+            called.start()
             start_processes(supervisor, run_setup)
+            if config.eval_every is not None:
+                evaluator.start()
 
             def wanted_end() -> EndedBy | None:
                 if is_told_to_end():
                     return "signal"
                 if monitor.has_reached_target:
                     return "target_return"
+                if called.is_stop_wanted:
+                    return "callback"
                 return "caller" if stop_when is not None and stop_when() else None
 
             try:
                 finished, ended_by, grace_s = watch(
-                    supervisor, config, monitor, wanted_end, is_alone=ranks.is_alone, memory=run_setup.memory.parts
+                    supervisor,
+                    config,
+                    monitor,
+                    called,
+                    wanted_end,
+                    is_alone=ranks.is_alone,
+                    memory=run_setup.memory.parts,
                 )
             except BaseException:
                 # A run of hours that fails says where its time went, too; its curve takes longer than it may.
@@ -243,6 +263,7 @@ def run(
             monitor.take_evaluations()
             if is_told_to_end():
                 ended_by = "signal"  # Also while the run was ending already: whoever called is to end, too.
+            called.end(ended_by)
             record.ended(ended_by, mean_return=monitor.mean_return, received=signals.received)
             return Outcome(finished.report.agent_steps, monitor.mean_return, summary, ended_by, probed)
 
@@ -440,17 +461,22 @@ def prepare(
     )
 
 
-def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
-    """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
+def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
     config, topology = run_setup.config, run_setup.topology
-    regime = _REGIMES[config.regime]
-    placement = plan(
+    return plan(
         num_rollout_workers=topology.num_workers,
         num_policy_workers=topology.num_policy_workers,
         num_learners=topology.num_learners if learner else 0,
         config=config.placement,
         threads_per_learner=config.learner.threads,
     )
+
+
+def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
+    """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
+    config = run_setup.config
+    regime = _REGIMES[config.regime]
+    placement = _placement(run_setup, learner=learner)
     if learner:
         cpus, nice = placement.learners[0]
         # torch.compile would start processes of its own.
@@ -482,15 +508,28 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     for worker, (cpus, nice) in enumerate(placement.rollout_workers):
         name = f"rollout worker {worker}"
         supervisor.start(name, regime.rollout_worker, run_setup, worker, role=ROLLOUT_WORKER, cpus=cpus, nice=nice)
-    if learner and config.eval_every is not None and not run_setup.ranks.rank:
-        supervisor.start(
-            EVALUATOR.name,
-            children.evaluator,
-            run_setup,
-            False,
-            role=EVALUATOR,
-            nice=placement.rollout_workers[0][1],
-        )
+
+
+class Evaluator:
+    """The process that plays networks while the run trains, on rank 0; started when it is first needed.
+
+    Args:
+        supervisor: Starts it.
+        run_setup: The run's.
+    """
+
+    def __init__(self, supervisor: Supervisor, run_setup: RunSetup) -> None:
+        self._supervisor = supervisor
+        self._run_setup = run_setup
+        self._is_started = False
+
+    def start(self) -> None:
+        """Starts it, unless that was done."""
+        if self._is_started or self._run_setup.ranks.rank:
+            return
+        self._is_started = True
+        nice = _placement(self._run_setup, learner=True).rollout_workers[0][1]
+        self._supervisor.start(EVALUATOR.name, children.evaluator, self._run_setup, False, role=EVALUATOR, nice=nice)
 
 
 def describe(run_setup: RunSetup) -> str:

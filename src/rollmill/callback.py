@@ -1,0 +1,156 @@
+"""What a user's own code may do while a run trains: follow it, steer it and end it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollmill.learning.live_numbers import NUMBERS, Request
+from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
+
+if TYPE_CHECKING:
+    from rollmill.settings.config import Config
+
+__all__ = ["Callback", "LiveRun"]
+
+
+class Callback:
+    """Called while a run trains; a subclass overrides the methods that it needs.
+
+    ::
+
+        class Cautious(rollmill.Callback):
+            def on_report(self, run, metrics):
+                if metrics["agent_steps"] > 1_000_000:
+                    run.set(learning_rate=1e-4)
+
+        rollmill.train("atari/pong", callbacks=[Cautious()])
+
+    Methods are called in the main process (of rank 0, with several ranks), one after another. What takes longer than a
+    second delays reports and the reaction to Ctrl-C, but not training. An exception ends the run with its traceback.
+    """
+
+    def on_start(self, run: LiveRun) -> None:
+        """Called once, before the run's processes are started.
+
+        Numbers that are set here hold from the first batch on.
+        """
+
+    def on_report(self, run: LiveRun, metrics: Mapping[str, Any]) -> None:
+        """Called with each row of metrics, after it was written.
+
+        Args:
+            run: The run.
+            metrics: The row as ``metrics.jsonl`` has it (docs/metrics.md): None where there was nothing to measure.
+        """
+
+    def on_checkpoint(self, run: LiveRun, path: Path) -> None:
+        """Called after a checkpoint was written.
+
+        Args:
+            run: The run.
+            path: The file, which a later checkpoint may replace.
+        """
+
+    def on_end(self, run: LiveRun, ended_by: str) -> None:
+        """Called once, when training has ended and everything is saved.
+
+        Args:
+            run: The run; it no longer takes requests.
+            ended_by: As :attr:`rollmill.Run.ended_by` has it, or "failure" where an exception ends the run.
+        """
+
+
+class LiveRun:
+    """A run that trains, as callbacks see it.
+
+    Attributes:
+        dir: The run's directory.
+        config: Its settings; they do not change.
+        metrics: The newest row of metrics; empty before the first one.
+    """
+
+    def __init__(
+        self, directory: Path, config: Config, control: ControlBlock, *, start_evaluator: Callable[[], object]
+    ) -> None:
+        self.dir = directory
+        self.config = config
+        self.metrics: Mapping[str, Any] = {}
+        self._control = control
+        self._start_evaluator = start_evaluator
+        self._is_stop_wanted = False
+
+    def set(self, *, from_batch: int | None = None, **numbers: float | None) -> None:
+        """Set numbers of the learner, which their schedules then no longer decide.
+
+        They are in checkpoints, so a resumed run keeps them.
+
+        Args:
+            from_batch: The first batch that they hold for: the one that begins when the metric ``batches`` has this
+                value. None is the next one, which depends on how fast the run is: in lockstep give a batch that is far
+                enough ahead, so that the run stays reproducible. If the learner reaches it first nevertheless, the
+                numbers hold from its next batch on and the run says so.
+            **numbers: ``learning_rate``, ``entropy_coef``, ``clip_range``, ``reward_scale``, as the settings
+                ``learner.NAME``; None returns a number to its schedule. In the replay regime only ``learning_rate``
+                and ``reward_scale``.
+
+        Raises:
+            ValueError: An unknown name, a value out of range, or a batch that has begun already; nothing is set then.
+        """
+        allowed = self._settable()
+        for name, value in numbers.items():
+            if name not in allowed:
+                raise ValueError(f"run.set({name}={value!r}): this run takes {', '.join(allowed)}")
+            _check(name, value)
+        if from_batch is None:
+            from_batch = AT_ONCE
+        elif isinstance(from_batch, bool) or not isinstance(from_batch, int) or from_batch <= self._control.begun:
+            raise ValueError(
+                f"run.set(from_batch={from_batch!r}): batch {self._control.begun} has begun; give a later one, or "
+                "omit from_batch for the next one"
+            )
+        values = {name: NOT_SET if value is None else float(value) for name, value in numbers.items()}
+        self._control.change_numbers(values, from_batch)
+
+    def save(self) -> None:
+        """Ask for a checkpoint, which is written after the next batch.
+
+        In lockstep it can be evaluated, but a run resumes from the regular checkpoints alone: only there have all
+        environments left their state.
+        """
+        self._control.request(Request.CHECKPOINT)
+
+    def evaluate(self) -> None:
+        """Ask for an evaluation of the network after the next batch, as ``eval_every`` makes them.
+
+        Its result comes later: in ``evaluations.jsonl``, TensorBoard and the display.
+        """
+        self._start_evaluator()
+        self._control.request(Request.EVALUATION)
+
+    def stop(self) -> None:
+        """End the run as if it had reached its last step, with everything saved."""
+        self._is_stop_wanted = True
+
+    @property
+    def is_stop_wanted(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._is_stop_wanted
+
+    def _settable(self) -> list[str]:
+        if self.config.in_replay:
+            return ["learning_rate", "reward_scale"]
+        is_clipped = self.config.learner.clip_kind != "none"
+        return [name for name in NUMBERS if name != "clip_range" or is_clipped]
+
+
+def _check(name: str, value: object) -> None:
+    """Raises ValueError for a value that is not allowed."""
+    rule = NUMBERS[name]
+    if value is None:
+        return
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not (is_number and rule.holds(float(value))):  # type: ignore[arg-type]  # a number, as checked
+        raise ValueError(f"run.set({name}={value!r}): give a number, {rule.allowed}, or None for its schedule")

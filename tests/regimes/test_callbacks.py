@@ -1,0 +1,378 @@
+"""Callbacks in whole runs: what they are told, what they change, and how a run ends that one of them ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import rollmill
+from rollmill.learning.fingerprints import first_difference, read_fingerprints
+from rollmill.reporting.metrics import read_metrics
+from rollmill.runtime.events import ProcessFailed
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+
+pytestmark = pytest.mark.usefixtures("leaves_nothing")
+slow = pytest.mark.slow
+
+SMALL: dict[str, Any] = {
+    "num_envs": 8,
+    "envs_per_group": 2,
+    "rollout_length": 16,
+    "learner.batch_size": 128,
+    "learner.minibatches": 2,
+    "learner.epochs": 2,
+    "learner.precision": "fp32",
+    "inference.precision": "fp32",
+    "model.mlp_sizes": "16",
+    "rollout.num_workers": 1,
+    "total_steps": 6400,
+}
+LOCKSTEP: dict[str, Any] = {**SMALL, "regime": "lockstep", "debug_fingerprints": True, "total_steps": 128 * 24}
+REPLAY: dict[str, Any] = {
+    "algo": "dqn",
+    "num_envs": 4,
+    "learner.batch_size": 16,
+    "replay.capacity": 256,
+    "replay.min_size": 50,
+    "replay.update_interval": 4,
+    "rollout.num_workers": 1,
+    "model.mlp_sizes": "16",
+    "total_steps": 2000,
+}
+
+
+def train(run_dir: Path, *callbacks: rollmill.Callback, **settings: Any) -> rollmill.Run:
+    return rollmill.train("gym/CartPole-v1", run_dir=run_dir, quiet=True, callbacks=callbacks, **settings)
+
+
+def checkpoints(run_dir: Path) -> CheckpointStore:
+    return CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+
+
+class Recorder(rollmill.Callback):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.rows: list[Mapping[str, Any]] = []
+        self.paths: list[Path] = []
+        self.existed: list[bool] = []
+
+    def on_start(self, run: rollmill.LiveRun) -> None:
+        self.calls.append("start")
+        assert run.metrics == {}
+        assert run.dir.is_dir()
+        assert run.config.total_steps == 6400
+
+    def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
+        self.calls.append("report")
+        self.rows.append(metrics)
+        assert run.metrics == metrics
+
+    def on_checkpoint(self, run: rollmill.LiveRun, path: Path) -> None:
+        self.calls.append("checkpoint")
+        self.paths.append(path)
+        self.existed.append(path.exists())
+
+    def on_end(self, run: rollmill.LiveRun, ended_by: str) -> None:
+        self.calls.append(f"end {ended_by}")
+
+
+class Setting(rollmill.Callback):
+    """Sets numbers once: at the start, or at the first row after so many batches."""
+
+    def __init__(self, after: int | None = None, from_batch: int | None = None, **numbers: float | None) -> None:
+        self.after, self.from_batch, self.numbers = after, from_batch, numbers
+        self.set_at: int | None = None
+
+    def on_start(self, run: rollmill.LiveRun) -> None:
+        if self.after is None:
+            run.set(from_batch=self.from_batch, **self.numbers)
+
+    def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
+        if self.after is not None and self.set_at is None and metrics["batches"] >= self.after:
+            self.set_at = metrics["batches"]
+            run.set(from_batch=self.from_batch, **self.numbers)
+
+
+def test_callbacks_are_told_what_happens_in_its_order(tmp_path: Path) -> None:
+    told, second = Recorder(), Recorder()
+    run = train(tmp_path, told, second, **SMALL)
+    assert told.calls[0] == "start"
+    assert told.calls[-1] == "end total_steps"
+    assert {"report", "checkpoint"} == set(told.calls[1:-1])
+    assert told.rows == read_metrics(tmp_path)
+    assert all(told.existed)
+    assert told.paths[-1] == checkpoints(tmp_path).paths()[0]
+    assert told.calls == second.calls
+    assert run.ended_by == "total_steps"
+
+
+def test_one_that_halves_the_learning_rate(tmp_path: Path) -> None:
+    class Halving(rollmill.Callback):
+        def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
+            if metrics["batches"] in (10, 20):
+                run.set(learning_rate=metrics["learning_rate"] / 2)
+
+    train(tmp_path, Halving(), **SMALL, **{"learner.schedule": "constant", "learner.learning_rate": 0.0008})
+    rows = read_metrics(tmp_path)
+    assert [row["learning_rate"] for row in rows if row["batches"] <= 10] == [0.0008] * 11
+    assert rows[-1]["learning_rate"] == 0.0002
+    assert "learning_rate is 0.0004" in (tmp_path / "run.log").read_text()
+
+
+def test_a_number_returns_to_its_schedule(tmp_path: Path) -> None:
+    numbers = Setting(learning_rate=0.5), Setting(after=5, learning_rate=None)
+    train(tmp_path, *numbers, **SMALL, **{"learner.schedule": "constant", "learner.learning_rate": 0.0008})
+    rates = [row["learning_rate"] for row in read_metrics(tmp_path)]
+    assert rates[1] == 0.5, "set before the first batch"
+    assert rates[-1] == 0.0008
+
+
+def test_one_that_stops_the_run(tmp_path: Path) -> None:
+    class Stopping(Recorder):
+        def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
+            if metrics["batches"] >= 5:
+                run.stop()
+
+        def on_start(self, run: rollmill.LiveRun) -> None: ...
+
+    callback = Stopping()
+    run = train(tmp_path, callback, **{**SMALL, "total_steps": 10**9})
+    assert run.ended_by == "callback"
+    assert callback.calls[-1] == "end callback"
+    assert 0 < run.agent_steps < 10**9
+    assert checkpoints(tmp_path).latest_header().agent_steps == run.agent_steps
+    assert "end: stopped by a callback" in (tmp_path / "run.log").read_text()
+
+
+@pytest.mark.parametrize("hook", ["on_start", "on_report", "on_checkpoint", "on_end"])
+def test_an_exception_in_a_callback_ends_the_run_with_its_traceback(tmp_path: Path, hook: str) -> None:
+    class Failing(rollmill.Callback):
+        ends: list[str]
+
+        def on_end(self, run: rollmill.LiveRun, ended_by: str) -> None:
+            self.ends = [ended_by]
+
+    def fail(self: object, run: rollmill.LiveRun, *arguments: Any) -> None:
+        if hook != "on_report" or arguments[0]["batches"] >= 3:
+            raise KeyError("what is missing")
+
+    witness = Failing()
+    setattr(Failing if hook == "on_end" else type(witness), hook, fail)
+    with pytest.raises(ProcessFailed, match=rf"the callback Failing\.{hook} failed: KeyError") as caught:
+        train(tmp_path, witness, **SMALL)
+    assert "what is missing" in caught.value.traceback
+    assert "in fail" in caught.value.traceback
+    if hook != "on_end":
+        assert witness.ends == ["failure"]
+    saved = checkpoints(tmp_path).paths()
+    assert bool(saved) == (hook != "on_start")
+    if hook == "on_report":
+        assert checkpoints(tmp_path).latest_header().agent_steps > 0, "what was learned is saved"
+
+
+def test_a_run_that_fails_otherwise_tells_its_end(tmp_path: Path) -> None:
+    from faulty_envs import TINY
+
+    class Killing(Recorder):
+        def on_start(self, run: rollmill.LiveRun) -> None: ...
+
+        def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None: ...
+
+        def on_end(self, run: rollmill.LiveRun, ended_by: str) -> None:
+            super().on_end(run, ended_by)
+            raise RuntimeError("not to be seen")
+
+    callback = Killing()
+    settings = {**TINY, "env.kwargs": {"fault": "step"}}
+    with pytest.raises(ProcessFailed, match="the step went wrong"):
+        rollmill.train("test/walk", run_dir=tmp_path, quiet=True, callbacks=[callback], **settings)
+    assert callback.calls[-1] == "end failure"
+    assert "Killing.on_end failed while the run was failing" in (tmp_path / "run.log").read_text()
+
+
+def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
+    numbers = {"learning_rate": 0.0007, "entropy_coef": 0.05, "clip_range": 0.3, "reward_scale": 0.25}
+    constant = {"learner.schedule": "constant", "learner.clip_schedule": "constant"}
+    settings = {f"learner.{name}": value for name, value in numbers.items()}
+    train(tmp_path / "settings", **LOCKSTEP, **constant, **settings)
+    train(tmp_path / "set", Setting(**numbers), **LOCKSTEP, **constant)
+    one, other = read_fingerprints(tmp_path / "settings"), read_fingerprints(tmp_path / "set")
+    assert len(one) >= 24
+    assert first_difference(one, other) is None
+
+
+@pytest.mark.parametrize("numbers", [{"learning_rate": 1e-4}, {"reward_scale": 0.5, "entropy_coef": 0.1}])
+def test_a_change_from_a_batch_on_is_the_same_for_any_number_of_workers(
+    tmp_path: Path, numbers: dict[str, float]
+) -> None:
+    runs = {}
+    for name, callback, spread in (
+        ("one", Setting(from_batch=12, **numbers), {"rollout.num_workers": 1}),
+        ("two", Setting(from_batch=12, **numbers), {"rollout.num_workers": 2, "debug_delay_s": 0.01}),
+        ("without", rollmill.Callback(), {}),
+    ):
+        train(tmp_path / name, callback, **{**LOCKSTEP, **spread})
+        runs[name] = read_fingerprints(tmp_path / name)
+    assert first_difference(runs["one"], runs["two"]) is None
+    different = first_difference(runs["one"], runs["without"])
+    assert different is not None
+    assert different.update in (12, 13), "fingerprints of the updates before are those of the run without a change"
+
+
+def test_a_batch_that_has_begun_is_refused(tmp_path: Path) -> None:
+    callback = Setting(after=4, from_batch=2, learning_rate=0.1)
+    with pytest.raises(ProcessFailed, match=r"run\.set\(from_batch=2\): batch \d+ has begun; give a later one"):
+        train(tmp_path, callback, **LOCKSTEP)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "message"),
+    [
+        (
+            {"learning_rte": 0.1},
+            "learning_rte=0.1.*: this run takes learning_rate, entropy_coef, clip_range, reward_sc",
+        ),
+        ({"learning_rate": -0.1}, "learning_rate=-0.1.*: give a number, 0 or more, or None"),
+        ({"learning_rate": float("nan")}, "learning_rate=nan"),
+        ({"clip_range": 0.0}, "clip_range=0.0.*above 0"),
+        ({"reward_scale": "1"}, "reward_scale='1'"),
+    ],
+)
+def test_what_cannot_be_set_is_refused(tmp_path: Path, numbers: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProcessFailed, match=message):
+        train(tmp_path, Setting(**numbers), **SMALL)
+
+
+def test_a_resumed_run_keeps_the_numbers_that_were_set(tmp_path: Path) -> None:
+    settings = {**LOCKSTEP, "checkpoint.every_steps": 128 * 22, "learner.schedule": "constant"}
+    changes = Setting(from_batch=20, learning_rate=0.00003), Setting(from_batch=30, reward_scale=0.5)
+    train(tmp_path / "whole", *changes, **{**settings, "total_steps": 128 * 36})
+    train(tmp_path / "parts", *changes, **settings)
+    state = checkpoints(tmp_path / "parts").load_latest(to_resume=True).state["numbers"]
+    assert state == {"set": {"learning_rate": 0.00003}, "pending": [["reward_scale", 0.5, 30]]}
+    rollmill.train(run_dir=tmp_path / "parts", resume=True, quiet=True, total_steps=128 * 36)
+    whole, parts = read_fingerprints(tmp_path / "whole"), read_fingerprints(tmp_path / "parts")
+    assert len(whole) == len(parts) > 32
+    assert first_difference(whole, parts) is None
+
+
+@pytest.mark.parametrize("regime", ["async", "lockstep"])
+def test_checkpoints_and_evaluations_on_request(tmp_path: Path, regime: str) -> None:
+    class Asking(Recorder):
+        def on_start(self, run: rollmill.LiveRun) -> None: ...
+
+        def on_report(self, run: rollmill.LiveRun, metrics: Mapping[str, Any]) -> None:
+            if metrics["batches"] == 10:
+                run.save()
+                run.evaluate()
+
+    callback = Asking()
+    settings = {**(SMALL if regime == "async" else LOCKSTEP), "total_steps": 128 * 60, "eval_episodes": 2}
+    train(tmp_path, callback, **settings)
+    asked = [path for path in callback.paths if "steps_000000000000" not in path.name][:-1]
+    assert len(asked) == 1
+    steps = int(asked[0].stem.split("_")[3])
+    assert 128 * 10 <= steps < 128 * 60
+    assert asked[0].stem.endswith("_end") == (regime == "lockstep"), "a run in lockstep does not resume from it"
+    evaluated = [int(line.split('"agent_steps": ')[1].split(",")[0]) for line in _lines(tmp_path / "evaluations.jsonl")]
+    assert len(evaluated) == 1
+    assert 128 * 10 <= evaluated[0] < 128 * 60
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+@pytest.mark.parametrize("learners", [1, pytest.param(2, marks=slow)])
+def test_replay_takes_the_learning_rate_and_the_scale_of_rewards(tmp_path: Path, learners: int) -> None:
+    callback = Setting(after=50, learning_rate=0.00002, reward_scale=0.001)
+    train(tmp_path / "run", callback, **{**REPLAY, "learner.num_learners": learners, "total_steps": 4000})
+    rows = read_metrics(tmp_path / "run")
+    assert rows[-1]["learning_rate"] == 0.00002
+    before = [row["loss/td_error"] for row in rows if 20 < row["batches"] <= 50]
+    assert rows[-1]["loss/td_error"] < max(before)
+    with pytest.raises(ProcessFailed, match="this run takes learning_rate, reward_scale"):
+        train(tmp_path / "refused", Setting(clip_range=0.1), **REPLAY)
+
+
+COMMAND = [
+    *("-m", "rollmill", "train", "gym/CartPole-v1", "--regime", "lockstep", "--num-envs", "8", "--envs-per-group", "2"),
+    *("--rollout-length", "16", "--learner.minibatches", "2", "--learner.epochs", "2", "--quiet"),
+    *("--learner.precision", "fp64", "--model.mlp-sizes", "16", "--total-steps", str(128 * 6)),
+]
+
+MODULE = """
+import rollmill
+
+class Late(rollmill.Callback):
+    def on_start(self, run):
+        run.set(learning_rate=1e-4, from_batch=2)
+        run.set(entropy_coef=0.1, reward_scale=0.5, from_batch=4)
+
+class Broken(rollmill.Callback):
+    def on_report(self, run, metrics):
+        raise ZeroDivisionError("in the user's callback")
+
+class Waiting(rollmill.Callback):
+    def on_report(self, run, metrics):
+        run.stop()
+"""
+
+
+def _run(*words: str, cwd: Path, launcher: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    process = subprocess.Popen(
+        [sys.executable, *launcher, *COMMAND, *words],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, error = process.communicate(timeout=150)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return subprocess.CompletedProcess(process.args, process.returncode, out, error)
+
+
+@pytest.mark.timeout(300)
+def test_two_ranks_use_the_same_numbers_in_the_same_batch(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    weights = {}
+    for name, launcher, words in (
+        ("one", (), ("--callback", "mine:Late")),
+        ("two", ranks, ("--callback", "mine.py:Late")),
+        ("without", (), ()),
+    ):
+        done = _run(*words, "--run-dir", name, cwd=tmp_path, launcher=launcher)
+        assert done.returncode == 0, done.stderr
+        model = checkpoints(tmp_path / name).load_latest().state["model"]
+        weights[name] = torch.cat([tensor.double().reshape(-1) for tensor in model.values()])
+
+    def distance(one: str, other: str) -> float:
+        return float((weights[one] - weights[other]).norm() / weights[one].norm())
+
+    assert distance("one", "two") < 1e-12
+    assert distance("one", "without") > 1e-6
+
+
+def test_the_command_line_ends_as_after_a_failed_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    done = _run("--callback", "mine:Broken", "--run-dir", "broken", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "the callback Broken.on_report failed: ZeroDivisionError: in the user's callback" in done.stderr
+    assert 'mine.py", line 11, in on_report' in done.stderr
+    done = _run("--callback", "mine:Waiting", "--callback", "mine.py:Late", "--run-dir", "stopped", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
