@@ -106,6 +106,9 @@ class Update:
         self._ratios = [
             1.0 if o.learning_rate is None else o.learning_rate / config.learning_rate for o in self._objectives
         ]
+        everything = sum(p.requires_grad for p in algorithm.parameters())
+        # Selecting parameters takes time in each backward pass; None selects all.
+        self._inputs = [None if len(o.parameters) == everything else list(o.parameters) for o in self._objectives]
         self._guard = NonFiniteGuard(self._device)
         self._statistics = _Means()
         self._names: dict[int, tuple[str, ...]] = {}
@@ -159,8 +162,7 @@ class Update:
 
     def differentiate(self, index: int, batch: Batch) -> Loss:
         """Replaces the gradients of one objective's parameters by those of a batch."""
-        self._zero_grad(index)
-        return self._differentiate(index, batch)
+        return self._differentiate(index, batch, adds_up=False)
 
     def centre_pictures(self, batch: Batch) -> bool:
         """Before the first SGD step: centres pictures by the brightness of those of a replay's batch, once.
@@ -277,19 +279,20 @@ class Update:
     def _differentiate_parts(self, index: int, parts: Iterable[Batch], is_stopping: Callable[[], bool]) -> Step | None:
         """Leaves the whole minibatch's gradient of one objective; None if the step is left."""
         alone = self._collective.world_size == 1
-        self._zero_grad(index)
         td_error = moments = total = last = None
         names: tuple[str, ...] = ()
         for part in parts:
             if alone and is_stopping():
                 return None
-            loss = self._differentiate(index, part)
+            loss = self._differentiate(index, part, adds_up=last is not None)
             td_error, last = loss.td_error, part
             moments = loss.moments if moments is None or loss.moments is None else moments + loss.moments
             if loss.statistics:
                 names = tuple(loss.statistics)
                 statistics = torch.stack(list(loss.statistics.values()))
                 total = statistics if total is None else total + statistics
+        if last is None:
+            self._zero_grad(index)
         if not alone:
             names = self._names.setdefault(index, names) if names else self._names.get(index, ())
             weight = None if last is None else _weight(last)
@@ -326,12 +329,13 @@ class Update:
         for parameter in self._objectives[index].parameters:
             parameter.grad = None
 
-    def _differentiate(self, index: int, batch: Batch) -> Loss:
+    def _differentiate(self, index: int, batch: Batch, *, adds_up: bool) -> Loss:
         with self._autocast():
             loss = self._losses[index](batch, self._generator)
+        if not adds_up:  # Only now, so that the new gradients get the memory of the old ones.
+            self._zero_grad(index)
         # What is not this objective's gets no gradient, and none is computed for it.
-        parameters = list(self._objectives[index].parameters)
-        loss.value.backward(inputs=parameters)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        loss.value.backward(inputs=self._inputs[index])  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._differentiated.add(index)
         self._has_td_errors |= loss.td_error is not None
         return loss
