@@ -48,7 +48,7 @@ ROLLOUT_WORKER = Role(
         "waiting for a slot",
         "waiting for the learner",
     ),
-    counters=("agent steps", "failures mended"),
+    counters=("agent steps", "environment rebuilds"),
     waiting=frozenset({"waiting for actions", "waiting for a slot", "waiting for the learner"}),
 )
 

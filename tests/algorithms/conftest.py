@@ -1,4 +1,4 @@
-"""One torch thread, as in every process of a run; and random batches of whatever specs."""
+"""Fixtures: one torch thread, as in every process of a run, and random batches of any specs."""
 
 from __future__ import annotations
 

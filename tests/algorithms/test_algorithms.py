@@ -1,4 +1,4 @@
-"""What all algorithms have in common: acting, objectives, targets and specs of every kind."""
+"""All algorithms: acting, objectives, targets and all kinds of specs."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def explore(seed: int = 0, steps: int = 10**6) -> Explore:
 @pytest.mark.parametrize("observation", [VECTOR, IMAGE, DICT], ids=["vector", "image", "dict"])
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(("name", "action"), NAMED)
-def test_every_spec_is_acted_on_and_learned_from(
+def test_acts_on_and_learns_from_every_spec(
     name: str, action: ActionSpec, shared: bool, observation: dict[str, ArraySpec], make_batch: MakeBatch
 ) -> None:
     algorithm = build(name, action, observation, replace(MODEL, shared=shared))
@@ -100,7 +100,7 @@ def of(action: object) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "action"), NAMED)
-def test_acting_is_a_function_of_the_generator_and_of_acting_alone(
+def test_actions_depend_only_on_the_generator_and_acting_networks(
     name: str, action: ActionSpec, make_batch: MakeBatch
 ) -> None:
     learner, worker = build(name, action), build(name, action)
@@ -118,7 +118,7 @@ def test_acting_is_a_function_of_the_generator_and_of_acting_alone(
 
 @pytest.mark.parametrize("action", [DISCRETE, MULTI])
 @pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_forbidden_choices_are_never_made(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
+def test_never_takes_forbidden_choices(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
     algorithm = build(name, action, epsilon_start=0.5, epsilon_end=0.5)
     observation = make_batch(VECTOR, action).observation
     mask = torch.rand(ROWS, action.mask_size, generator=torch.Generator().manual_seed(5)) < 0.6
@@ -134,14 +134,14 @@ def test_forbidden_choices_are_never_made(name: str, action: ActionSpec, make_ba
 
 
 @pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("dqn", MULTI), ("sac", DISCRETE), ("sac", MULTI)])
-def test_forbidden_next_choices_do_not_matter_to_targets(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
+def test_targets_ignore_forbidden_next_choices(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
     algorithm = build(name, action, double=True)
     batch = make_batch(VECTOR, action, masked=True)
     first = action.categorical_sizes[0]
     batch.next_action_mask[:, :first] = torch.arange(first) > 0  # type: ignore[index]
     objective = algorithm.objectives()[0]
     before = objective.loss(batch, None).td_error
-    with torch.no_grad():  # choice 0 of the first head becomes wonderful in x_{t+k}, where it is forbidden
+    with torch.no_grad():  # choice 0 of the first head gets a high value in x_{t+k}, where it is forbidden
         for network in (algorithm.acting, *(target for _, target in algorithm.target_pairs())):
             for path, p in network.named_parameters():
                 if path in ("advantage.bias_1", "mlp.bias_1") and network is not algorithm.acting:
@@ -153,7 +153,7 @@ def test_forbidden_next_choices_do_not_matter_to_targets(name: str, action: Acti
 
 
 @pytest.mark.parametrize(("name", "action"), NAMED)
-def test_targets_follow_by_tau_and_share_what_is_shared(name: str, action: ActionSpec) -> None:
+def test_target_networks_update_by_tau_and_share_modules(name: str, action: ActionSpec) -> None:
     algorithm = build(name, action, IMAGE, tau=0.25, target_update_every=3)
     with torch.no_grad():
         for p in algorithm.parameters():
@@ -173,7 +173,7 @@ def test_targets_follow_by_tau_and_share_what_is_shared(name: str, action: Actio
         torch.testing.assert_close(target, old_target + 0.25 * (old_online - old_target))
 
 
-def test_targets_are_copied_for_a_tau_of_one_after_moving_and_copying_the_algorithm() -> None:
+def test_tau_of_one_copies_targets_after_moving_and_copying_the_algorithm() -> None:
     algorithm = build("dqn", DISCRETE, target_update_every=1)
     algorithm.update_targets(1)
     for moved in (copy.deepcopy(algorithm), algorithm.double()):
@@ -196,13 +196,13 @@ def test_targets_are_copied_for_a_tau_of_one_after_moving_and_copying_the_algori
         ("sac", {}, 0.005, 1, 1),
     ],
 )
-def test_what_none_stands_for(name: str, changes: dict[str, object], tau: float, every: int, delay: int) -> None:
+def test_defaults_of_none(name: str, changes: dict[str, object], tau: float, every: int, delay: int) -> None:
     algorithm = build(name, DISCRETE if name == "dqn" else BOX, **changes)
     assert (algorithm.tau, algorithm.target_update_every, algorithm.policy_delay) == (tau, every, delay)
 
 
 @pytest.mark.parametrize(("name", "action"), NAMED)
-def test_state_dicts_make_the_round_trip(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
+def test_state_dicts_round_trip(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
     batch = make_batch(VECTOR, action)
     first, second = build(name, action, tau=0.1), build(name, action, tau=0.1)
     updaters = [Update(a, LearnerConfig(), generator=torch.Generator().manual_seed(1)) for a in (first, second)]

@@ -1,4 +1,4 @@
-"""What the configuration refuses, and that reading it needs no torch."""
+"""Invalid configurations, and that importing the configuration does not import torch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_defaults_are_allowed() -> None:
         ({"actor_learning_rate": 0.0}, "off_policy.actor_learning_rate=0.0: give a finite number above 0, or None"),
     ],
 )
-def test_values_that_cannot_be_meant(change: dict[str, object], message: str) -> None:
+def test_invalid_values_raise(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
         OffPolicyConfig(**change)  # type: ignore[arg-type]
 

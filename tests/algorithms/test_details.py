@@ -1,4 +1,4 @@
-"""What is particular to one algorithm: double, TD3's noise and delay, temperatures, entropies of targets."""
+"""Details of single algorithms: double Q-learning, TD3's noise and delay, temperatures, target entropies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def perturb(*modules: torch.nn.Module) -> None:
 
 
 @pytest.mark.parametrize("double", [False, True])
-def test_dqns_target_is_the_papers(double: bool, make_batch: MakeBatch) -> None:
+def test_dqn_target_equals_the_papers(double: bool, make_batch: MakeBatch) -> None:
     dqn = DQN(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(double=double))
     perturb(dqn.acting, dqn.target_network)
     batch = make_batch(OBSERVATION, DISCRETE, rows=32)
@@ -60,7 +60,7 @@ def test_dqns_target_is_the_papers(double: bool, make_batch: MakeBatch) -> None:
     assert loss.value.item() == pytest.approx(weighted, rel=1e-4)
 
 
-def test_dqns_target_on_a_rescaled_scale(make_batch: MakeBatch) -> None:
+def test_dqn_target_with_value_rescaling(make_batch: MakeBatch) -> None:
     dqn = DQN(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(value_rescaling=True))
     perturb(dqn.target_network)
     batch = make_batch(OBSERVATION, DISCRETE, rows=16)
@@ -98,7 +98,7 @@ def test_td3_smooths_its_targets_and_ddpg_does_not(make_batch: MakeBatch, monkey
 
 
 def test_td3s_target_takes_the_lower_critic(make_batch: MakeBatch) -> None:
-    torch.manual_seed(11)  # neither critic is the lower one everywhere
+    torch.manual_seed(11)  # neither critic is always lower
     td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig(target_noise=0.0))
     perturb(td3.targets)
     batch = make_batch(OBSERVATION, BOX)
@@ -114,7 +114,7 @@ def test_td3s_target_takes_the_lower_critic(make_batch: MakeBatch) -> None:
     assert DDPG(OBSERVATION, BOX, MODEL, OffPolicyConfig()).critics(batch.observation, batch.continuous).shape == (1, 8)
 
 
-def test_td3s_actor_waits_for_its_turn(make_batch: MakeBatch) -> None:
+def test_td3_delays_the_actor(make_batch: MakeBatch) -> None:
     td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig(policy_delay=3))
     updater = Update(td3, LearnerConfig())
     batch = make_batch(OBSERVATION, BOX)
@@ -127,7 +127,7 @@ def test_td3s_actor_waits_for_its_turn(make_batch: MakeBatch) -> None:
     assert [bool(c) for c in changes] == [False, False, True, False, False, True]
 
 
-def test_the_actors_loss_climbs_the_first_critic_and_leaves_critics_alone(make_batch: MakeBatch) -> None:
+def test_actor_loss_follows_the_first_critic_and_leaves_critics_unchanged(make_batch: MakeBatch) -> None:
     td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig())
     batch = make_batch(OBSERVATION, BOX)
     loss = td3.actor_loss(batch, None)
@@ -138,7 +138,7 @@ def test_the_actors_loss_climbs_the_first_critic_and_leaves_critics_alone(make_b
     assert all(p.grad is not None for p in td3.acting.own_parameters())
 
 
-def test_sacs_losses_are_the_papers(make_batch: MakeBatch) -> None:
+def test_sac_losses_equal_the_papers(make_batch: MakeBatch) -> None:
     sac = SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig(initial_temperature=0.3))
     perturb(sac.target_critics)
     batch = make_batch(OBSERVATION, BOX)
@@ -161,7 +161,7 @@ def test_sacs_losses_are_the_papers(make_batch: MakeBatch) -> None:
     expected = (0.3 * log_prob - sac.critics(batch.observation, action).amin(0)).mean()
     loss = sac.actor_loss(batch, torch.Generator().manual_seed(5))
     torch.testing.assert_close(loss.value, expected, rtol=1e-4, atol=1e-5)
-    # The temperature's loss takes that policy's entropy; of another batch it finds its own.
+    # The temperature's loss reuses that policy's entropy; for another batch it computes its own.
     kept = sac.temperature_loss(batch, None)
     torch.testing.assert_close(kept.value, math.log(0.3) * (-log_prob.mean() + 2.0), rtol=1e-4, atol=1e-5)
     again = sac.temperature_loss(batch, torch.Generator().manual_seed(5))
@@ -170,7 +170,7 @@ def test_sacs_losses_are_the_papers(make_batch: MakeBatch) -> None:
 
 @pytest.mark.parametrize(("action", "cls"), [(BOX, SAC), (DISCRETE, DiscreteSAC)])
 @pytest.mark.parametrize(("target", "grows"), [(10.0, True), (-10.0, False)])
-def test_the_temperature_is_driven_by_the_entropy(
+def test_temperature_follows_the_entropy(
     action: ActionSpec, cls: type[SAC] | type[DiscreteSAC], target: float, grows: bool, make_batch: MakeBatch
 ) -> None:
     algorithm = cls(OBSERVATION, action, MODEL, OffPolicyConfig(target_entropy=target, temperature_learning_rate=0.1))
@@ -179,7 +179,7 @@ def test_the_temperature_is_driven_by_the_entropy(
     assert (algorithm.temperature() > 1.0).item() is grows
 
 
-def test_a_given_temperature_stays() -> None:
+def test_fixed_temperature_is_constant() -> None:
     sac = SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig(temperature=0.2))
     assert [o.name for o in sac.objectives()] == ["critic", "actor"]
     assert sac.temperature().item() == pytest.approx(0.2)
@@ -187,7 +187,7 @@ def test_a_given_temperature_stays() -> None:
     assert SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig()).target_entropy == -2.0
 
 
-def test_the_target_entropy_of_choices_knows_what_is_allowed() -> None:
+def test_target_entropy_depends_on_the_allowed_choices() -> None:
     sac = DiscreteSAC(OBSERVATION, MULTI, MODEL, OffPolicyConfig())
     whole = 0.89 * math.log(6)
     assert sac.target_entropy(None).tolist() == pytest.approx([whole])  # type: ignore[union-attr]

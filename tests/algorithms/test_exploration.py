@@ -1,4 +1,4 @@
-"""Epsilons, noise, and that they are functions of the generator."""
+"""Exploration: epsilons, noise, and their dependence on the generator."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def explore(rows: int = 4, num_rows: int = 4, *, steps: int = 10**6, reset: bool
 
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 1.0), (50, 0.55), (100, 0.1), (900, 0.1)])
-def test_epsilon_falls_linearly_and_stays(steps: int, expected: float) -> None:
+def test_epsilon_falls_linearly_then_stays_constant(steps: int, expected: float) -> None:
     by_share = OffPolicyConfig(epsilon_end=0.1, epsilon_fraction=0.1)
     by_steps = OffPolicyConfig(epsilon_end=0.1, epsilon_steps=100)
     assert scheduled_epsilon(by_share, steps, 1000) == pytest.approx(expected)
     assert scheduled_epsilon(by_steps, steps, 12345) == pytest.approx(expected)
 
 
-def test_the_ladder_has_ape_xs_values() -> None:
+def test_ladder_equals_ape_x() -> None:
     values = ladder(torch.arange(8), 8, 0.4, 7.0)
     assert values.tolist() == pytest.approx([0.4 ** (1.0 + 7.0 * i / 7.0) for i in range(8)])
     assert ladder(torch.tensor([7, 0]), 8, 0.4, 7.0).tolist() == pytest.approx([0.4**8, 0.4])
@@ -51,7 +51,7 @@ def test_epsilon_is_one_until_the_random_steps_are_over() -> None:
     assert epsilon_of(OffPolicyConfig(), explore(steps=10**6)) == pytest.approx(0.05)
 
 
-def test_random_choices_are_uniform_over_what_is_allowed() -> None:
+def test_random_choices_are_uniform_over_allowed_choices() -> None:
     n = 30_000
     allowed = torch.tensor([[True, False, True, True], [False, True, False, False]]).expand(n, 2, 4)
     choice = random_choices(allowed, torch.Generator().manual_seed(0))
@@ -62,7 +62,7 @@ def test_random_choices_are_uniform_over_what_is_allowed() -> None:
     assert (share[[0, 2, 3]] - 1 / 3).abs().max() < 4 * deviation
 
 
-def test_epsilon_greedy_is_random_as_often_as_it_should_be_row_by_row() -> None:
+def test_epsilon_greedy_explores_with_each_rows_epsilon() -> None:
     n = 40_000
     epsilon = torch.tensor([0.0, 0.3]).repeat(n)
     greedy = torch.zeros(2 * n, 1, dtype=torch.int64)
@@ -73,7 +73,7 @@ def test_epsilon_greedy_is_random_as_often_as_it_should_be_row_by_row() -> None:
     assert abs((choice[:, 1] != 0).float().mean() - expected) < 4 * math.sqrt(expected * (1 - expected) / n)
 
 
-def test_gaussian_noise_is_clipped_and_gives_way_to_uniform_actions() -> None:
+def test_gaussian_noise_is_clipped_and_random_steps_are_uniform() -> None:
     noise = ActionNoise(2, OffPolicyConfig(noise_std=0.5, random_steps=10))
     action = torch.full((10_000, 2), 0.8)
     noisy = noise(action, explore(10_000, 10_000))
@@ -88,7 +88,7 @@ def test_gaussian_noise_is_clipped_and_gives_way_to_uniform_actions() -> None:
     assert -1.0 <= uniform_actions(action, None).min() < -0.99
 
 
-def test_ornstein_uhlenbeck_has_its_stationary_deviation_and_correlation() -> None:
+def test_ornstein_uhlenbeck_stationary_deviation_and_correlation() -> None:
     config = OffPolicyConfig(noise_kind="ou", noise_std=0.1, ou_theta=0.2, ou_dt=0.5, random_steps=0)
     noise = ActionNoise(1, config)
     rows = 20_000
@@ -106,7 +106,7 @@ def test_ornstein_uhlenbeck_has_its_stationary_deviation_and_correlation() -> No
     assert correlation == pytest.approx(a, abs=4 * (1 - a * a) / math.sqrt(rows))
 
 
-def test_ornstein_uhlenbeck_belongs_to_rows_and_starts_anew_with_their_episodes() -> None:
+def test_ornstein_uhlenbeck_is_per_row_and_resets_with_episodes() -> None:
     noise = ActionNoise(1, OffPolicyConfig(noise_kind="ou", noise_std=1.0, ou_theta=0.5, ou_dt=0.01, random_steps=0))
     noise(torch.zeros(3, 1), explore(3, 6))
     first = noise.state.clone()
@@ -141,7 +141,7 @@ def test_pink_noise_is_standard_normal_with_a_spectrum_of_one_over_f() -> None:
     assert slope.item() == pytest.approx(-1.0, abs=0.15)
 
 
-def test_pink_noise_belongs_to_rows_and_forgets_at_the_end_of_an_episode() -> None:
+def test_pink_noise_is_per_row_and_resets_with_episodes() -> None:
     noise = PinkNoise(2)
     noise(explore(3, 6))
     first = noise.state.clone()
@@ -158,7 +158,7 @@ def test_pink_noise_belongs_to_rows_and_forgets_at_the_end_of_an_episode() -> No
     assert not noise.state_dict()
 
 
-def test_td3_adds_pink_noise_where_it_is_asked_to() -> None:
+def test_td3_adds_pink_noise_if_configured() -> None:
     noise = ActionNoise(2, OffPolicyConfig(noise_kind="pink", noise_std=0.1, random_steps=0))
     begins = explore(5000, 5000)._replace(reset=torch.ones(5000, dtype=torch.bool))
     noisy = noise(torch.zeros(5000, 2), begins)

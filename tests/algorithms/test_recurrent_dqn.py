@@ -1,4 +1,4 @@
-"""Deep Q-learning from sequences against one row, one step and one reward at a time."""
+"""Deep Q-learning from sequences against an oracle that computes one row and one step at a time."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def build(action: ActionSpec = DISCRETE, core: str = "gru", **changes: Any) -> R
 
 
 class Raw(NamedTuple):
-    """What happened at each step, ``[W]`` or ``[W + 1]`` of each row."""
+    """Data of each step, ``[W]`` or ``[W + 1]`` for each row."""
 
     reward: Any
     terminated: Any
@@ -55,7 +55,7 @@ class Raw(NamedTuple):
 
 
 def happenings(seed: int) -> Raw:
-    """Episodes of a few steps in NEXT_STEP layout, and environments that fail."""
+    """Create short episodes in NEXT_STEP layout, and environments that fail."""
     random = np.random.default_rng(seed)
     raw = Raw(
         random.normal(size=(WINDOW, ROWS)).astype(np.float32),
@@ -77,7 +77,7 @@ def happenings(seed: int) -> Raw:
 
 
 def literal_return(raw: Raw, t: int, row: int, left: int) -> tuple[float, float, int]:
-    """(reward, discount, where the bootstrap's value comes from) of step t, by recursion."""
+    """Return (reward, discount, step of the bootstrap value) for step t, by recursion."""
     if left == 0 or not raw.valid[t, row]:
         return 0.0, 1.0, t
     if raw.terminated[t, row]:
@@ -115,7 +115,7 @@ def make_batch(raw: Raw, action: ActionSpec, state_size: int, *, seed: int = 0, 
 
 
 def stepped(network: QNetwork, batch: SequenceBatch, row: int) -> Tensor:
-    """Values ``[W + 1, K, n]`` of a row, one step at a time from the stored state."""
+    """Compute values ``[W + 1, K, n]`` of a row step by step from the stored state."""
     state, values = batch.rnn_state[row : row + 1], []
     for t in range(WINDOW + 1):
         if batch.reset[t, row]:
@@ -126,7 +126,7 @@ def stepped(network: QNetwork, batch: SequenceBatch, row: int) -> Tensor:
 
 
 def literal_errors(algorithm: RecurrentDQN, batch: SequenceBatch, raw: Raw) -> dict[tuple[int, int], list[float]]:
-    """(step, row) -> each head's difference of value and target, of the learned steps that are valid."""
+    """Return (step, row) -> each head's TD error, for the learned valid steps."""
     config, branches = algorithm.config, algorithm.acting.branches
     errors = {}
     for row in range(ROWS):
@@ -177,7 +177,7 @@ def invert(y: float) -> float:
     ],
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_the_loss_is_that_of_stepping_through_each_row(
+def test_loss_equals_stepping_through_each_row(
     action: ActionSpec, core: str, changes: dict[str, Any], masked: bool, seed: int
 ) -> None:
     algorithm = build(action, core, **changes)
@@ -202,7 +202,7 @@ def test_the_loss_is_that_of_stepping_through_each_row(
         assert loss.td_error[row].item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_burn_in_gives_the_state_that_stepping_gives_and_no_gradient() -> None:
+def test_burn_in_state_equals_stepping_and_has_no_gradient() -> None:
     algorithm = build()
     raw = happenings(1)
     batch = make_batch(raw, DISCRETE, algorithm.state_size)
@@ -218,7 +218,7 @@ def test_burn_in_gives_the_state_that_stepping_gives_and_no_gradient() -> None:
     assert observation.grad[BURN_IN : BURN_IN + LENGTH].abs().sum((1, 2)).min() > 0
 
 
-def test_what_is_not_valid_and_what_lies_behind_an_end_do_not_matter() -> None:
+def test_invalid_steps_and_steps_after_an_end_are_ignored() -> None:
     algorithm = build()
     raw = happenings(2)
     batch = make_batch(raw, DISCRETE, algorithm.state_size)
@@ -230,7 +230,7 @@ def test_what_is_not_valid_and_what_lies_behind_an_end_do_not_matter() -> None:
     learned[~batch.valid] = (learned[~batch.valid] + 1) % 4
     after = algorithm.loss(batch._replace(discrete=discrete), None)
     assert torch.equal(after.value, before.value)
-    # With nothing to learn from there is no gradient, and no division by zero.
+    # Without valid steps there is no gradient, and no division by zero.
     nothing = algorithm.loss(batch._replace(valid=torch.zeros_like(batch.valid)), None)
     assert nothing.value.item() == 0.0
     assert nothing.td_error is not None
@@ -238,7 +238,7 @@ def test_what_is_not_valid_and_what_lies_behind_an_end_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])
-def test_acting_keeps_the_state_and_forgets_at_resets(core: str) -> None:
+def test_acting_keeps_the_state_and_zeroes_it_at_resets(core: str) -> None:
     algorithm = build(core=core)
     g = torch.Generator().manual_seed(3)
     observation = torch.randn(7, ROWS, 3, generator=g)
@@ -251,7 +251,7 @@ def test_acting_keeps_the_state_and_forgets_at_resets(core: str) -> None:
         assert action.discrete is not None
         assert action.discrete[:, 0].tolist() == q[t, :, 0].argmax(-1).tolist()
     torch.testing.assert_close(state, last)
-    # Without a state it is the first observation of an episode.
+    # Without a state, the observation counts as the first of an episode.
     alone = algorithm.act({"obs": observation[0]}, None, None).discrete
     everywhere = torch.ones(ROWS, dtype=torch.bool)
     first, _ = algorithm.act_with_state({"obs": observation[0]}, start, everywhere, None, None)
@@ -281,12 +281,12 @@ def test_all_weights_are_learned_and_saved() -> None:
 
 
 @pytest.mark.parametrize(("name", "action"), [("sac", DISCRETE), ("sac", BOX), ("td3", BOX), ("ddpg", BOX)])
-def test_other_algorithms_refuse_a_core(name: str, action: ActionSpec) -> None:
+def test_other_algorithms_reject_a_core(name: str, action: ActionSpec) -> None:
     with pytest.raises(ValueError, match=r"model.core is 'gru', but this algorithm learns from single transitions"):
         make_algorithm(OBSERVATION, action, model(), OffPolicyConfig(algorithm=name))
 
 
-def test_variants_of_dqn_refuse_a_core_and_without_one_dqn_is_what_it_was() -> None:
+def test_variants_of_dqn_reject_a_core() -> None:
     with pytest.raises(ValueError, match="use algorithm='dqn', which learns from sequences too"):
         DQN(OBSERVATION, DISCRETE, model(), OffPolicyConfig())
     assert type(make_algorithm(OBSERVATION, DISCRETE, ModelConfig(), OffPolicyConfig())) is DQN

@@ -1,4 +1,4 @@
-"""A user's own algorithms, and what is said about names and specs that do not fit."""
+"""Users' own algorithms, and errors for unknown names and unfit specs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = ModelConfig(mlp_sizes=(8,))
 
 
 class MunchausenDQN(DQN):
-    """DQN whose target adds the scaled log-probability of the action that was taken: the registry's example."""
+    """DQN whose target adds the scaled log-probability of the taken action: the registry's example."""
 
     ALPHA, TAU, LOWEST = 0.9, 0.03, -1.0
 
@@ -47,7 +47,7 @@ class MunchausenDQN(DQN):
 
 
 class ConservativeDQN(DQN):
-    """CQL(H) for choices (Kumar et al. 2020, https://arxiv.org/abs/2006.04779, equation 4)."""
+    """CQL(H) for discrete actions (Kumar et al. 2020, https://arxiv.org/abs/2006.04779, equation 4)."""
 
     def loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
         assert batch.discrete is not None
@@ -64,9 +64,9 @@ def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("cls", [MunchausenDQN, ConservativeDQN])
-def test_own_algorithms_learn(cls: type[DQN], make_batch: Callable[..., TransitionBatch]) -> None:
+def test_user_algorithms_learn(cls: type[DQN], make_batch: Callable[..., TransitionBatch]) -> None:
     register_algorithm("own", cls)
-    register_algorithm("own", cls)  # a second import is no conflict
+    register_algorithm("own", cls)  # registering the same class again is allowed
     algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="own"))
     assert type(algorithm) is cls
     assert registry.ALGORITHMS.is_registered("own")
@@ -81,7 +81,7 @@ def test_own_algorithms_learn(cls: type[DQN], make_batch: Callable[..., Transiti
     assert objective.loss(batch, None).value.item() < 0.9 * before
 
 
-def test_munchausens_target_without_bonus_and_temperature_is_dqns(make_batch: Callable[..., TransitionBatch]) -> None:
+def test_munchausen_target_without_bonus_and_temperature_equals_dqn(make_batch: Callable[..., TransitionBatch]) -> None:
     class Cold(MunchausenDQN):
         ALPHA, TAU = 0.0, 1e-6
 
@@ -99,7 +99,7 @@ def test_names(name: str, action: ActionSpec, cls: type) -> None:
     assert type(make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))) is cls
 
 
-def test_names_are_taken_once() -> None:
+def test_duplicate_names_raise() -> None:
     with pytest.raises(
         ValueError, match="algorithm 'dqn' exists already; choose a name other than dqn, ddpg, td3, sac"
     ):
@@ -111,7 +111,7 @@ def test_unknown_names_get_suggestions() -> None:
         make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqnn"))
 
 
-def test_an_algorithm_must_be_one() -> None:
+def test_factory_must_return_an_algorithm() -> None:
     register_algorithm("linear", lambda *_: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="algorithm 'linear' gave a Linear; it must give an instance of a subclass"):
         make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="linear"))
@@ -142,7 +142,7 @@ def test_an_algorithm_must_be_one() -> None:
         ),
     ],
 )
-def test_actions_that_do_not_fit(name: str, heads: tuple[Head, ...], structure: str, message: str) -> None:
+def test_unfit_actions_raise(name: str, heads: tuple[Head, ...], structure: str, message: str) -> None:
     action = ActionSpec(heads=heads, structure=structure)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))

@@ -1,4 +1,4 @@
-"""A small environment whose every transition can be checked by hand, and slots' views to write into."""
+"""A small environment with predictable transitions, and views to write into."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollmill.specs import ActionSpec, ArraySpec
 
 
 class CountingEnv(gymnasium.Env):
-    """Shows (seed, episode, step); episodes have lengths and ends that follow from seed and episode."""
+    """Observes (seed, episode, step); seed and episode determine an episode's length and end."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (3,), np.float32)
     action_space = spaces.Discrete(5)
@@ -61,7 +61,7 @@ def observation_view(specs, rows, mask_size=0):
 
 
 def outcome_view(rows):
-    # Poisoned: every entry has to be written at every step.
+    # Poisoned, because every entry must be written at every step.
     return OutcomeView(
         np.full(rows, np.nan, np.float32),
         np.ones(rows, bool),
@@ -73,7 +73,7 @@ def outcome_view(rows):
 
 
 def random_actions(spec: ActionSpec, rows, rng, mask=None):
-    """Uniform; of what ``mask [B, n]`` allows, where the action is a single choice."""
+    """Draw uniform actions; for a single choice, among those that ``mask [B, n]`` allows."""
     if mask is not None and len(spec.categorical_sizes) == 1:
         return np.array([[rng.choice(np.flatnonzero(row))] for row in mask], np.int32), None
     discrete = [rng.integers(0, n, rows) for n in spec.categorical_sizes]
@@ -84,7 +84,7 @@ def random_actions(spec: ActionSpec, rows, rng, mask=None):
 
 
 def run(group, specs, action, steps, mask_size=0, seed=0):
-    """Everything that a group writes in ``steps`` steps, stacked over time."""
+    """Return everything that a group writes in ``steps`` steps, stacked over time."""
     rng = np.random.default_rng(seed)
     into = observation_view(specs, group.num_rows, mask_size)
     group.reset(into)

@@ -62,7 +62,7 @@ def leaves(action):
     return list(action) if isinstance(action, tuple) else [action]
 
 
-def test_values_of_a_hybrid_by_hand():
+def test_hand_computed_hybrid_action():
     codec = ActionCodec(action_spec(SPACES["tuple"]))
     discrete = np.array([[2, 1, 0], [0, 0, 1]], np.int32)
     continuous = np.array([[0.25, -7.0], [3.0, 0.5]], np.float32)
@@ -101,15 +101,15 @@ def test_scaling_is_affine():
     stored = np.array([[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0]], np.float32)
     expected = [[-2.0, 0.0], [0.0, 7.5], [2.0, 10.0]]
     np.testing.assert_allclose(ActionCodec(action_spec(space), "scale").decode_batch(None, stored), expected)
-    assert stored[0, 0] == -1.0, "the slot's own numbers stay"
+    assert stored[0, 0] == -1.0, "the slot's numbers must not change"
 
 
 @pytest.mark.parametrize(
     ("low", "high"), [(-np.inf, 1.0), (-np.inf, np.inf), (np.finfo(np.float32).min, np.finfo(np.float32).max)]
 )
 @pytest.mark.parametrize("box", ["tanh", "scale"])
-def test_an_unbounded_box_has_no_range_to_squash_or_scale_into(box, low, high):
-    with pytest.raises(ValueError, match="finite bounds are needed"):
+def test_squashing_or_scaling_an_unbounded_box_raises(box, low, high):
+    with pytest.raises(ValueError, match="needs finite bounds"):
         ActionCodec(action_spec(spaces.Box(low, high, (1,), np.float32)), box)
 
 

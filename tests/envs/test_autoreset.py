@@ -1,4 +1,4 @@
-"""All autoreset modes end in the same correct data."""
+"""All autoreset modes produce correct data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROWS, STEPS = 6, 60
 SEEDS = list(range(ROWS))
 
 
-# Kinds in which the first observation of the next episode stands right behind a termination, in no masked row.
+# Kinds in which the next episode's first observation follows a termination without a masked row.
 AT_ONCE = ("same_step", "disabled")
 
 
@@ -57,7 +57,7 @@ def test_valid_steps_are_true_transitions(recorded, harness):
         assert data.truncated[t, row] == (end and not env.terminates(seed, episode))
 
 
-def test_masked_steps_follow_ends_and_say_nothing(recorded, harness):
+def test_masked_steps_follow_ends_and_carry_no_data(recorded, harness):
     kind, data = recorded
     ended = data.terminated | data.truncated
     assert not ended[~data.valid].any()
@@ -66,8 +66,8 @@ def test_masked_steps_follow_ends_and_say_nothing(recorded, harness):
     if kind not in AT_ONCE:
         np.testing.assert_array_equal(~data.valid[1:], ended[:-1])
         return
-    # Behind truncations only. An episode of one step that ends inside a masked row has no transition, and if it was
-    # truncated, too, another masked row stands behind that.
+    # After truncations only. An episode of one step that ends inside a masked row has no transition; if it was
+    # truncated, another masked row follows.
     masked = np.zeros(data.valid.shape, bool)
     for row in range(ROWS):
         episodes = np.flatnonzero(~np.isnan(data.episode_return[:, row]))
@@ -77,7 +77,7 @@ def test_masked_steps_follow_ends_and_say_nothing(recorded, harness):
     np.testing.assert_array_equal(~data.valid, masked)
 
 
-def test_reset_marks_the_first_observation_shown_of_an_episode(recorded, harness):
+def test_reset_marks_the_first_observation_of_an_episode(recorded, harness):
     kind, data = recorded
     x = data.observation["obs"].astype(int)
     assert data.reset[0].all()
@@ -98,7 +98,7 @@ def test_every_episode_is_reported_with_its_true_return_and_length(recorded, har
     for row in range(ROWS):
         times = np.flatnonzero(ended[:, row])
         actions = data.discrete[:, row, 0]
-        # Same-step vectors take one step for each time step; others spend one on the reset.
+        # Same-step vectors step in every time step; others need one for the reset.
         pause = 1 if kind in ("python", "next_step") else 0
         start = 0
         for episode, end in enumerate(times):
@@ -127,7 +127,7 @@ def test_python_group_equals_a_next_step_vector(harness):
 
 
 @pytest.mark.parametrize("kind", AT_ONCE)
-def test_other_modes_lose_only_the_first_step_after_a_truncation(kind, harness):
+def test_other_modes_lose_only_the_first_step_after_truncation(kind, harness):
     data = record(kind, harness)
     x = data.observation["obs"].astype(int)
     env = harness.CountingEnv
@@ -140,7 +140,7 @@ def test_other_modes_lose_only_the_first_step_after_a_truncation(kind, harness):
                 assert ((row, episode, count) in seen) == (is_whole or count > 0)
 
 
-def test_what_a_vector_gives_for_its_own_masked_row_is_left_out(harness):
+def test_values_of_a_vectors_own_masked_row_are_ignored(harness):
     class Generous(SyncVectorEnv):
         def step(self, actions):
             observation, reward, terminated, truncated, info = super().step(actions)
@@ -150,7 +150,7 @@ def test_what_a_vector_gives_for_its_own_masked_row_is_left_out(harness):
     specs, action = observation_specs(env.observation_space), action_spec(env.action_space)
     ours = record("python", harness)
     theirs = harness.run(VectorGroup(lambda seeds: Generous([env] * ROWS), seeds=SEEDS), specs, action, STEPS)
-    # Seed 0's first transition with action 0 earns 0 as well; all others of these seeds earn something.
+    # Seed 0's first transition with action 0 has reward 0, too; all others have another reward.
     rows = slice(1, None)
     np.testing.assert_array_equal(ours.reward[:, rows], theirs.reward[:, rows])
     np.testing.assert_array_equal(ours.episode_return[:, rows], theirs.episode_return[:, rows])
@@ -168,7 +168,7 @@ def test_time_limit_of_a_python_group_truncates_after_that_many_steps(harness):
 
     group = PythonGroup(Endless, num_envs=1, seeds=[0], max_episode_steps=4)
     data = harness.run(group, observation_specs(Endless.observation_space), action_spec(Endless.action_space), 14)
-    # Episode 0 is cut after 4 steps, episode 1 ends by itself after 3, episode 2 is cut after 4 again.
+    # Episode 0 is truncated after 4 steps, episode 1 terminates after 3, episode 2 is truncated after 4.
     np.testing.assert_array_equal(np.flatnonzero(data.truncated[:, 0]), [3, 12])
     np.testing.assert_array_equal(np.flatnonzero(data.terminated[:, 0]), [7])
     np.testing.assert_array_equal(data.episode_length[[3, 7, 12], 0], [4, 3, 4])
@@ -197,7 +197,7 @@ def run_bandit(env, mode, harness):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_episodes_of_one_step_are_seen_whole(mode, harness):
+def test_episodes_of_one_step_are_complete(mode, harness):
     data = run_bandit(Bandit, mode, harness)
     for name in ("valid", "terminated", "reset"):
         assert getattr(data, name).all()
@@ -206,12 +206,12 @@ def test_episodes_of_one_step_are_seen_whole(mode, harness):
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.SAME_STEP, AutoresetMode.DISABLED])
-def test_truncation_after_one_step_is_refused_where_no_episode_would_be_seen(mode, harness):
+def test_truncation_after_one_step_raises_if_no_episode_is_visible(mode, harness):
     with pytest.raises(UnsupportedSpace, match=r"truncated after a single step.*autoreset_mode=NEXT_STEP"):
         run_bandit(TruncatedBandit, mode, harness)
 
 
-def test_a_vector_whose_close_fails_says_so_without_raising():
+def test_failing_close_of_a_vector_is_reported_not_raised():
     class Stubborn(SyncVectorEnv):
         def close(self, **kwargs):
             raise BrokenPipeError("gone")

@@ -1,4 +1,4 @@
-"""Odd spaces, rewards and exceptions: each is either trained on or refused with an error of ours."""
+"""Odd spaces, rewards and exceptions: each works or raises an error of ours."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TWO = spaces.Discrete(2)
 
 
 class Odd(gymnasium.Env[Any, Any]):
-    """Shows samples of any space, and gives what it is told to as its reward from the third step on."""
+    """Returns samples of any space, and a given reward from the third step on."""
 
     def __init__(self, observation: Any = BOX, action: Any = TWO, reward: Any = 1.0, raises: Any = None) -> None:
         self.observation_space, self.action_space = observation, action
@@ -79,7 +79,7 @@ def arrays(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
 
 
 def play(steps: int = 6, **kwargs: Any) -> tuple[EnvSpec, ObservationView]:
-    """As a rollout worker does, with random actions."""
+    """Play as a rollout worker does, with random actions."""
     spec = probe(config(**kwargs))
     group = make_group(config(**kwargs), 3, [0, 1, 2])
     view, outcome = arrays(spec, 3)
@@ -164,7 +164,7 @@ EMPTY = (
     [*((o, spaces.Discrete(2)) for o in OBSERVATIONS), *((BOX, a) for a in ACTIONS)],
     ids=lambda space: str(space)[:60],
 )
-def test_an_odd_space_is_stepped_and_acted_upon_or_refused(observation: Any, action: Any) -> None:
+def test_odd_spaces_work_or_raise(observation: Any, action: Any) -> None:
     try:
         spec, view = play(observation=observation, action=action)
     except UnsupportedSpace:
@@ -188,21 +188,21 @@ def test_an_odd_space_is_stepped_and_acted_upon_or_refused(observation: Any, act
 
 
 @pytest.mark.parametrize("space", EMPTY[0], ids=str)
-def test_an_action_space_with_nothing_in_it_is_refused(space: Any) -> None:
+def test_empty_action_spaces_raise(space: Any) -> None:
     with pytest.raises(UnsupportedSpace, match=r"leaves nothing to choose: .* leave empty components out"):
         probe(config(action=space))
 
 
-def test_a_count_of_zero_is_refused() -> None:
+def test_zero_choices_raise() -> None:
     space = spaces.MultiDiscrete([3, 2])
-    space.nvec[1] = 0  # Gymnasium's constructor would not have it.
+    space.nvec[1] = 0  # Gymnasium's constructor rejects it.
     with pytest.raises(UnsupportedSpace, match="leaves nothing to choose"):
         action_spec(space)
 
 
 @pytest.mark.parametrize("space", EMPTY[1], ids=str)
-def test_an_observation_without_numbers_is_refused(space: Any) -> None:
-    with pytest.raises(UnsupportedSpace, match=r"holds no number|has no entry"):
+def test_empty_observations_raise(space: Any) -> None:
+    with pytest.raises(UnsupportedSpace, match=r"which is empty|has no entry"):
         probe(config(observation=space))
 
 
@@ -210,32 +210,32 @@ REWARDS = [10**400, -(10**5000), 1 + 2j, np.complex128(1j), None, "1.5", b"1", [
 
 
 @pytest.mark.parametrize("reward", REWARDS, ids=lambda r: str(type(r)))
-def test_a_reward_that_is_no_number_is_refused(reward: Any) -> None:
+def test_invalid_rewards_raise(reward: Any) -> None:
     message = r"environment 0 of test/odd gave the reward .* of type .* at group step 3: one real number .* return"
     with pytest.raises(InvalidReward, match=message):
         play(reward=reward)
 
 
 @pytest.mark.parametrize("reward", [True, np.float64(1), np.array([2.0]), np.int64(3), np.array(1.5, np.float16)])
-def test_a_reward_that_is_nearly_a_number_is_taken(reward: Any) -> None:
+def test_number_like_rewards_are_accepted(reward: Any) -> None:
     play(reward=reward)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 @pytest.mark.parametrize("reward", [1e300, np.float64(-1e39)])
-def test_a_reward_beyond_float32_is_refused(reward: Any) -> None:
+def test_rewards_beyond_float32_raise(reward: Any) -> None:
     with pytest.raises(InvalidReward, match="that float32 holds"):
         play(reward=reward)
 
 
 @pytest.mark.parametrize("reward", [float("nan"), np.inf, np.float32("nan")])
-def test_a_reward_that_is_not_finite_is_refused(reward: Any) -> None:
+def test_non_finite_rewards_raise(reward: Any) -> None:
     with pytest.raises(NonFiniteObservation, match="as reward at group step 3"):
         play(reward=reward)
 
 
 class OddVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Gives the rewards that it is told to."""
+    """Returns given rewards."""
 
     def __init__(self, num_envs: int, rewards: Any) -> None:
         self.num_envs, self.given = num_envs, rewards
@@ -264,7 +264,7 @@ class OddVector(gymnasium.vector.VectorEnv[Any, Any, Any]):
     ],
     ids=str,
 )
-def test_rewards_of_a_vector_that_are_no_numbers_are_refused(rewards: Any) -> None:
+def test_invalid_rewards_of_a_vector_raise(rewards: Any) -> None:
     vector = EnvConfig(name="test/odd vector", kwargs={"rewards": rewards})
     spec = probe(vector)
     group = make_group(vector, 3, [0, 1, 2])
@@ -277,12 +277,12 @@ def test_rewards_of_a_vector_that_are_no_numbers_are_refused(rewards: Any) -> No
 
 
 class Abort(BaseException):
-    """A user's own."""
+    """A user's own exception."""
 
 
 @pytest.fixture
 def out_of_reach() -> Iterator[None]:
-    """As in a process of a run."""
+    """Simulate a process of a run, which Ctrl-C does not reach."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     yield
     signal.signal(signal.SIGINT, before)
@@ -290,18 +290,18 @@ def out_of_reach() -> Iterator[None]:
 
 @pytest.mark.usefixtures("out_of_reach")
 @pytest.mark.parametrize("error", [KeyboardInterrupt("mine"), SystemExit(3), GeneratorExit(), Abort("stop")], ids=repr)
-def test_whatever_an_environment_raises_is_named(error: BaseException) -> None:
+def test_any_exception_of_an_environment_is_reported(error: BaseException) -> None:
     with pytest.raises(EnvironmentFailure, match=f"raised {type(error).__name__} in its step") as failure:
         play(raises=error)
     assert failure.value.__cause__ is error
 
 
-def test_ctrl_c_is_no_failure_of_the_environment() -> None:
+def test_ctrl_c_is_not_an_environment_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         play(raises=KeyboardInterrupt())
 
 
-def test_random_pairs_of_spaces_are_stepped_or_refused() -> None:
+def test_random_pairs_of_spaces_work_or_raise() -> None:
     random = np.random.default_rng(7)
     pairs = list(itertools.product(OBSERVATIONS, ACTIONS))
     for index in random.choice(len(pairs), 25, replace=False):
@@ -313,7 +313,7 @@ def test_random_pairs_of_spaces_are_stepped_or_refused() -> None:
 
 
 def stepping(settings: EnvConfig, steps: int) -> Callable[[], None]:
-    """A further step, by the first choice, of an environment that has been reset and stepped so often."""
+    """Reset and step an environment, and return a function that steps it once more."""
     view, outcome = arrays(probe(settings), 1)
     group = make_group(settings, 1, [0])
     group.reset(view)
@@ -327,11 +327,11 @@ def stepping(settings: EnvConfig, steps: int) -> Callable[[], None]:
 
 
 class Speechless:
-    """What a factory may return by mistake."""
+    """An object that a factory may return by mistake."""
 
 
 class LateEntry(Odd):
-    """Leaves an entry of its observations out, after some steps."""
+    """Omits an entry of its observations after some steps."""
 
     def __init__(self) -> None:
         super().__init__(spaces.Dict(a=BOX, b=TWO))
@@ -352,7 +352,7 @@ class Flags(Odd):
 
 
 class Tensors(Odd):
-    """Shows tensors, which cannot be compared as arrays are."""
+    """Returns tensors, which cannot be compared like arrays."""
 
     def reset(self, **kwargs: Any) -> Any:
         return torch.zeros(2), {}
@@ -371,13 +371,13 @@ def no_environment() -> None:
 
 
 @pytest.mark.parametrize("factory", [Speechless, no_environment])
-def test_what_is_no_environment_is_named(factory: Any) -> None:
+def test_objects_that_are_not_environments_raise(factory: Any) -> None:
     register_env(f"test/{factory.__name__}", factory)
-    with pytest.raises(UnsupportedSpace, match=r"which has no observation_space .* a gymnasium.Env is needed"):
+    with pytest.raises(UnsupportedSpace, match=r"which has no observation_space .* return a gymnasium.Env"):
         probe(EnvConfig(name=f"test/{factory.__name__}"))
 
 
-def test_an_environment_that_sets_no_action_space_is_named() -> None:
+def test_missing_action_space_raises() -> None:
     env = Odd()
     del env.action_space
     register_env("test/half", lambda: env)
@@ -385,10 +385,10 @@ def test_an_environment_that_sets_no_action_space_is_named() -> None:
         probe(EnvConfig(name="test/half"))
 
 
-def test_an_entry_that_is_missing_late_is_named_and_not_taken_for_an_exception_of_the_environment() -> None:
+def test_entry_missing_in_a_later_step_raises_unsupported_space() -> None:
     register_env("test/late entry", LateEntry)
     step = stepping(EnvConfig(name="test/late entry"), steps=2)
-    with pytest.raises(UnsupportedSpace, match=r"'b' does not fit .* no such entry in dict"):
+    with pytest.raises(UnsupportedSpace, match=r"'b' does not fit .* no such entry in a dict"):
         step()
 
 
@@ -402,31 +402,31 @@ def test_a_batch_of_another_size_does_not_fit(space: Any) -> None:
 
 
 @pytest.mark.parametrize("flag", ["no", [False], {"__all__": False}, (False,)])
-def test_ends_that_python_takes_for_true_are_refused(flag: Any) -> None:
+def test_truthy_non_boolean_flags_raise(flag: Any) -> None:
     register_env("test/flags", Flags)
     with pytest.raises(UnsupportedSpace, match="as terminated: True or False is needed"):
         probe(EnvConfig(name="test/flags", kwargs={"terminated": flag}))
 
 
 @pytest.mark.parametrize("flag", [0, np.False_, np.array([False]), np.array(0, np.int8), None])
-def test_ends_that_are_one_truth_value_are_taken(flag: Any) -> None:
+def test_boolean_like_flags_are_accepted(flag: Any) -> None:
     register_env("test/flags", Flags)
     probe(EnvConfig(name="test/flags", kwargs={"terminated": flag}))
 
 
-def test_tensors_as_observations_are_taken_in_lockstep_too() -> None:
+def test_tensor_observations_work_in_lockstep() -> None:
     register_env("test/tensors", Tensors)
     assert probe(EnvConfig(name="test/tensors"), tries_to_repeat=True).repeats is None
 
 
-def test_what_reset_returned_is_told_in_full() -> None:
+def test_error_shows_the_whole_result_of_reset() -> None:
     register_env("test/reset", Reset)
     with pytest.raises(UnsupportedSpace, match=r"tuple of \(ndarray, NoneType\) instead of .observation, info."):
         probe(EnvConfig(name="test/reset"))
 
 
 class Late(Odd):
-    """Returns something else than five parts, after some steps."""
+    """Returns a result without five parts after some steps."""
 
     def __init__(self, late: Any) -> None:
         super().__init__()
@@ -438,15 +438,15 @@ class Late(Odd):
 
 
 @pytest.mark.parametrize("late", [None, (1, 2, 3, 4)])
-def test_a_late_step_of_too_few_parts_is_told_what_it_has_to_return(late: Any) -> None:
+def test_error_of_a_short_step_result_names_the_required_values(late: Any) -> None:
     register_env("test/late", Late)
     step = stepping(EnvConfig(name="test/late", kwargs={"late": late}), steps=2)
-    with pytest.raises(EnvironmentFailure, match=r"unpack.*\(step has to return observation, reward, terminated"):
+    with pytest.raises(EnvironmentFailure, match=r"unpack.*\(step must return observation, reward, terminated"):
         step()
 
 
 class LateReset(Odd):
-    """Forgets its return, after the first episodes."""
+    """Returns None from reset after the first episodes."""
 
     resets = 0
 
@@ -456,8 +456,8 @@ class LateReset(Odd):
         return shown if self.resets < 3 else None
 
 
-def test_a_late_reset_of_too_few_parts_is_told_what_it_has_to_return() -> None:
+def test_error_of_a_short_reset_result_names_the_required_values() -> None:
     register_env("test/late reset", LateReset)
     step = stepping(EnvConfig(name="test/late reset"), steps=9)  # Four steps and a reset, twice.
-    with pytest.raises(EnvironmentFailure, match=r"in its reset .*\(reset has to return observation and info\)"):
+    with pytest.raises(EnvironmentFailure, match=r"in its reset .*\(reset must return observation and info\)"):
         step()

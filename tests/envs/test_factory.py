@@ -35,7 +35,7 @@ from rollmill.extras import install_command
         ("envpool/CartPole-v9", "'CartPole-v1'"),
     ],
 )
-def test_unknown_names_suggest_the_nearest(name, suggestion):
+def test_unknown_names_suggest_similar_ones(name, suggestion):
     with pytest.raises(UnknownEnvironment, match=f"did you mean .*{suggestion}"):
         probe(EnvConfig(name=name))
 
@@ -91,7 +91,7 @@ def test_kind_of_group(name, vector, kind):
     ("name", "vector", "message"),
     [("gym/Acrobot-v1", True, "has no native vector"), ("envpool/CartPole-v1", False, "only a native vector")],
 )
-def test_kinds_that_do_not_exist_are_refused(name, vector, message):
+def test_missing_kinds_of_group_raise(name, vector, message):
     with pytest.raises(UnknownEnvironment, match=message):
         make_group(EnvConfig(name=name, vector=vector), 1, [0])
 
@@ -132,7 +132,7 @@ def test_the_probe_shows_the_environments_error(broken, where):
 
 
 class Paying(gymnasium.Env):
-    """Rewards as the tutorial of somebody's computed them."""
+    """Returns given rewards."""
 
     observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -156,7 +156,7 @@ def test_a_reward_may_be_an_array_of_one_element(harness):
 
 
 @pytest.mark.parametrize("reward", [None, "much", np.zeros(2)])
-def test_what_is_no_reward_is_refused_by_name(reward, harness):
+def test_invalid_reward_error_names_the_environment(reward, harness):
     with pytest.raises(InvalidReward, match=r"one real number that float32"):
         probe(EnvConfig(name=register(Paying), kwargs={"rewards": [reward]}))
     group = PythonGroup(lambda: Paying([0.0, reward]), num_envs=2, seeds=[0, 1], name="paying", first_index=6)
@@ -200,7 +200,7 @@ def test_bad_configurations(make, message):
         make()
 
 
-def test_nothing_heavy_is_imported():
+def test_imports_no_heavy_packages():
     code = (
         "import sys, rollmill.envs.config, rollmill.envs, rollmill.envs.registry\n"
         "heavy = {'torch', 'gymnasium', 'numpy', 'ale_py', 'vizdoom', 'envpool', 'minigrid'} & set(sys.modules)\n"
@@ -221,7 +221,7 @@ def test_lazy_names_exist():
         rollmill.envs.nothing  # noqa: B018
 
 
-def test_a_step_without_a_dict_of_info_is_told(harness):
+def test_info_that_is_not_a_dict_raises(harness):
     class NoInfo(harness.CountingEnv):
         def step(self, action):
             return (*super().step(action)[:4], None)
@@ -231,9 +231,9 @@ def test_a_step_without_a_dict_of_info_is_told(harness):
         probe(EnvConfig(name="no-info"))
 
 
-def test_an_environment_of_several_agents_is_told():
+def test_multi_agent_environment_raises():
     class Parallel:
-        """As PettingZoo's ParallelEnv."""
+        """Has the interface of PettingZoo's ParallelEnv."""
 
         possible_agents = ("left", "right")
 
@@ -241,11 +241,11 @@ def test_an_environment_of_several_agents_is_told():
             return gymnasium.spaces.Box(-1, 1, (2,))
 
     register_env("parallel", Parallel)
-    with pytest.raises(UnsupportedSpace, match=r"parallel is an environment of several agents.*wrap it in one"):
+    with pytest.raises(UnsupportedSpace, match=r"parallel is a multi-agent environment.*wrap it in one"):
         probe(EnvConfig(name="parallel"))
 
 
-def test_a_close_that_fails_spoils_no_probe(harness):
+def test_probe_ignores_a_failing_close(harness):
     class Sticky(harness.CountingEnv):
         def close(self):
             raise RuntimeError("cannot close")

@@ -17,7 +17,7 @@ class FaultError(Exception):
 
 
 def failing(base, where, at, times=1, error=FaultError):
-    """A class whose instances share a plan: the ``at``-th call of ``where`` fails, ``times`` times in a row."""
+    """Create a class whose ``at``-th call of ``where``, over all instances, fails ``times`` times in a row."""
 
     class Failing(base):
         calls = 0
@@ -58,7 +58,7 @@ def run(group, env_class, harness, steps=20):
 
 @pytest.mark.parametrize(("where", "at"), [("constructor", 2), ("reset", 3), ("reset", 6), ("step", 17)])
 @pytest.mark.parametrize("kind", ["python", "vector"])
-def test_stop_shows_where_and_the_environments_own_traceback(kind, where, at, harness):
+def test_stop_reports_the_call_and_the_environments_traceback(kind, where, at, harness):
     env_class = failing(harness.CountingEnv, where, at)
 
     def play():
@@ -87,7 +87,7 @@ def test_a_failing_constructor_closes_what_was_built(harness):
 
 @pytest.mark.parametrize("error", [FaultError, SystemExit])
 @pytest.mark.parametrize(("where", "at"), [("step", 30), ("reset", 9), ("constructor", 2)])
-def test_restart_masks_the_step_and_goes_on(where, at, error, harness):
+def test_restart_masks_the_step_and_continues(where, at, error, harness):
     env_class = failing(harness.CountingEnv, where, at, error=error)
     group = PythonGroup(env_class, num_envs=4, seeds=range(4), on_failure="restart", budget=RestartBudget(3))
     data = run(group, env_class, harness, steps=40)
@@ -97,13 +97,13 @@ def test_restart_masks_the_step_and_goes_on(where, at, error, harness):
     x = data.observation["obs"].astype(np.int64)
     for t, row in np.argwhere(data.valid):
         assert tuple(x[t + 1, row][1:]) == (x[t, row, 1], x[t, row, 2] + 1)
-    # Every masked step leads to a first observation, whether after an end or after a failure.
+    # A first observation follows every masked step, after an end and after a failure.
     np.testing.assert_array_equal(data.reset[1:], ~data.valid)
     assert not x[1:][data.reset[1:]][:, 2].any()
     ended = data.terminated | data.truncated
     failures = ~data.valid[1:] & ~ended[:-1]
     assert failures.sum() == (1 if where == "step" else 0)
-    # The failed episode is in no statistic, and the reported ones are whole.
+    # The failed episode is not counted, and the reported ones are complete.
     for t, row in np.argwhere(ended):
         assert data.episode_length[t, row] == x[t + 1, row, 2]
     group.close()
@@ -134,7 +134,7 @@ def test_a_spent_budget_stops(kind, harness):
     assert len(group.failures) == 2
 
 
-def test_a_vector_is_rebuilt_whole(harness):
+def test_rebuild_replaces_the_whole_vector(harness):
     env_class = failing(harness.CountingEnv, "step", 30)
     group = VectorGroup(lambda s: SyncVectorEnv([env_class] * 4), seeds=range(4), on_failure="restart")
     data = run(group, env_class, harness, steps=40)
@@ -180,7 +180,7 @@ def test_seeds_and_rows_must_agree(harness):
         PythonGroup(harness.CountingEnv, num_envs=3, seeds=[1, 2])
 
 
-def test_a_close_that_raises_keeps_no_other_open(harness):
+def test_all_environments_are_closed_if_one_close_raises(harness):
     class Sticky(harness.CountingEnv):
         closed = 0
 

@@ -1,4 +1,4 @@
-"""Every family with its real simulator, shortly."""
+"""Short runs of every family with its real simulator."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_seeds_decide_and_differ(family, harness):
         for run in (data, other)
         for row in range(2)
     ]
-    # A small maze has few layouts, so some of its seeds agree; elsewhere no two environments do.
+    # A small maze has few layouts, so some seeds agree; in other families all environments differ.
     assert len(set(histories)) >= (2 if family == "minigrid" else len(histories))
 
 
@@ -70,11 +70,11 @@ def test_atari_frames_lives_and_raw_rewards(harness):
     assert spec.action.categorical_sizes == (4,)
     config = EnvConfig(name="atari/breakout", max_episode_steps=70)
     data = replay(spec, config, harness, 75, [0, 1])
-    # The newest frame is the last one: each stack continues the one before.
+    # The newest frame is the last one: each stack continues the previous one.
     x = data.observation["obs"]
     going_on = ~data.reset[1:]
     np.testing.assert_array_equal(x[1:, :, :3][going_on], x[:-1, :, 1:][going_on])
-    # A lost life terminates without a masked row behind; the game ends at its time limit.
+    # A lost life terminates without a masked row; the game ends at its time limit.
     games = ~np.isnan(data.episode_return)
     np.testing.assert_array_equal(np.argwhere(games), [[69, 0], [69, 1]])
     np.testing.assert_array_equal(data.truncated, games)
@@ -107,8 +107,8 @@ def test_atari_options(harness):
 
 
 @pytest.mark.parametrize("game", ["space_invaders", "journey_escape"])
-def test_atari_screens_are_those_of_ale(game):
-    """Shrunk and stacked by us, over resets, lost lives and truncations; journey_escape has a screen of 230 lines."""
+def test_atari_screens_equal_those_of_ale(game):
+    """Compares our screens over resets, lost lives and truncations; journey_escape has 230 lines."""
     ale = pytest.importorskip("ale_py.vector_env")
     config = EnvConfig(name=f"atari/{game}", max_episode_steps=120)
     ours = resolve_maker(config).vector(4, 1, range(4))
@@ -156,7 +156,7 @@ def test_atari_screens_that_ale_shrinks_itself(options, kwargs):
 
 
 @pytest.mark.parametrize("name", ["frameskip", "episodic_life", "reward_clipping"])
-def test_atari_arguments_may_not_have_things_miscounted(name):
+def test_atari_arguments_that_falsify_counts_raise(name):
     with pytest.raises(
         UnknownEnvironment, match=rf"env.kwargs.{name}=2: .*counted wrongly; use env.frameskip.*env.atari"
     ):
@@ -167,7 +167,7 @@ def test_atari_arguments_may_not_have_things_miscounted(name):
     ("kwargs", "frameskip", "frames"),
     [({}, None, 4), ({"frameskip": 2}, None, 2), ({}, 6, 6), ({"frameskip": 1}, None, 1)],
 )
-def test_frames_that_an_id_skips_itself_are_counted(kwargs, frameskip, frames):
+def test_frames_skipped_by_an_id_are_counted(kwargs, frameskip, frames):
     assert probe(EnvConfig(name="gym/ALE/Pong-v5", kwargs=kwargs, frameskip=frameskip)).frameskip == frames
 
 
@@ -183,7 +183,7 @@ def test_vizdoom_presentation(harness, tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_vizdoom_truncates_with_the_true_final_picture(harness):
+def test_vizdoom_truncates_with_the_true_final_frame(harness):
     config = EnvConfig(name="vizdoom/take_cover", kwargs={"settings": {"episode_timeout": 23}})
     _, data = play(config, harness, steps=13, rows=1)
     # It starts at tic 1; 4 tics for each step, so that the sixth step has 2 left to tic 23. A tic earns 1.
@@ -218,7 +218,7 @@ def test_vizdoom_scaling_is_nearest_neighbour():
     ("kwargs", "message"),
     [
         ({"actions": "all"}, "'flat' or 'heads'"),
-        ({"resolution": "1x1"}, "the engine draws"),
+        ({"resolution": "1x1"}, "allowed: 160x120"),
         ({"settings": {"gravity": 0}}, "no setting 'gravity'"),
         ({"config_file": "nowhere.cfg"}, "no scenario file"),
     ],
@@ -261,7 +261,7 @@ def test_mujoco_is_stored_in_single_precision_and_truncated(harness):
     assert (data.episode_length[5] == 6).all()
 
 
-def test_cartpole_natively_and_in_python_obey_the_same_physics(harness):
+def test_native_and_python_cartpole_have_the_same_physics(harness):
     runs = [play(EnvConfig(name=n), harness, 40)[1] for n in ("gym/CartPole-v1", "envpool/CartPole-v1")]
     for data in runs:
         x, force = data.observation["obs"], np.where(data.discrete[..., 0] == 1, 10.0, -10.0)
@@ -288,7 +288,7 @@ def test_envpool_atari_counts_its_frames():
     assert probe(EnvConfig(name="envpool/HalfCheetah-v4")).frameskip == 1
 
 
-def test_mujocos_warnings_are_logged_and_not_strewn_about(tmp_path, monkeypatch, capfd):
+def test_mujoco_warnings_are_logged_and_not_printed(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         make_env(EnvConfig(name="mujoco/HalfCheetah-v5")).close()

@@ -15,7 +15,7 @@ from rollmill.envs.spaces import action_spec, observation_specs
 
 
 class MaskedEnv(gymnasium.Env):
-    """Allows one action, which follows from the step; the mask comes in ``info`` or in the observation."""
+    """Allows one action, determined by the step; the mask is in ``info`` or in the observation."""
 
     def __init__(self, where="info", broken=None):
         self.where, self.broken = where, broken
@@ -34,7 +34,7 @@ class MaskedEnv(gymnasium.Env):
         if self.broken == "size":
             mask = np.ones(4, np.int8)
         if self.t == 4:
-            mask[:] = 0  # no legal move is left when the game is over
+            mask[:] = 0  # a finished game has no legal move
         x = np.array([self.t], np.float32)
         if self.where == "observation":
             return {"x": x, "action_mask": mask}, {}
@@ -58,7 +58,7 @@ def group_of(kind, **kwargs):
 
 @pytest.mark.parametrize("kind", ["python", "vector"])
 @pytest.mark.parametrize("where", ["info", "observation"])
-def test_masks_stand_beside_their_observation(kind, where, harness):
+def test_masks_belong_to_their_observations(kind, where, harness):
     env = MaskedEnv(where)
     specs = observation_specs(env.observation_space)
     assert "action_mask" not in specs
@@ -70,7 +70,7 @@ def test_masks_stand_beside_their_observation(kind, where, harness):
 
 
 class Strict(MaskedEnv):
-    """Refuses what its mask forbids, as board games do."""
+    """Raises for forbidden actions, as board games do."""
 
     def reset(self, **kwargs):
         observation, info = super().reset(**kwargs)
@@ -78,14 +78,14 @@ class Strict(MaskedEnv):
         return observation, info
 
     def step(self, action):
-        assert self.allowed[action], "an action was executed that the mask forbids"
+        assert self.allowed[action], "a forbidden action was executed"
         result = super().step(action)
         self.allowed = result[4]["action_mask"]
         return result
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_no_action_is_executed_that_its_mask_forbids(mode, harness):
+def test_forbidden_actions_are_never_executed(mode, harness):
     group = VectorGroup(lambda seeds: SyncVectorEnv([lambda: Strict("info")] * 2, autoreset_mode=mode), seeds=[0, 1])
     env = Strict("info")
     data = harness.run(group, observation_specs(env.observation_space), action_spec(env.action_space), 40, mask_size=3)
@@ -93,7 +93,7 @@ def test_no_action_is_executed_that_its_mask_forbids(mode, harness):
 
 
 class Uneven(Strict):
-    """Episodes of four steps, or of eight from the second environment: they do not end together."""
+    """Episodes of four steps, or of eight in the second environment, so that they end at different times."""
 
     made = 0
 
@@ -112,7 +112,7 @@ class Uneven(Strict):
 
 
 class Limited(MaskedEnv):
-    """Two heads; truncated after four steps, with masks that go on; of the second head nothing is left then."""
+    """Two heads; truncated after four steps with a mask that forbids all choices of the second head."""
 
     def __init__(self, gives_final_mask=True):
         super().__init__("info")
@@ -151,7 +151,7 @@ def test_a_truncated_episodes_final_observation_keeps_its_mask(kind, gives_final
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
-def test_rows_that_go_on_keep_their_masks_while_others_begin_anew(mode, harness):
+def test_running_rows_keep_their_masks_when_others_reset(mode, harness):
     Uneven.made = 0
     group = VectorGroup(lambda seeds: SyncVectorEnv([Uneven] * 2, autoreset_mode=mode), seeds=[0, 1])
     env = Strict("info")
@@ -166,7 +166,7 @@ def test_rows_that_go_on_keep_their_masks_while_others_begin_anew(mode, harness)
 @pytest.mark.parametrize(
     ("broken", "message"), [("empty", "allows no choice of action head 0"), ("size", "4 entries: 3 are needed")]
 )
-def test_broken_masks_are_refused(kind, broken, message, harness):
+def test_invalid_masks_raise(kind, broken, message, harness):
     env = MaskedEnv()
     group = group_of(kind, broken=broken)
     with pytest.raises(InvalidActionMask, match=message):
@@ -174,7 +174,7 @@ def test_broken_masks_are_refused(kind, broken, message, harness):
 
 
 class Forgetful(SyncVectorEnv):
-    """Gives no masks at all in its second step."""
+    """Returns no masks in its second step."""
 
     steps = 0
 
@@ -184,7 +184,7 @@ class Forgetful(SyncVectorEnv):
         return (*result, {} if self.steps == 2 else info)
 
 
-def test_a_mask_that_stops_coming_is_an_error(harness):
+def test_a_mask_that_disappears_raises(harness):
     env = MaskedEnv()
     vector = VectorGroup(lambda seeds: Forgetful([MaskedEnv] * 2), seeds=[0, 1])
     with pytest.raises(InvalidActionMask, match="with every reset and every step"):
@@ -227,7 +227,7 @@ class MaskedLater(MaskedEnv):
         return super().reset()[0], {}
 
 
-def test_the_probe_refuses_masks_that_come_with_steps_only():
+def test_probe_rejects_masks_given_only_by_step():
     register_env("masked-later", MaskedLater)
-    with pytest.raises(InvalidActionMask, match=r"gave none with reset: give it with every reset"):
+    with pytest.raises(InvalidActionMask, match=r"not with reset: give it with every reset"):
         probe(EnvConfig(name="masked-later"))

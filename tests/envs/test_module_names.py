@@ -1,4 +1,4 @@
-"""Names of a module's environments that lead nowhere."""
+"""Error messages for unknown environment names of a module."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (":Chase", "there is no module ''"),
     ],
 )
-def test_a_name_that_leads_nowhere_suggests_the_modules_own_environments(name: str, message: str) -> None:
+def test_unknown_name_suggests_the_modules_environments(name: str, message: str) -> None:
     with pytest.raises(UnknownEnvironment, match=message) as caught:
         resolve(name)
     assert "atari/" not in str(caught.value)
 
 
-def test_a_saved_run_whose_class_was_renamed_suggests_them_too() -> None:
+def test_saved_run_with_a_renamed_class_suggests_environments() -> None:
     with pytest.raises(UnknownEnvironment, match="did you mean 'mazelib:Chase'"):
         probe(EnvConfig(name="mazelib:Chaser"))

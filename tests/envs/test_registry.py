@@ -52,7 +52,7 @@ def test_registrations_come_before_built_in_names():
 def test_registering_twice():
     register_env("x", CartPoleEnv)
     register_env("x", CartPoleEnv)
-    with pytest.raises(ValueError, match="the name belongs to"):
+    with pytest.raises(ValueError, match="the name is taken by"):
         register_env("x", CartPoleVectorEnv)
 
 
@@ -70,7 +70,7 @@ def test_bad_registrations(arguments, error, message):
         register_env("x", CartPoleEnv, frameskip=0)
 
 
-def test_registrations_travel_to_children():
+def test_registrations_are_installed_in_children():
     register_env("x", CartPoleEnv, frameskip=3)
     carried = pickle.dumps(registrations())
     register_env("y", CartPoleEnv)
@@ -146,27 +146,27 @@ def test_a_time_limit_for_a_vector_of_the_users_own_is_refused():
         raise AssertionError("it must not be built")
 
     register_env("own-vector-with-limit", vector, vector=True)
-    with pytest.raises(UnknownEnvironment, match=r"env\.max_episode_steps=5 cannot be kept"):
+    with pytest.raises(UnknownEnvironment, match=r"env\.max_episode_steps=5 cannot be enforced"):
         probe(EnvConfig(name="own-vector-with-limit", max_episode_steps=5))
 
 
 class OnTheTopLevel:
-    """Found by its place."""
+    """Found by its import path."""
 
 
-def test_a_class_is_registered_under_its_place():
+def test_a_class_is_registered_under_its_import_path():
     name = register_factory(OnTheTopLevel)
     assert name == f"{__name__}:OnTheTopLevel"
     assert find_registration(name).factory is OnTheTopLevel
 
 
 @pytest.mark.parametrize("given", [lambda: None, object(), 3, functools.partial(OnTheTopLevel)])
-def test_what_workers_cannot_import_is_refused(given):
+def test_factories_that_workers_cannot_import_raise(given):
     with pytest.raises(TypeError, match=r"give the name of a preset|top level of a module"):
         register_factory(given)
 
 
-def test_a_place_is_a_name(tmp_path, monkeypatch):
+def test_an_import_path_is_a_name(tmp_path, monkeypatch):
     (tmp_path / "placed_envs.py").write_text(
         "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
         "class Outer:\n    class Placed(CartPoleEnv): pass\n"
@@ -187,14 +187,14 @@ def test_a_place_is_a_name(tmp_path, monkeypatch):
         find_registration("placed_wrongly:Placed")
 
 
-def test_a_file_that_was_moved_is_found_once_it_was_imported_from_where_it_is(tmp_path, monkeypatch):
+def test_a_moved_file_is_found_after_an_import_from_its_new_path(tmp_path, monkeypatch):
     text = (
         "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\nfrom rollmill.envs import register_env\n"
         "class Moved(CartPoleEnv): pass\nregister_env('moved', Moved)\n"
     )
     (tmp_path / "moved_envs.py").write_text(text)
     recorded = str(tmp_path / "where_it_was" / "moved_envs.py")
-    with pytest.raises(NoSuchModuleError, match="--import says where it is now"):
+    with pytest.raises(NoSuchModuleError, match="give its new path with --import"):
         probe(EnvConfig(name="moved", imports=(recorded,)))
     monkeypatch.chdir(tmp_path)
     import_user_code("moved_envs.py")

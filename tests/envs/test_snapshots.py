@@ -1,4 +1,4 @@
-"""Groups of environments that are saved, and go on elsewhere as if nothing had happened."""
+"""Groups of environments that are saved and restored."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def play(group: SavableGroup, spec: EnvSpec, steps: int, seed: int) -> list[Arra
     ("name", "kwargs"),
     [("gym/CartPole-v1", {}), ("gym/FrozenLake-v1", {}), ("minigrid/MiniGrid-MemoryS7-v0", {})],
 )
-def test_a_restored_group_goes_on_as_the_saved_one(name: str, kwargs: dict[str, Any]) -> None:
-    # A short limit, so that rows wait for their resets when the snapshot is taken.
+def test_restored_group_continues_like_the_saved_one(name: str, kwargs: dict[str, Any]) -> None:
+    # A short limit, so that some rows wait for their reset at the snapshot.
     config = EnvConfig(name=name, kwargs=kwargs, max_episode_steps=7)
     spec = probe(config)
     group = make_group(config, 4, [1, 2, 3, 4])
@@ -58,7 +58,7 @@ Observation = np.ndarray[Any, np.dtype[np.float32]]
 
 
 class Walk(gymnasium.Env[Observation, int]):
-    """A random walk that keeps its promises; the classes below break one each."""
+    """A well-behaved random walk; each class below violates one rule."""
 
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
@@ -80,18 +80,18 @@ class Walk(gymnasium.Env[Observation, int]):
 
 
 class Unpicklable(Walk):
-    """Holds what cannot be saved."""
+    """Holds an object that cannot be pickled."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.simulator = open("/dev/null")  # noqa: SIM115  # held open, as a simulator is
+        self.simulator = open("/dev/null")  # noqa: SIM115  # stands for a simulator
 
     def close(self) -> None:
         self.simulator.close()
 
 
 class ByArguments(EzPickle, Walk):
-    """Is pickled as its constructor's arguments alone."""
+    """Is pickled as its constructor's arguments."""
 
     def __init__(self) -> None:
         EzPickle.__init__(self)
@@ -99,7 +99,7 @@ class ByArguments(EzPickle, Walk):
 
 
 class Faithful(EzPickle, Walk):
-    """Inherits from EzPickle, but says itself what is to be saved."""
+    """Inherits from EzPickle, but defines its own state."""
 
     def __init__(self) -> None:
         EzPickle.__init__(self)
@@ -113,7 +113,7 @@ class Faithful(EzPickle, Walk):
 
 
 class Unseeded(Walk):
-    """Draws from a generator of its own, which is saved with it, but not seeded."""
+    """Draws from its own generator, which is saved, but not seeded."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Unseeded(Walk):
 
 
 class Failing(Walk):
-    """Raises where it is saved."""
+    """Raises when it is pickled."""
 
     def __getstate__(self) -> Any:
         raise RuntimeError("not now")
@@ -134,7 +134,7 @@ class Failing(Walk):
     ("made", "is_saved"),
     [(Walk, True), (Unpicklable, False), (ByArguments, False), (Faithful, True), (Failing, False)],
 )
-def test_what_can_be_pickled_whole_is_saved(made: type[Walk], is_saved: bool) -> None:
+def test_picklable_environments_are_saved(made: type[Walk], is_saved: bool) -> None:
     name = f"test/{made.__name__}"
     register_env(name, made)
     group = make_group(EnvConfig(name=name), 2, [1, 2])
@@ -160,7 +160,7 @@ class Careless(Walk):
         self.position = state["place"]
 
 
-def test_what_cannot_be_unpickled_is_named() -> None:
+def test_unpickling_error_is_reported() -> None:
     register_env("test/careless", Careless)
     group = make_group(EnvConfig(name="test/careless"), 2, [1, 2])
     group.reset(own_views(probe(EnvConfig(name="test/careless")), 2)[0])
@@ -176,7 +176,7 @@ import sys
 import gymnasium
 import numpy as np
 
-from rollmill.envs.snapshots import put_back, take
+from rollmill.envs.snapshots import restore_state, save_state
 
 
 class Counter(gymnasium.Env):
@@ -189,56 +189,56 @@ class Group:
 
 if __name__ == "__main__":
     group = Group()
-    if sys.argv[1] == "take":
+    if sys.argv[1] == "save_state":
         group.env = Counter()
         group.env.count = 7
-        open(sys.argv[2], "wb").write(take(group, ["env"]))
+        open(sys.argv[2], "wb").write(save_state(group, ["env"]))
     else:
-        put_back(group, ["env"], open(sys.argv[2], "rb").read())
+        restore_state(group, ["env"], open(sys.argv[2], "rb").read())
         assert group.env.count == 7
 """
 
 
-def test_the_classes_of_a_script_are_found_by_whoever_goes_on_with_its_run(tmp_path: Path) -> None:
+def test_classes_of_a_script_are_found_by_a_resuming_program(tmp_path: Path) -> None:
     script, saved = tmp_path / "my_script.py", tmp_path / "saved"
     script.write_text(SCRIPT)
 
     def python(*words: str) -> None:
         subprocess.run([sys.executable, *words], check=True, cwd=tmp_path)
 
-    python(str(script), "take", str(saved))
-    python(str(script), "put_back", str(saved))
-    # As the command line does, which imports the script by its path.
+    python(str(script), "save_state", str(saved))
+    python(str(script), "restore_state", str(saved))
+    # Imports the script by its path, as the command line does.
     other = f"from rollmill.envs.user_code import import_user_code as i; i({str(script)!r})\n"
-    other += "from rollmill.envs.snapshots import put_back, take\nimport my_script, sys\n"
-    other += f"group = my_script.Group(); put_back(group, ['env'], open({str(saved)!r}, 'rb').read())\n"
+    other += "from rollmill.envs.snapshots import restore_state, save_state\nimport my_script, sys\n"
+    other += f"group = my_script.Group(); restore_state(group, ['env'], open({str(saved)!r}, 'rb').read())\n"
     other += "assert group.env.count == 7 and type(group.env) is my_script.Counter\n"
-    other += f"open({str(saved)!r}, 'wb').write(take(group, ['env']))\n"
+    other += f"open({str(saved)!r}, 'wb').write(save_state(group, ['env']))\n"
     python("-c", other)
-    # And back: the script goes on with a run of the command line.
-    python(str(script), "put_back", str(saved))
+    # The reverse: the script resumes a run of the command line.
+    python(str(script), "restore_state", str(saved))
 
 
 class Global(Walk):
-    """Draws from NumPy's global generator, which nobody seeds."""
+    """Draws from NumPy's global generator, which is not seeded."""
 
     def draw(self) -> float:
-        return float(np.random.standard_normal())  # noqa: NPY002  # what this is about
+        return float(np.random.standard_normal())  # noqa: NPY002  # the subject of this test
 
 
 class Masked(Walk):
-    """Refuses what its mask forbids, which random actions do not respect."""
+    """Raises for forbidden actions; random actions do not respect the mask."""
 
     def step(self, action: int) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
         raise ValueError("not allowed")
 
 
 @pytest.mark.parametrize(("made", "found"), [(Walk, True), (Unseeded, False), (Global, False), (Masked, None)])
-def test_whether_an_environment_repeats_is_found_by_trying(made: type[Walk], found: bool | None) -> None:
+def test_probe_detects_whether_an_environment_repeats(made: type[Walk], found: bool | None) -> None:
     assert repeats(made()) is found
 
 
-def test_repeating_is_tried_only_where_it_is_asked_for() -> None:
+def test_repeating_is_tried_only_on_request() -> None:
     config = EnvConfig(name="gym/CartPole-v1")
     assert probe(config).repeats is None
     assert probe(config, tries_to_repeat=True).repeats is True
@@ -246,7 +246,7 @@ def test_repeating_is_tried_only_where_it_is_asked_for() -> None:
 
 
 class Walks(gymnasium.vector.VectorEnv[Any, Any, Any]):
-    """Random walks in one array, with a generator for all."""
+    """Random walks in one array, with one generator."""
 
     metadata: ClassVar[dict[str, Any]] = {"autoreset_mode": gymnasium.vector.AutoresetMode.NEXT_STEP}
     single_observation_space = Walk.observation_space
@@ -271,7 +271,7 @@ class Walks(gymnasium.vector.VectorEnv[Any, Any, Any]):
         return self.positions[:, None].astype(np.float32), self.positions, self.ended, none, {}
 
 
-def test_a_vector_of_ones_own_is_saved_whole() -> None:
+def test_a_users_vector_is_saved() -> None:
     register_env("test/walks", Walks, vector=True)
     config = EnvConfig(name="test/walks")
     spec = probe(config)
@@ -279,7 +279,7 @@ def test_a_vector_of_ones_own_is_saved_whole() -> None:
     group.reset(own_views(spec, 4)[0])
     other.reset(own_views(spec, 4)[0])
     for steps in (20, 1, 1, 1):
-        # Some of these are taken while rows wait for their resets.
+        # In some snapshots rows wait for their reset.
         play(group, spec, steps, seed=steps)
         saved = group.snapshot()
         assert saved is not None

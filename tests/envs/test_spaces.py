@@ -46,7 +46,7 @@ def one_hot(size, index):
 
 
 def flat(observation):
-    """The literal meaning of the stored arrays."""
+    """Flatten an observation as it is stored."""
     return {
         "image": observation["image"],
         "pose/0": observation["pose"][0].astype(np.float32),
@@ -57,7 +57,7 @@ def flat(observation):
     }
 
 
-def test_rows_and_batches_are_written_alike():
+def test_row_and_batch_writes_agree():
     NESTED.seed(3)
     observations = [NESTED.sample() for _ in range(6)]
     batch = concatenate(NESTED, observations, create_empty_array(NESTED, 6))
@@ -120,18 +120,18 @@ def test_dict_observations_reach_the_views_through_both_groups(harness):
         spaces.Dict({"note": spaces.Text(4), "x": spaces.Discrete(2)}),
     ],
 )
-def test_observations_without_a_fixed_shape_are_refused(space):
+def test_observations_without_a_fixed_shape_raise(space):
     with pytest.raises(UnsupportedSpace, match="fixed shape"):
         observation_specs(space)
 
 
-def test_names_that_nesting_makes_equal_are_refused():
+def test_colliding_nested_names_raise():
     twice = spaces.Dict({"a/b": spaces.Discrete(2), "a": spaces.Dict({"b": spaces.Discrete(2)})})
     with pytest.raises(UnsupportedSpace, match="are both called 'a/b'"):
         observation_specs(twice)
 
 
-def test_a_mask_alone_is_no_observation():
+def test_observation_with_only_a_mask_raises():
     with pytest.raises(UnsupportedSpace, match="something to see"):
         observation_specs(spaces.Dict({"action_mask": spaces.MultiBinary(3)}))
 
@@ -155,7 +155,7 @@ def test_action_specs_of_every_kind():
         spaces.Tuple((spaces.Tuple((spaces.Discrete(2),)),)),
     ],
 )
-def test_other_action_spaces_are_refused(space):
+def test_unsupported_action_spaces_raise(space):
     with pytest.raises(UnsupportedSpace, match="are allowed"):
         action_spec(space)
 
@@ -169,7 +169,7 @@ def test_batch_space_agrees_with_gymnasium():
 @pytest.mark.parametrize(
     ("space", "observation", "message"),
     [
-        (spaces.Box(0, 255, (4,), np.uint8), np.random.default_rng(0).random(4), "would be cut down to integers"),
+        (spaces.Box(0, 255, (4,), np.uint8), np.random.default_rng(0).random(4), "would be truncated to integers"),
         (spaces.Box(-1, 1, (4,), np.float32), np.float32(0.5), r"it has shape \(\)"),
         (spaces.Box(-1, 1, (4,), np.float32), np.zeros((1, 4), np.float32), r"it has shape \(1, 4\)"),
         (spaces.Discrete(4), -1, "it is -1"),
@@ -179,7 +179,7 @@ def test_batch_space_agrees_with_gymnasium():
         (spaces.Box(-1, 1, (2,), np.float32), ["a", "b"], "it is of"),
     ],
 )
-def test_an_observation_that_does_not_fit_is_told(space, observation, message):
+def test_unfit_first_observation_raises(space, observation, message):
     with pytest.raises(UnsupportedSpace, match=message):
         ObservationCodec(space).check(observation)
 
@@ -194,15 +194,15 @@ def test_an_observation_that_does_not_fit_is_told(space, observation, message):
         (spaces.MultiDiscrete([3, 5]), [4, 0], r"it is \[4, 0\]"),
         (spaces.MultiDiscrete([3, 5]), [-1, 4], r"it is \[-1, 4\]"),
         (spaces.Box(0, 255, (2,), np.uint8), [300, -1], "it has -1 to 300, and uint8 holds 0 to 255"),
-        (spaces.Box(0, 255, (2,), np.uint8), [0.5, 0.9], "would be cut down to integers"),
-        (spaces.Box(-9, 9, (2,), np.int32), np.array([np.nan, 1]), "would be cut down to integers"),
+        (spaces.Box(0, 255, (2,), np.uint8), [0.5, 0.9], "would be truncated to integers"),
+        (spaces.Box(-9, 9, (2,), np.int32), np.array([np.nan, 1]), "would be truncated to integers"),
         (spaces.Box(-9, 9, (3,), np.float32), np.zeros(1, np.float32), r"it has shape \(1,\)"),
         (spaces.Box(-9, 9, (3,), np.float32), 1.0, r"it has shape \(\)"),
         (spaces.Box(-9, 9, (3,), np.float32), [[1.0, 2.0, 3.0]], r"it has shape \(1, 3\)"),
         (spaces.MultiBinary(2), [0, 256], "it has 0 to 256, and int8 holds"),
     ],
 )
-def test_a_later_observation_that_does_not_fit_is_told_too(space, observation, message):
+def test_unfit_later_observation_raises(space, observation, message):
     codec = ObservationCodec(space)
     views = {name: np.zeros((2, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}
     with pytest.raises(UnsupportedSpace, match=message):
@@ -213,7 +213,7 @@ def test_a_later_observation_that_does_not_fit_is_told_too(space, observation, m
 
 
 class Late(gymnasium.Env):
-    """Keeps to its space until the third step."""
+    """Leaves its space in the third step."""
 
     action_space = spaces.Discrete(2)
 
@@ -257,7 +257,7 @@ def test_an_environment_that_leaves_its_space_ends_the_run(harness, space, right
         (spaces.Tuple([spaces.Discrete(2), spaces.Box(0, 255, (2, 2), np.uint8)]), (1, np.zeros((2, 2), np.uint8))),
     ],
 )
-def test_an_observation_that_fits_passes(space, observation):
+def test_fitting_observation_is_accepted(space, observation):
     codec = ObservationCodec(space)
     codec.check(observation)
     views = {name: np.zeros((1, *spec.shape), spec.dtype) for name, spec in codec.specs.items()}

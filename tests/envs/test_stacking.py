@@ -1,4 +1,4 @@
-"""Stacks of frames: which are known to be some, and that the replay makes them again exactly as they were shown."""
+"""Detection of frame stacks, and their exact reconstruction by the replay."""
 
 import gymnasium
 import numpy as np
@@ -37,7 +37,7 @@ FROM_FIVE = spaces.Box(5, 1000, (2,), np.float32)
 
 
 class Positive(gymnasium.Env):
-    """Shows nothing below 5."""
+    """Returns observations of at least 5."""
 
     action_space = spaces.Discrete(2)
 
@@ -66,12 +66,12 @@ class Doubled(gymnasium.ObservationWrapper):
         (stacked_cartpole(stack_size=4, padding_type=np.full(4, 0.1, np.float32)), None),
         (stacked_cartpole(stack_size=1), None),
         (wrappers.FrameStackObservation(Positive(), 3), FrameStack(depth=3, padding="repeat")),
-        # Gymnasium pads it with fives.
+        # Gymnasium pads this space with fives.
         (wrappers.FrameStackObservation(Positive(), 3, padding_type="zero"), None),
         (of_space(spaces.Dict({"near": spaces.Box(-1, 1, (2,)), "far": spaces.Box(5, 9, (1,))})), None),
         (of_space(spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Dict({"far": spaces.Box(-9, -5, (1,))})])), None),
         (of_space(spaces.Dict({"near": spaces.Box(-1, 1, (2,))})), FrameStack(depth=3, padding="zero")),
-        # And this with the smallest choices.
+        # Gymnasium pads this space with the smallest choices.
         (of_space(spaces.MultiDiscrete([3, 3], start=[0, 1])), None),
         (of_space(spaces.MultiDiscrete([3, 3])), FrameStack(depth=3, padding="zero")),
         (Doubled(stacked_cartpole(stack_size=4)), None),
@@ -79,7 +79,7 @@ class Doubled(gymnasium.ObservationWrapper):
         (gymnasium.make("CartPole-v1"), None),
     ],
 )
-def test_a_stack_is_known_by_its_wrapper(env, expected):
+def test_frame_stack_is_detected_by_its_wrapper(env, expected):
     assert stack_of(env) == expected
     env.close()
 
@@ -90,7 +90,7 @@ def test_a_stack_is_known_by_its_wrapper(env, expected):
         ("stacked_zero", EnvConfig(name="stacked_zero")),
         ("atari", EnvConfig(name="atari/breakout", max_episode_steps=25)),
         ("colour", EnvConfig(name="atari/breakout", max_episode_steps=25, kwargs={"grayscale": False})),
-        # Whose stacks begin with frames of before, so that they are kept as they are.
+        # Their stacks begin with frames of the previous episode, so they are stored whole.
         ("kept_same", EnvConfig(name="atari/pong", max_episode_steps=25, kwargs={"autoreset_mode": "SameStep"})),
         ("kept_lives", EnvConfig(name="atari/breakout", kwargs={"life_loss_info": True})),
     ],
@@ -106,7 +106,7 @@ def env(request):
     return config
 
 
-def test_the_replay_makes_stacks_again_as_they_were_shown(env, request):
+def test_replay_reconstructs_stacks_exactly(env, request):
     is_kept = "kept" in request.node.callspec.id
     rows, steps, num_slots = 2, 8, 60
     spec = probe(env)
@@ -126,7 +126,7 @@ def test_the_replay_makes_stacks_again_as_they_were_shown(env, request):
     limits = RateLimits(update_interval=1, min_size=1, error_buffer=1e9, total_steps=10**9)
     store = ReplayStore(Arena.create(layout, poison=True), spec, topology, config, limits, create=True)
     frames = 0 if is_kept else 1
-    assert store.observation["obs"].shape[3:] == spec.observation["obs"].shape[frames:], "single frames are kept"
+    assert store.observation["obs"].shape[3:] == spec.observation["obs"].shape[frames:], "single frames are stored"
     group = make_group(env, rows, [3, 4])
     random = np.random.default_rng(0)
     lengths = np.zeros(rows, np.float32), np.zeros(rows, np.int32)

@@ -1,4 +1,4 @@
-"""Directories of strangers, whose files would have code executed, and what this user's own runs wrote."""
+"""Foreign run directories, whose files would execute code, and the user's own signed runs."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ gymnasium.register("Stranger-v0", CartPoleEnv)
 def _in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
-    monkeypatch.setenv("PYTHONSAFEPATH", "")  # So that what main makes of it ends with the test.
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # main changes it; restored after the test.
 
 
-def run_of_a_stranger(folder: Path, **env: Any) -> Path:
-    """A run of CartPole's network, whose configuration names another environment."""
+def foreign_run(folder: Path, **env: Any) -> Path:
+    """Create a run of CartPole's network whose configuration names another environment."""
     import torch
 
     from rollmill.envs.factory import probe
@@ -95,21 +95,21 @@ def attacks(marker: Path) -> dict[str, dict[str, Any]]:
         ["train", "--resume", "--run-dir", "theirs", "--total-steps", "100", "--quiet"],
     ],
 )
-def test_a_run_of_a_stranger_runs_nothing(
+def test_foreign_run_executes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], attack: str, command: list[str]
 ) -> None:
     marker = tmp_path / "marker"
     (tmp_path / "stranger.py").write_text(MODULE.format(marker=str(marker)))
-    run_of_a_stranger(tmp_path / "theirs", **attacks(marker)[attack])
+    foreign_run(tmp_path / "theirs", **attacks(marker)[attack])
     assert main(command) == 2
     assert not marker.exists()
     assert "--trust" in capsys.readouterr().err
-    assert load_config("theirs").learner.batch_size == 16  # What is data can be read.
+    assert load_config("theirs").learner.batch_size == 16  # Data can be read.
 
 
 @pytest.mark.parametrize("name", ["config.json.new", "rank-1", "checkpoints/aside", "run.log"])
-def test_a_resumed_run_of_a_stranger_writes_through_no_link(tmp_path: Path, name: str) -> None:
-    run_dir = run_of_a_stranger(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
+def test_resumed_foreign_run_does_not_follow_links(tmp_path: Path, name: str) -> None:
+    run_dir = foreign_run(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
     (run_dir / name).symlink_to(tmp_path / "profile")
     again = {"run_dir": run_dir, "resume": True, "quiet": True, "total_steps": 100}
     with pytest.raises(UntrustedError, match=rf"{run_dir / name} is a link or a device, .*has no signature.*--trust"):
@@ -121,9 +121,9 @@ def test_a_resumed_run_of_a_stranger_writes_through_no_link(tmp_path: Path, name
         assert load_trusted(run_dir, trust=False).num_envs == 2, "in one's own runs links are allowed"
 
 
-def test_a_resumed_run_of_a_stranger_reports_to_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_foreign_run_reports_to_no_tracker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollmill.settings.config.find_spec", lambda name: name)  # as if wandb were installed
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    run_dir = foreign_run(tmp_path / "theirs")
     content = json.loads((run_dir / "config.json").read_text())
     (run_dir / "config.json").write_text(json.dumps({**content, "wandb_project": "theirs"}))
     with pytest.raises(UntrustedError, match="reports the run to the Weights & Biases project 'theirs'"):
@@ -131,16 +131,16 @@ def test_a_resumed_run_of_a_stranger_reports_to_nobody(tmp_path: Path, monkeypat
     assert load_trusted(run_dir, trust=True).wandb_project == "theirs"
 
 
-def test_a_pipe_in_place_of_the_configuration_is_refused_at_once(tmp_path: Path) -> None:
+def test_pipe_as_configuration_raises_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "config.json")
     with pytest.raises(RunDirectoryError, match=r"config\.json is not a regular file"):
         load_config(tmp_path)
 
 
-def test_it_runs_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trusted_foreign_run_is_executed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "marker"
     (tmp_path / "stranger_who_is_trusted.py").write_text(MODULE.format(marker=str(marker)))
-    run_dir = run_of_a_stranger(tmp_path / "theirs", imports=["stranger_who_is_trusted.py"])
+    run_dir = foreign_run(tmp_path / "theirs", imports=["stranger_who_is_trusted.py"])
     with pytest.raises(UntrustedError, match="it has no signature"):
         rollmill.evaluate(run_dir, episodes=1)
     assert not marker.exists()
@@ -148,10 +148,10 @@ def test_it_runs_where_it_is_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert marker.exists()
 
 
-def test_a_built_in_environment_needs_no_trust_and_nothing_is_imported_from_the_folder(
+def test_built_in_environment_needs_no_trust_and_imports_nothing_from_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = run_of_a_stranger(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
+    run_dir = foreign_run(tmp_path / "theirs", kwargs={"sutton_barto_reward": True})
     monkeypatch.chdir(run_dir)
     assert main(["eval", ".", "--episodes", "1"]) == 0
     assert str(run_dir) not in sys.path
@@ -161,11 +161,13 @@ def test_a_built_in_environment_needs_no_trust_and_nothing_is_imported_from_the_
 def test_processes_of_a_resumed_run_import_nothing_from_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    run_dir = foreign_run(tmp_path / "theirs")
     for name in ("multiprocessing", "rollmill", "gymnasium", "signal"):
         (run_dir / f"{name}.py").write_text(f"open({str(tmp_path / 'marker')!r}, 'w').close()")
     monkeypatch.chdir(run_dir)
-    assert main(["train", "--resume", "--run-dir", ".", "--total-steps", "100", "--quiet"]) == 1  # It has no optimiser.
+    assert (
+        main(["train", "--resume", "--run-dir", ".", "--total-steps", "100", "--quiet"]) == 1
+    )  # The checkpoint has no optimiser.
     assert not (tmp_path / "marker").exists()
 
 
@@ -194,7 +196,9 @@ def test_processes_of_a_resumed_run_import_nothing_from_the_folder(
         ({"name": "gym/ALE/Pong-v5"}, ""),
     ],
 )
-def test_what_of_an_environment_is_code(monkeypatch: pytest.MonkeyPatch, env: dict[str, Any], part: str) -> None:
+def test_named_code_describes_the_part_that_runs_code(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, Any], part: str
+) -> None:
     import gymnasium
     from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
@@ -208,16 +212,16 @@ def test_what_of_an_environment_is_code(monkeypatch: pytest.MonkeyPatch, env: di
     assert part in code if part else not code
 
 
-def test_a_signed_run_may_be_moved_and_its_name_edited_by_nobody(tmp_path: Path) -> None:
+def test_signed_run_can_be_moved_but_not_edited(tmp_path: Path) -> None:
     (tmp_path / "mine_alone.py").write_text("from gymnasium.envs.classic_control.cartpole import CartPoleEnv as Mine\n")
     sys.path.insert(0, str(tmp_path))
-    run_dir = run_of_a_stranger(tmp_path / "mine")
+    run_dir = foreign_run(tmp_path / "mine")
     write_config(run_dir, replace(load_config(run_dir), env=EnvConfig(name="mine_alone:Mine")))
     moved = shutil.move(run_dir, tmp_path / "elsewhere")
     assert len(rollmill.evaluate(moved, episodes=2).returns) == 2
     path = Path(moved) / "config.json"
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content, sort_keys=True))  # Written otherwise, it says the same.
+    path.write_text(json.dumps(content, sort_keys=True))  # Same content, formatted differently.
     assert len(rollmill.evaluate(moved, episodes=2).returns) == 2
     content["env"]["max_episode_steps"] = 3
     path.write_text(json.dumps(content))
@@ -226,7 +230,7 @@ def test_a_signed_run_may_be_moved_and_its_name_edited_by_nobody(tmp_path: Path)
     assert rollmill.evaluate(moved, episodes=2, trust=True).lengths == (3, 3)
 
 
-def test_another_s_signature_is_told_from_a_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_signature_and_change_have_different_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signature = sign("test", [b"a", b"b"])
     assert verify("test", [b"a", b"b"], signature) is Verdict.VALID
     assert verify("test", [b"ab"], signature) is Verdict.CHANGED
@@ -237,7 +241,7 @@ def test_another_s_signature_is_told_from_a_change(tmp_path: Path, monkeypatch: 
     assert verify("test", [b"a", b"b"], signature) is Verdict.FOREIGN
 
 
-def test_the_key_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_user_can_read_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     keys: list[bytes] = []
     threads = [threading.Thread(target=lambda: keys.append(signing_key().secret)) for _ in range(8)]
@@ -245,7 +249,7 @@ def test_the_key_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(set(keys)) == 1  # Several that make it at once make one.
+    assert len(set(keys)) == 1  # Concurrent creation yields one key.
     assert len(keys) == 8
     key = signing_key()
     assert key.place == tmp_path / "configuration" / "rollmill" / "signing_key"
@@ -255,9 +259,7 @@ def test_the_key_is_the_user_s_alone(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("damage", ["no folder", "readable", "damaged", "no home"])
-def test_without_a_key_in_the_configuration_folder_there_is_another(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
+def test_key_falls_back_to_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
@@ -276,7 +278,7 @@ def test_without_a_key_in_the_configuration_folder_there_is_another(
     assert key.place == temporary / f"rollmill-{os.geteuid()}" / "signing_key"
     assert "XDG_CONFIG_HOME" in key.note
     assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
-    key.place.parent.chmod(0o755)  # Somebody else's: nothing of it is used.
+    key.place.parent.chmod(0o755)  # The folder may belong to someone else and is not used.
     key = signing_key()
     assert key.place is None
     assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
@@ -292,7 +294,7 @@ class Attack:
         return os.system, (f"touch {self.marker}",)
 
 
-def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Path) -> None:
+def test_changed_lockstep_checkpoint_is_not_unpickled(tmp_path: Path) -> None:
     import torch
 
     from rollmill.learning.in_flight import InFlight
@@ -316,7 +318,7 @@ def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Pa
     assert verdict is Verdict.VALID
     assert first.environments is not None
     attack = encode((pickle.dumps(Attack(tmp_path / "marker")), dict(first.first), first.rnn_state, None))
-    # As rank 0 signs what ranks gather: the whole is signed, what another machine sent is not.
+    # Rank 0 signs the gathered states, but not the data of other machines.
     state["in_flight"] = in_flight._replace(groups=[attack, *in_flight.groups[1:]]).pack()
     store.save(state, agent_steps=48)
     with pytest.raises(ValueError, match=r"it holds pickled environments.*it has no signature.*--trust"):
@@ -333,7 +335,7 @@ def test_a_changed_checkpoint_of_a_run_in_lockstep_is_not_unpickled(tmp_path: Pa
     with pytest.raises(Exception, match="rollout worker"):
         rollmill.train(**again, trust=True)
     assert (tmp_path / "marker").exists()
-    # A stranger's whole run: neither is signed.
+    # A foreign run: neither is signed.
     content = json.loads((run.dir / "config.json").read_text())
     del content["signature"]
     (run.dir / "config.json").write_text(json.dumps(content))
@@ -363,8 +365,8 @@ def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("iteration", [4, "4", "../4", -1, True])
-def test_a_checkpoint_without_states_leads_to_no_others(tmp_path: Path, iteration: Any) -> None:
-    """A signature over no states is in every run's first checkpoint, so it may not vouch for files that lie around."""
+def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteration: Any) -> None:
+    """Every first checkpoint has a signature over no states, which must not validate other files."""
     from rollmill.learning.in_flight import InFlight
     from rollmill.regimes.probing import _unpack_states
     from rollmill.runtime.plain_data import MalformedMessageError
@@ -384,7 +386,7 @@ def test_a_checkpoint_without_states_leads_to_no_others(tmp_path: Path, iteratio
         _unpack_states(config, tmp_path, Ranks(), trust=False)
 
 
-def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: Path) -> None:
+def test_worker_does_not_unpickle_unsigned_states(tmp_path: Path) -> None:
     from rollmill.rollout.group_checkpoints import trusted_state
     from rollmill.storage.group_states import GroupState, GroupStates
 
@@ -397,7 +399,7 @@ def test_a_worker_unpickles_no_state_that_somebody_left_in_the_folder(tmp_path: 
     assert trusted_state(states, 4, 0, trust=True).environments == b"theirs"
 
 
-def test_what_is_no_signed_object_is_refused_and_never_an_exception_of_another_kind(tmp_path: Path) -> None:
+def test_malformed_signed_files_raise_the_documented_error(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     for text, why in (("[]", "no JSON object"), ("[" * 100_000, "too deeply"), ("\xff", "Expecting value")):
         path.write_text(text)
@@ -421,12 +423,12 @@ def test_what_is_no_signed_object_is_refused_and_never_an_exception_of_another_k
         ({"model": {7: 8}, "counters": {"agent_steps": 7}}, "does not fit 'gym/CartPole-v1'"),
     ],
 )
-def test_a_checkpoint_with_another_content_is_refused_with_the_file(
+def test_invalid_checkpoint_content_raises_and_names_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], state: dict[str, Any], says: str
 ) -> None:
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    run_dir = foreign_run(tmp_path / "theirs")
     shutil.rmtree(run_dir / "checkpoints")
     CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).save(state, agent_steps=7)
     assert main(["eval", "theirs", "--episodes", "1"]) != 0
@@ -435,12 +437,10 @@ def test_a_checkpoint_with_another_content_is_refused_with_the_file(
     assert "theirs/checkpoints/checkpoint_" in error
 
 
-def test_a_checkpoint_that_holds_more_than_data_is_not_unpickled(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_checkpoint_with_code_is_not_unpickled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from rollmill.storage import checkpoint_file
 
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    run_dir = foreign_run(tmp_path / "theirs")
     monkeypatch.setattr(checkpoint_file, "_portable", lambda value, where: value)
     content = checkpoint_file.encode_checkpoint({"model": Attack(tmp_path / "marker")}, 7, None)
     for path in (run_dir / "checkpoints").iterdir():
@@ -452,8 +452,8 @@ def test_a_checkpoint_that_holds_more_than_data_is_not_unpickled(
     assert not (tmp_path / "marker").exists()
 
 
-def test_a_network_of_any_size_is_refused_before_memory_is_taken(tmp_path: Path) -> None:
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+def test_oversized_network_raises_before_allocation(tmp_path: Path) -> None:
+    run_dir = foreign_run(tmp_path / "theirs")
     content = json.loads((run_dir / "config.json").read_text())
     content["model"]["mlp_sizes"] = [10**7, 10**7]
     (run_dir / "config.json").write_text(json.dumps(content))
@@ -461,12 +461,12 @@ def test_a_network_of_any_size_is_refused_before_memory_is_taken(tmp_path: Path)
         rollmill.evaluate(run_dir, episodes=1)
 
 
-def test_files_that_are_nested_too_deeply_are_damaged_as_others_are(tmp_path: Path) -> None:
+def test_deeply_nested_files_count_as_damaged(tmp_path: Path) -> None:
     from rollmill.evaluation.saved_spaces import SavedSpacesError
     from rollmill.reporting.metrics import read_metrics
     from rollmill.storage.evaluations import EvaluationQueue
 
-    run_dir = run_of_a_stranger(tmp_path / "theirs")
+    run_dir = foreign_run(tmp_path / "theirs")
     for name in ("spaces.json", "metrics.jsonl", "evaluations.jsonl"):
         (run_dir / name).write_text("[" * 100_000 + '\n[]\n{"a": 1}\n')
     with pytest.raises(SavedSpacesError, match="does not hold the spaces of a run"):
@@ -477,7 +477,7 @@ def test_files_that_are_nested_too_deeply_are_damaged_as_others_are(tmp_path: Pa
 
 @pytest.fixture
 def key_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Where the key is looked for: in the configuration folder and in the temporary one. There is none yet."""
+    """Places of the key: the configuration folder and the temporary folder. Neither exists yet."""
     temporary, configuration = tmp_path / "temporary", tmp_path / "configuration"
     temporary.mkdir()
     monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
@@ -486,16 +486,16 @@ def key_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, P
     return folders[0] / "signing_key", folders[1] / "signing_key"
 
 
-def test_every_key_that_can_be_read_vouches(key_places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs may have been signed before the configuration folder could be used, or after that."""
+def test_every_readable_key_verifies(key_places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs may have been signed before or after the configuration folder became usable."""
     usual, temporary = key_places
     configuration = usual.parent.parent
-    configuration.touch()  # No folder.
+    configuration.touch()  # Not a folder.
     assert signing_key().place == temporary
     of_temporary = sign("test", [b"a"])
     configuration.unlink()
     assert verify("test", iter([b"a"]), of_temporary) is Verdict.VALID
-    assert not configuration.exists(), "verifying makes no key"
+    assert not configuration.exists(), "verification must not create a key"
     assert signing_key().place == usual
     of_usual = sign("test", [b"a"])
     for signature in (of_temporary, of_usual):
@@ -507,7 +507,7 @@ def test_every_key_that_can_be_read_vouches(key_places: tuple[Path, Path], monke
     usual.chmod(0o600)
     shutil.rmtree(temporary.parent)
     assert verify("test", [b"a"], of_temporary) is Verdict.FOREIGN
-    assert not temporary.parent.exists(), "verifying makes no key"
+    assert not temporary.parent.exists(), "verification must not create a key"
 
 
 @pytest.mark.parametrize(
@@ -521,10 +521,10 @@ def test_every_key_that_can_be_read_vouches(key_places: tuple[Path, Path], monke
         ("folder", r"is not a file: remove it"),
     ],
 )
-def test_a_refusal_says_why_the_own_key_is_not_used(
+def test_error_says_why_the_own_key_is_unusable(
     key_places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, says: str
 ) -> None:
-    run_dir = run_of_a_stranger(tmp_path / "mine")
+    run_dir = foreign_run(tmp_path / "mine")
     write_config(run_dir, replace(load_config(run_dir), env=EnvConfig(name="mine_alone:Mine")))
     place = key_places[0]
     if damage == "mode":

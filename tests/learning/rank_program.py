@@ -1,6 +1,6 @@
-"""One of two ranks on one host: runs the checks of ``test_process_group.py`` and prints their results.
+"""Program of one of two ranks on a host: runs the checks of ``test_process_group.py`` and prints results.
 
-A check that raises leaves its traceback; the other rank, which may wait for it then, ends by its timeout.
+A check that raises prints its traceback; the other rank then ends by its timeout.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.ranks import Ranks
 
 TIMEOUT_S = 60.0
-_LISTENS = "0A"  # Of a socket in /proc/net/tcp.
+_LISTENS = "0A"  # state of a listening socket in /proc/net/tcp
 SHAPES = {
     "channels_last": (3, 4, 2, 5),
     "transposed": (4, 6),
@@ -34,7 +34,7 @@ SHAPES = {
 
 
 def parameters() -> dict[str, nn.Parameter]:
-    """One for each layout, the same on every rank."""
+    """Create one parameter for each layout, the same on every rank."""
     random = torch.Generator().manual_seed(0)
     dense = {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
     return {
@@ -46,13 +46,13 @@ def parameters() -> dict[str, nn.Parameter]:
 
 
 def gradients(rank: int) -> dict[str, Tensor]:
-    """A rank's own: the logical values, in contiguous memory."""
+    """Create a rank's gradients, in contiguous memory."""
     random = torch.Generator().manual_seed(1 + rank)
     return {name: torch.randn(shape, generator=random) for name, shape in SHAPES.items()}
 
 
 def descend_by_fused_adam(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
-    """SGD steps in which only rank 0, only rank 1, and both have gradients; and what one process would come to."""
+    """Run SGD steps in which rank 0, rank 1 or both have gradients; compare with one process."""
     shared, alone = parameters(), parameters()
     for each in (shared, alone):
         each["unused"] = nn.Parameter(torch.ones(3))  # Without a gradient on every rank, so weight decay skips it.
@@ -64,11 +64,11 @@ def descend_by_fused_adam(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
         for rank in range(ranks.world_size):
             for name, gradient in gradients(rank).items() if has_samples[rank] else ():
                 for each in (alone, shared) if rank == ranks.rank else (alone,):
-                    # As autograd accumulates: in the parameter's layout.
+                    # In the parameter's layout, as autograd accumulates.
                     (each[name] * gradient).sum().backward()
         total = group.sum_gradients(list(shared.values()), torch.tensor([float(ranks.rank), 1.0]))
         layouts.append([p.grad is not None and p.grad.stride() == p.stride() for p in shared.values()])
-        assert not layouts[-1].pop(), "a parameter that no rank has a gradient of has got one"
+        assert not layouts[-1].pop(), "a parameter without a gradient on any rank got one"
         for optimiser in optimisers:
             optimiser.step()
     difference = {name: float((shared[name] - alone[name]).abs().max()) for name in shared}
@@ -76,7 +76,7 @@ def descend_by_fused_adam(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
 
 
 def exchange_plain_data(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
-    """Items of different sizes, and what must not go over the network."""
+    """Exchange items of different sizes, and objects that must be rejected."""
     item = (ranks.rank, ["x" * 1000 * ranks.rank], {"array": np.arange(ranks.rank * 5), "tensor": torch.ones(2, 3)})
     gathered = group.gather(item)
     state = group.broadcast({0: {"moments": torch.arange(6.0).view(2, 3).bfloat16()}} if ranks.rank == 0 else None)
@@ -97,7 +97,7 @@ def exchange_plain_data(ranks: Ranks, group: ProcessGroup) -> dict[str, Any]:
 
 
 def refuse_pickles(ranks: Ranks, group: ProcessGroup) -> str:
-    """What somebody else puts into the run's store, where rank 0's item is waited for."""
+    """Put a pickle into the run's store in place of rank 0's item."""
     if ranks.rank == 0:
         open_store(ranks, "exchange", TIMEOUT_S).set("settings", pickle.dumps(ranks))
         return ""
@@ -105,11 +105,11 @@ def refuse_pickles(ranks: Ranks, group: ProcessGroup) -> str:
         exchange(ranks, "settings", lambda: None, TIMEOUT_S)
     except MalformedMessageError as error:
         return str(error)
-    return "taken over"
+    return "accepted"
 
 
 def addresses_listened_on(ranks: Ranks, group: ProcessGroup) -> list[str]:
-    """Hexadecimal local addresses of this process's sockets that listen."""
+    """Return hexadecimal local addresses of this process's listening sockets."""
     inodes = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -132,7 +132,7 @@ CHECKS: dict[str, Callable[[Ranks, ProcessGroup], Any]] = {
 
 
 def main() -> None:
-    """Meets the other rank, runs the checks, prints their results as one line of JSON."""
+    """Connect to the other rank, run the checks, and print their results as one line of JSON."""
     results: dict[str, Any] = {}
     ranks = Ranks.of_this_process()
     with meeting(ranks):
@@ -143,7 +143,7 @@ def main() -> None:
             except Exception:
                 results[name] = {"failed": traceback.format_exc()}
         group.close()
-        # Rank 0 keeps the store, which the other one may still ask.
+        # Rank 0 hosts the store, which the other rank may still use.
         if ranks.rank:
             open_store(ranks, "end", TIMEOUT_S).set("rank 1", b"")
         else:

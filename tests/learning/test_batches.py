@@ -1,4 +1,4 @@
-"""Admission: whole rows, each exactly once, observations found in their slots, slots released exactly when unused."""
+"""Admission: each row in exactly one batch, matching observations, slots released when unused."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def test_every_row_is_in_exactly_one_batch(store: SlotStore, num_trajectories: i
                 store.release(of_batch)
     expected = [slot * 10_000 + row for slot in range(SLOTS) for row in range(B)]
     assert seen == expected[: len(expected) // num_trajectories * num_trajectories]
-    # What no batch has used up yet is still held; everything else was handed back once.
+    # Slots with rows left are still held; all others were released once.
     rows_left = SLOTS * B - len(seen)
     held = [slot for slot in range(SLOTS) if store.references[slot] > 0]
     assert len(held) == -(-rows_left // B)
     assert (store.references >= 0).all()
 
 
-def test_arrays_and_observations_belong_together(store: SlotStore) -> None:
+def test_arrays_match_their_observations(store: SlotStore) -> None:
     admission = FirstInFirstOut(store, 6)
     for slot in (4, 1):
         store.retain(slot)

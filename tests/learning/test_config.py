@@ -91,7 +91,7 @@ def test_derived_sizes() -> None:
         ("device", "cpu:1", "'cuda:<index>'"),
     ],
 )
-def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -> None:
+def test_out_of_range_values_raise(field: str, value: Any, allowed: str) -> None:
     with pytest.raises(ValueError, match=rf"^learner\.{field}=.*{allowed}"):
         LearnerConfig(**{field: value})
 
@@ -106,7 +106,7 @@ def test_out_of_range_is_refused_by_name(field: str, value: Any, allowed: str) -
         ({"compile": True, "advantage": "vtrace"}, "learner.compile=True with learner.advantage='vtrace'.*'gae'"),
     ],
 )
-def test_contradictions_are_refused(options: dict[str, Any], message: str) -> None:
+def test_contradictions_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LearnerConfig(**options)
 

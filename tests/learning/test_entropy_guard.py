@@ -1,4 +1,4 @@
-"""The entropy bonus grows while a policy is stuck and too certain, and only then."""
+"""The entropy bonus grows only while a policy is stuck and too certain."""
 
 import math
 
@@ -30,8 +30,8 @@ def test_the_bonus_grows_while_all_returns_are_the_worst_and_the_policy_is_certa
     assert weights == sorted(weights)
     assert weights[0] == pytest.approx(1.5e-3)
     assert weights[-1] == 0.3
-    assert guard.coefficient(0.5) == 0.5, "a user's larger bonus stays"
-    # Uncertain again: it falls back to the preset's.
+    assert guard.coefficient(0.5) == 0.5, "a user's larger bonus is kept"
+    # Uncertain again: the bonus falls back to the preset's.
     for _ in range(20):
         guard.update(FIRST)
     assert guard.coefficient(0.01) == 0.01
@@ -45,13 +45,13 @@ def test_the_bonus_grows_while_all_returns_are_the_worst_and_the_policy_is_certa
         [9.0] + [500.0] * 100,  # solved: there were worse ones
     ],
 )
-def test_a_policy_that_is_not_stuck_may_be_certain(returns: list[float]) -> None:
+def test_bonus_stays_for_a_certain_policy_that_is_not_stuck(returns: list[float]) -> None:
     guard = guard_that_saw(returns)
     guard.update(0.01)
     assert guard.coefficient(0.01) == 0.01
 
 
-def test_a_success_ends_it() -> None:
+def test_a_success_resets_the_bonus() -> None:
     guard = guard_that_saw([-500.0] * 100)
     for _ in range(10):
         guard.update(0.01)
@@ -63,7 +63,7 @@ def test_a_success_ends_it() -> None:
     assert guard.coefficient(0.01) == 0.01
 
 
-def test_gaussians_keep_half_of_their_first_deviation() -> None:
+def test_gaussian_floor_is_half_of_the_initial_deviation() -> None:
     head = BoxHead(shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
     guard = EntropyGuard(ActionSpec(heads=(head,), structure="box"), 0.5)
     guard.update(2.0)
@@ -81,7 +81,7 @@ def test_a_floor_of_zero_switches_it_off() -> None:
     assert not guard.is_asking
 
 
-def test_it_resumes_where_it_was() -> None:
+def test_resumes_from_its_state() -> None:
     guard = guard_that_saw([-500.0] * 100)
     guard.update(0.01)
     other = EntropyGuard(CHOICES, 0.5)
@@ -94,7 +94,7 @@ def test_it_resumes_where_it_was() -> None:
 
 @pytest.mark.parametrize("solved", [True, False])
 def test_a_run_of_an_older_version_is_not_stuck_before_it_saw_a_worse_return(solved: bool) -> None:
-    """Nothing says whether its returns, all equal, are its worst ones."""
+    """Its returns, all equal, may or may not be its worst."""
     guard = EntropyGuard(CHOICES, 0.5)
     guard.resume_without_state()
     guard.update(FIRST)
@@ -113,7 +113,7 @@ def test_a_run_of_an_older_version_is_not_stuck_before_it_saw_a_worse_return(sol
         assert each.is_stuck is not solved
 
 
-def test_it_judges_at_once_where_the_last_episodes_of_an_older_version_differ() -> None:
+def test_state_of_an_older_version_with_different_returns_is_used_at_once() -> None:
     guard = EntropyGuard(CHOICES, 0.5)
     guard.resume_without_state()
     guard.observe([], [*[EpisodeEnd(-500.0, 10)] * 99, EpisodeEnd(-480.0, 10)])
@@ -123,7 +123,7 @@ def test_it_judges_at_once_where_the_last_episodes_of_an_older_version_differ() 
 
 
 @pytest.mark.parametrize("base", [0.0, 0.01, 0.3, 1.0])
-def test_it_falls_as_soon_as_the_policy_explores_however_long_it_has_grown(base: float) -> None:
+def test_bonus_falls_as_soon_as_the_policy_explores(base: float) -> None:
     guard = guard_that_saw([-500.0] * 100)
     for _ in range(100):
         guard.update(0.01, base)

@@ -13,7 +13,7 @@ from rollmill.learning.fast_path import Candidate, FastPath, FastPathError, cand
 
 
 class FakeMachine:
-    """A clock that only the measured steps (and their making) advance, by what a cost model says."""
+    """A clock that only measured steps (and their construction) advance, by a cost model."""
 
     def __init__(self, us_per_sample: Callable[[Candidate], float], setup_s: Callable[[Candidate], float]) -> None:
         self.now = 100.0
@@ -29,7 +29,7 @@ class FakeMachine:
         self.now += self._setup_s(candidate)
 
         def step() -> None:
-            assert candidate is self.made[-1], "one candidate's step was called after another's was made"
+            assert candidate is self.made[-1], "a candidate's step was called after another was created"
             self.now += 1e-6 * self._us_per_sample(candidate) * candidate.micro_batch
 
         return step
@@ -50,7 +50,7 @@ def cpu_candidates(**options: object) -> tuple[Candidate, ...]:
 
 
 def measured_here(c: Candidate) -> float:
-    """Like the Nature CNN on one core: bf16 and channels_last pay, small micro-batches pay."""
+    """Cost model of the Nature CNN on one core: bf16, channels_last and small micro-batches are faster."""
     return (
         (380 if c.precision == "fp32" else 200) * (1 if c.channels_last else 1.5) * (1 + abs(c.micro_batch - 128) / 1e3)
     )
@@ -70,7 +70,7 @@ def test_open_candidates_on_cuda_add_compilation() -> None:
     assert {c.micro_batch for c in candidates} == {256}
 
 
-def test_what_the_user_sets_has_one_value() -> None:
+def test_user_settings_fix_the_candidates() -> None:
     candidates = cpu_candidates(precision="fp32", channels_last=False, micro_batch=100)
     assert candidates == (Candidate(precision="fp32", micro_batch=100, channels_last=False),)
     config = LearnerConfig(micro_batch=256, compile=False)
@@ -92,7 +92,7 @@ def test_micro_batches_that_are_compared(batch_size: int, minibatches: int, has_
     assert {c.micro_batch for c in candidates_for(config, "cpu", has_images=has_images)} == sizes
 
 
-def test_a_wish_to_stop_ends_the_measuring_after_one_candidate() -> None:
+def test_stop_request_ends_the_measurement_after_one_candidate() -> None:
     path = choose(lambda candidate: lambda: None, cpu_candidates(), 1e9, is_stop_wanted=lambda: True)
     assert len(path.report) == 1
 
@@ -111,7 +111,7 @@ def test_no_candidates_is_an_error() -> None:
 
 
 @pytest.mark.parametrize("fastest", cpu_candidates())
-def test_finds_the_fastest_of_all_where_options_act_independently(fastest: Candidate) -> None:
+def test_finds_the_fastest_if_options_are_independent(fastest: Candidate) -> None:
     def us_per_sample(c: Candidate) -> float:
         slower = (c.precision != fastest.precision) + (c.channels_last != fastest.channels_last)
         return 100.0 * 1.5**slower * (1 + abs(c.micro_batch - fastest.micro_batch) / 500)
@@ -135,7 +135,7 @@ def test_a_difference_too_small_to_matter_does_not_change_precision() -> None:
     assert path.precision == "bf16"
 
 
-def test_what_is_far_behind_is_given_up_early() -> None:
+def test_slow_candidates_are_abandoned_early() -> None:
     path, _ = pick(measured_here, cpu_candidates(micro_batch=128))
     assert [(row.candidate.precision, row.candidate.channels_last, row.repetitions) for row in path.report] == [
         ("fp32", True, 3),
@@ -157,8 +157,8 @@ def test_one_slow_moment_does_not_decide() -> None:
     assert (path.precision, path.channels_last, path.micro_batch) == ("bf16", True, 128)
 
 
-def test_keeps_to_its_budget_and_still_answers() -> None:
-    # One candidate at 64 samples takes 4 x 64 x 10 ms = 2.6 s or longer.
+def test_respects_its_budget() -> None:
+    # One candidate at 64 samples takes at least 4 x 64 x 10 ms = 2.6 s.
     path, machine = pick(lambda c: 50 * measured_here(c), cpu_candidates(), budget_s=2.0)
     assert len(machine.made) == 1
     assert path.report[0].candidate == machine.made[0]
@@ -179,10 +179,10 @@ def test_compilation_is_tried_last_and_compilation_is_outside_the_budget() -> No
     path, machine = pick(us_per_sample, cuda_candidates(), 2.0, setup_s=lambda c: 40.0 if c.compile else 0.0)
     assert path.compile
     assert path.describe().startswith("bf16, channels_last, micro-batch 128, compiled: 16 us/sample")
-    assert sum(c.compile for c in machine.made) == 1, "compiling again to measure again would take too long"
+    assert sum(c.compile for c in machine.made) == 1, "compiled once only, because compilation is slow"
 
 
-def test_what_fails_is_passed_over_and_reported() -> None:
+def test_failing_candidates_are_skipped_and_reported() -> None:
     machine = FakeMachine(measured_here, lambda _: 0.0)
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
@@ -204,7 +204,7 @@ def test_what_fails_is_passed_over_and_reported() -> None:
     ]
 
 
-def test_if_everything_fails_alike_the_models_own_error_is_raised_once() -> None:
+def test_identical_failures_raise_the_models_error() -> None:
     def make_step(candidate: Candidate) -> Callable[[], None]:
         raise RuntimeError(f"mat1 and mat2 shapes cannot be multiplied ({candidate.micro_batch}x5 and 4x5)")
 
@@ -214,7 +214,7 @@ def test_if_everything_fails_alike_the_models_own_error_is_raised_once() -> None
     assert str(caught.value).count("mat1") == 1
 
 
-def test_if_everything_fails_differently_each_error_is_told_once() -> None:
+def test_different_failures_are_listed_once_each() -> None:
     def make_step(candidate: Candidate) -> Callable[[], None]:
         raise RuntimeError(f"no {candidate.precision} in {candidate.micro_batch}")
 
@@ -231,7 +231,7 @@ def test_waiting_for_other_processes_does_not_count_on_one_cpu_thread() -> None:
             while time.thread_time() - began < (0.001 if candidate.precision == "bf16" else 0.004):
                 pass
             if candidate.precision == "bf16":
-                time.sleep(0.02)  # as if another process had the core
+                time.sleep(0.02)  # stands for another process on the core
 
         return burn
 
@@ -251,10 +251,10 @@ def small_network() -> nn.Sequential:
     )
 
 
-def test_measuring_a_real_network_leaves_no_trace() -> None:
+def test_measuring_a_real_network_changes_nothing() -> None:
     network = small_network()
     parameters = list(network.parameters())
-    flat = parameters[-1].data.view(-1)  # as a flat copy of all weights would be: it must stay a view
+    flat = parameters[-1].data.view(-1)  # like a flat buffer of all weights: it must remain a view
     for p in parameters[:2]:
         p.grad = torch.ones_like(p)
     before = {name: tensor.clone() for name, tensor in network.state_dict().items()}

@@ -7,7 +7,7 @@ import numpy as np
 from rollmill.learning.lag import HISTOGRAM_BINS, LagStatistics, expected_lag
 
 
-def test_expected_lag_is_the_paper_s() -> None:
+def test_expected_lag_equals_the_papers() -> None:
     # Sample Factory, section 3.4: N_iter / N_batch - 1, in SGD steps of one minibatch a batch.
     assert expected_lag(num_rows=64, rollout_length=32, batch_size=1024, sgd_steps_per_batch=1) == 1.0
     assert expected_lag(num_rows=64, rollout_length=32, batch_size=1024, sgd_steps_per_batch=4) == 4.0
@@ -23,7 +23,7 @@ def test_statistics_count_valid_samples_only() -> None:
     assert statistics.mean == (3 + 1 + 3 + 2 + 0) / 5
     assert statistics.maximum == 3
     assert statistics.histogram[:4].tolist() == [1, 1, 1, 2]
-    # Two policies acted in each of the two trajectories.
+    # Each of the two trajectories has two policy versions.
     assert statistics.versions_per_trajectory == 2.0
 
 
@@ -34,7 +34,7 @@ def test_large_lags_share_the_last_bin() -> None:
     assert statistics.maximum == 10**6
 
 
-def test_nothing_seen_is_no_lag() -> None:
+def test_lag_without_samples_is_zero() -> None:
     statistics = LagStatistics()
     statistics.observe(np.zeros((3, 0), np.int64), np.zeros((3, 0), bool))
     assert (statistics.mean, statistics.maximum, statistics.versions_per_trajectory) == (None, None, None)

@@ -1,4 +1,4 @@
-"""What the trainer lets in, and when the learner publishes; the rest is tested with whole runs."""
+"""Lag limits of the trainer, and the times of publications; other parts are tested with whole runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def trajectories(versions: list[list[int]]) -> Trajectories:
 
 
 @pytest.mark.parametrize(("most", "kept"), [(0, 1), (2, 2), (3, 3), (100, 4)])
-def test_samples_older_than_the_limit_do_not_count(most: int, kept: int) -> None:
+def test_samples_beyond_the_lag_limit_are_excluded(most: int, kept: int) -> None:
     valid = np.array([[1, 1, 1], [1, 0, 0]], bool)
     versions = np.array([[10, 8, 7], [0, 10, 0]], np.int32)
     statistics = LagStatistics()
@@ -29,10 +29,10 @@ def test_samples_older_than_the_limit_do_not_count(most: int, kept: int) -> None
     np.testing.assert_array_equal(keep, valid & (lag <= most))
     assert keep.sum() == kept
     assert stale == 4 - kept
-    assert (statistics.mean, statistics.maximum) == (15 / 4, 10), "of all valid samples, also those left out"
+    assert (statistics.mean, statistics.maximum) == (15 / 4, 10), "over all valid samples, including excluded ones"
 
 
-def test_newest_versions_are_published_every_so_many_steps() -> None:
+def test_newest_version_is_published_at_an_interval() -> None:
     versions, progress = NewestVersions(publish_every=3), Progress()
     published = 0
     seen = []

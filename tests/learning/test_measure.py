@@ -1,4 +1,4 @@
-"""The learner's choice of how to compute, on the real model."""
+"""The learner's measurement of compute settings, on the real model."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SPEC = EnvSpec(
 
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
-def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -> None:
+def test_measuring_leaves_the_model_unchanged(core: str, advantage: str) -> None:
     config = LearnerConfig(batch_size=128, advantage=advantage, precision="fp32")  # type: ignore[arg-type]
     model = ModelConfig(core=core, core_size=8)  # type: ignore[arg-type]
     algorithm = PPO(SPEC.observation, SPEC.action, model, config)
@@ -33,7 +33,7 @@ def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -
     path = choose_fast_path(algorithm, SPEC, config)
     assert path.precision == "fp32"
     assert path.micro_batch <= 128
-    # The activations of so small a network fit into memory many times.
+    # The activations of this small network fit into memory many times.
     assert (path.graph_samples > 128) == (core != "none" or advantage == "vtrace")
     assert path.report
     assert torch.equal(random, torch.random.get_rng_state())
@@ -41,18 +41,18 @@ def test_it_measures_and_leaves_the_model_as_it_was(core: str, advantage: str) -
         assert torch.equal(value, before[name]), name
 
 
-def test_what_is_configured_is_not_measured() -> None:
+def test_configured_values_are_not_measured() -> None:
     config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True, advantage="vtrace")
     path = choose_fast_path(PPO(SPEC.observation, SPEC.action, ModelConfig(), config), SPEC, config)
     assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("bf16", 32, True, ())
 
 
-def test_a_graph_holds_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graph_size_is_limited_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     config = LearnerConfig(batch_size=2048, advantage="vtrace")
     algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(), config)
     monkeypatch.setitem(measure.GRAPH_BYTES, "cpu", 2**22)
     path = choose_fast_path(algorithm, SPEC, config)
-    # One sample keeps its image as float32 (19,200 bytes), of its other activations at least half as much, and less
-    # than ten times as much.
+    # One sample keeps its image as float32 (19,200 bytes); its other activations take between half of that and ten
+    # times as much.
     assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch
     assert measure.activation_bytes(algorithm.acting, SPEC, torch.device("cpu")) > 28_800

@@ -66,7 +66,7 @@ def updater_for(
         ("td3", BOX, "none", TRANSITIONS),
     ],
 )
-def test_measuring_leaves_everything_as_it_was(name: str, action: ActionSpec, core: str, replay: ReplayConfig) -> None:
+def test_measuring_changes_nothing(name: str, action: ActionSpec, core: str, replay: ReplayConfig) -> None:
     algorithm = make(name, action, core)
     before = {key: value.clone() for key, value in algorithm.state_dict().items()}
     random = torch.random.get_rng_state()
@@ -84,7 +84,7 @@ def test_measuring_leaves_everything_as_it_was(name: str, action: ActionSpec, co
 
 
 class Timed(DQN):
-    """Takes its time in one memory format."""
+    """Is slow in one memory format."""
 
     slow_in: torch.memory_format | None = None
     calls: ClassVar[list[int]] = []
@@ -133,13 +133,13 @@ def made(kind: type[Timed], observation: dict[str, ArraySpec] | None = None, **m
 
 
 @pytest.mark.parametrize("slow_in", [torch.channels_last, torch.contiguous_format])
-def test_the_faster_format_is_taken(timed: type[Timed], slow_in: torch.memory_format) -> None:
+def test_selects_the_faster_format(timed: type[Timed], slow_in: torch.memory_format) -> None:
     timed.slow_in = slow_in
     assert updater_for(made(timed)).path.channels_last == (slow_in is torch.contiguous_format)
     assert timed.calls
 
 
-def test_what_an_algorithm_counts_is_not_disturbed(timed: type[Timed]) -> None:
+def test_measuring_keeps_an_algorithms_counters(timed: type[Timed]) -> None:
     algorithm = made(timed)
     updater = updater_for(algorithm)
     assert timed.calls
@@ -149,12 +149,12 @@ def test_what_an_algorithm_counts_is_not_disturbed(timed: type[Timed]) -> None:
 
 
 @pytest.mark.parametrize("channels_last", [True, False])
-def test_what_is_configured_is_not_measured(timed: type[Timed], channels_last: bool) -> None:
+def test_configured_values_are_not_measured(timed: type[Timed], channels_last: bool) -> None:
     assert updater_for(made(timed), channels_last=channels_last).path.channels_last == channels_last
     assert not timed.calls
 
 
-def test_without_convolutions_there_is_nothing_to_measure(timed: type[Timed]) -> None:
+def test_nothing_is_measured_without_convolutions(timed: type[Timed]) -> None:
     assert updater_for(made(timed, encoder="mlp")).path.channels_last
     vector = {"vector": OBSERVATION["vector"]}
     assert updater_for(
@@ -169,7 +169,7 @@ def test_ranks_have_the_same_format_unmeasured(timed: type[Timed]) -> None:
     assert not timed.calls
 
 
-def test_long_sequences_are_measured_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sequences_are_measured_with_a_small_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     rows: list[int] = []
 
     def recording(*given: Any) -> Any:
@@ -184,7 +184,7 @@ def test_long_sequences_are_measured_by_few_of_them(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("failure", ["loss", "copy"])
-def test_what_cannot_be_measured_is_left_to_fail_where_it_learns(timed: type[Timed], failure: str) -> None:
+def test_measurement_failures_are_left_to_the_learner(timed: type[Timed], failure: str) -> None:
     algorithm = made(timed)
     if failure == "loss":
         timed.failure = "not with zeros"

@@ -1,4 +1,4 @@
-"""One SGD step and many: small decision processes whose optimum is known, and what a step leaves behind."""
+"""Update: small decision processes with a known optimum, and the results of single SGD steps."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch_of(
 
 
 def corridor() -> TransitionBatch:
-    """Every state and step, left (0) or right (1); the right end gives 1 and is the end, the left one gives 0.1."""
+    """Every state and action, left (0) or right (1); the right end gives 1 and terminates, the left end gives 0.1."""
     steps = [(s, a, max(0, s - 1) if a == 0 else s + 1) for s in range(STATES) for a in range(2)]
     is_last = [following == STATES for _, _, following in steps]
     reward = [1.0 if last else 0.1 * (s == a == 0) for (s, a, _), last in zip(steps, is_last, strict=True)]
@@ -68,7 +68,7 @@ def corridor() -> TransitionBatch:
 
 
 def optimal_values(batch: TransitionBatch, temperature: float = 0.0) -> np.ndarray:
-    """Q* of the corridor by (soft) value iteration, ``[STATES, 2]``."""
+    """Compute Q* of the corridor by (soft) value iteration, ``[STATES, 2]``."""
     following = batch.next_observation["obs"].argmax(-1).numpy()
     q = np.zeros((STATES, 2))
     for _ in range(200):
@@ -78,7 +78,7 @@ def optimal_values(batch: TransitionBatch, temperature: float = 0.0) -> np.ndarr
 
 
 def aims() -> tuple[TransitionBatch, np.ndarray]:
-    """Each state has its own best action c_s; r = b_s - (a - c_s)^2 and on to the next state. And V*, ``[STATES]``."""
+    """Create a chain with r = b_s - (a - c_s)^2, where c_s is the best action of state s; and V*, ``[STATES]``."""
     g = torch.Generator().manual_seed(0)
     states = torch.arange(STATES).repeat(64)
     action = torch.rand(len(states), 1, generator=g) * 2 - 1
@@ -127,8 +127,8 @@ def test_q_learning_finds_the_corridors_values(changes: dict[str, object]) -> No
 
 
 def test_branching_q_learning_finds_each_heads_best_choice() -> None:
-    # One state, then the end; r is a sum of what each head earns, so that a head's value is its own plus the others'
-    # mean, since the batch holds all combinations alike.
+    # One state, then the end; r is the sum of each head's reward. A head's value is its own reward plus the mean of the
+    # others', since the batch holds all combinations equally often.
     earns = [[0.0, 1.0], [0.5, -0.5, 0.0]]
     pairs = [(a, b) for a in range(2) for b in range(3)]
     n = len(pairs)
@@ -162,7 +162,7 @@ def test_soft_q_learning_of_choices_finds_the_soft_optimum() -> None:
         {"algorithm": "sac", "temperature": 1e-3},
     ],
 )
-def test_real_actions_find_their_aims(changes: dict[str, object]) -> None:
+def test_continuous_actions_find_the_optimum(changes: dict[str, object]) -> None:
     batch, value = aims()
     algorithm = learn(BOX, batch, 1200, tau=0.05, **changes)
     eye = {"obs": torch.eye(STATES)}
@@ -173,7 +173,7 @@ def test_real_actions_find_their_aims(changes: dict[str, object]) -> None:
     np.testing.assert_allclose(q, np.stack([value] * len(q)), atol=0.1)
 
 
-def test_the_learned_temperature_reaches_its_entropy() -> None:
+def test_learned_temperature_reaches_the_target_entropy() -> None:
     batch, _ = aims()
     algorithm = learn(
         BOX, batch, 1200, tau=0.05, algorithm="sac", target_entropy=-0.5, temperature_learning_rate=1e-2,
@@ -223,7 +223,7 @@ def test_an_objective_s_own_learning_rate_keeps_its_ratio_to_the_learner_s() -> 
     assert [o.param_groups[0]["lr"] for o in updater.optimisers] == pytest.approx([5e-4, 5e-5, 5e-4])
 
 
-def test_what_is_not_finite_is_found_and_nothing_is_spoilt() -> None:
+def test_non_finite_values_raise_and_leave_the_weights_unchanged() -> None:
     updater, algorithm = updater_of()
     batch, _ = aims()
     updater.step([batch])
@@ -246,15 +246,15 @@ def test_other_precisions(precision: str) -> None:
     assert {p.dtype for p in algorithm.parameters()} == {expected}
 
 
-def test_a_state_of_other_objectives_is_refused() -> None:
+def test_state_of_other_objectives_raises() -> None:
     sac, td3 = updater_of("sac")[0], updater_of("td3")[0]
     with pytest.raises(ValueError, match="the checkpoint has optimisers of critic, actor, temperature, this algorithm"):
         td3.load_state_dict(sac.state_dict())
 
 
-def test_priorities_need_temporal_differences_of_some_objective() -> None:
+def test_priorities_require_td_errors() -> None:
     updater, algorithm = updater_of("td3")
-    updater.require_td_errors()  # nothing is known yet
+    updater.require_td_errors()  # no step yet
     batch, _ = aims()
     updater.step([batch])
     updater.require_td_errors()
@@ -264,7 +264,7 @@ def test_priorities_need_temporal_differences_of_some_objective() -> None:
     algorithm.objectives = lambda: objectives  # type: ignore[method-assign]
     plain = Update(algorithm, LearnerConfig())
     plain.step([batch])
-    plain.require_td_errors()  # the actor's turn has not come
+    plain.require_td_errors()  # no actor step yet
     plain.step([batch])
     with pytest.raises(ValueError, match=r"no loss of TD3 gives td_error, .* choose replay.priorities=uniform"):
         plain.require_td_errors()
@@ -275,7 +275,7 @@ CENTRED = ModelConfig(encoder="nature", dense_size=16, mlp_sizes=(16,), centre_p
 
 
 def pictures(level: int, action: ActionSpec) -> TransitionBatch:
-    """Four of this brightness, and of twice as much."""
+    """Create four images of this brightness and four of twice as much."""
     x = {"obs": torch.tensor([level, 2 * level], dtype=torch.uint8).view(1, 2, 1, 1).expand(4, 2, 40, 40)}
     real = torch.zeros(4, 1) if action is BOX else None
     choice = None if action is BOX else torch.zeros(4, 1, dtype=torch.int32)
@@ -287,14 +287,14 @@ def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
 
 
 @pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("sac", DISCRETE), ("sac", BOX), ("td3", BOX)])
-def test_pictures_are_centred_by_the_first_batch_alone(name: str, action: ActionSpec) -> None:
+def test_images_are_centred_by_the_first_batch(name: str, action: ActionSpec) -> None:
     config = OffPolicyConfig(algorithm=name, target_update_every=1000)
     algorithm = make_algorithm(PICTURE, action, CENTRED, config)
     updater = Update(algorithm, LearnerConfig(batch_size=4))
     assert levels(algorithm) == {(0.0, 0.0)}
     assert updater.centre_pictures(pictures(50, action))
     updater.step([pictures(50, action)])
-    # Of acting networks, critics and targets alike.
+    # Acting networks, critics and targets have the same levels.
     assert levels(algorithm) == {(50.0, 100.0)}
     assert not updater.centre_pictures(pictures(90, action))
     updater.step([pictures(90, action)])
@@ -331,7 +331,7 @@ class Together(Alone):
 
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])
-def test_ranks_centre_pictures_by_what_all_of_them_show(name: str) -> None:
+def test_ranks_centre_images_by_the_images_of_all_ranks(name: str) -> None:
     algorithm = make_algorithm(PICTURE, DISCRETE, CENTRED, OffPolicyConfig(algorithm=name))
     copies = [copy.deepcopy(algorithm) for _ in range(2)]
     barrier, parts = threading.Barrier(2), dict[int, Tensor]()
@@ -357,13 +357,13 @@ def test_ranks_centre_pictures_by_what_all_of_them_show(name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda each: [], "are none: give one at least"),
-        (lambda each: [each, each], "are called critic, critic: give each a name of its own"),
-        (lambda each: [each._replace(parameters=[])], "have one, 'critic', without parameters"),
-        (lambda each: [each._replace(every=0)], "have one, 'critic', with every=0: it takes whole numbers from 1"),
+        (lambda each: [], "returned none: return at least one"),
+        (lambda each: [each, each], "has objectives with the names critic, critic: use unique names"),
+        (lambda each: [each._replace(parameters=[])], "has objective 'critic' without parameters"),
+        (lambda each: [each._replace(every=0)], "has objective 'critic' with every=0: give an integer of at least 1"),
     ],
 )
-def test_objectives_that_cannot_be_are_refused(change, message):
+def test_invalid_objectives_raise(change, message):
     algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqn"))
     (objective,) = algorithm.objectives()
     objectives = change(objective._replace(name="critic"))

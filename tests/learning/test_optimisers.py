@@ -41,7 +41,7 @@ def make_params(device: str = "cpu", seed: int = 0) -> list[nn.Parameter]:
 def set_grads(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None:
     generator = torch.Generator().manual_seed(seed)
     for p in params:
-        # In the parameter's memory format, as the backward pass leaves it (see the test of exactly that).
+        # In the parameter's memory format, as after a backward pass (tested below).
         p.grad = torch.empty_like(p).copy_(scale * torch.randn(p.shape, generator=generator))
 
 
@@ -65,7 +65,7 @@ def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config
 
 
 def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
-    """Epsilon outside the root, second moment from 0."""
+    """RMSprop with epsilon outside the root and second moments that start at 0."""
     result = []
     for i, initial in enumerate(params):
         p, v = initial.copy(), np.zeros_like(initial)
@@ -90,7 +90,7 @@ def test_steps_equal_the_published_formula(kind: Any, weight_decay: float, devic
     for t, rate in enumerate(rates):
         set_grads(params, seed=t + 1)
         grads.append([p.grad.cpu().double().numpy() for p in params if p.grad is not None])
-        if t > 0:  # the first step must take the configuration's
+        if t > 0:  # the first step must use the configuration's
             set_learning_rate(optimiser, rate)
         optimiser.step()
     literal = literal_rmsprop if kind == "rmsprop" else literal_adam
@@ -205,7 +205,7 @@ def test_without_a_maximum_the_norm_is_only_measured() -> None:
     assert all(torch.equal(p.grad, g) for p, g in zip(params, before, strict=True) if p.grad is not None)
 
 
-def test_nothing_to_clip_is_an_error() -> None:
+def test_clipping_without_gradients_raises() -> None:
     with pytest.raises(ValueError, match=r"call backward\(\) first"):
         clip_grad_norm_(make_params(), 1.0)
 
@@ -213,7 +213,7 @@ def test_nothing_to_clip_is_an_error() -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("max_norm", [1.0, None])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-def test_a_gradient_that_is_not_finite_is_told_and_harms_nothing(
+def test_non_finite_gradient_raises_and_leaves_the_weights_unchanged(
     bad: float, max_norm: float | None, device: str
 ) -> None:
     params = make_params(device)
@@ -232,7 +232,7 @@ def test_a_gradient_that_is_not_finite_is_told_and_harms_nothing(
     sgd_step(1, spoil=False)
     guard.check(lambda: "batch 0")
     assert not torch.isfinite(sgd_step(2, spoil=True))
-    assert torch.isfinite(sgd_step(3, spoil=False)), "a later good step does not hide a bad one"
+    assert torch.isfinite(sgd_step(3, spoil=False)), "a later finite step must not hide the failure"
     with pytest.raises(NonFiniteGradientError, match=r"^batch 1; the gradient is not finite.*learner.learning_rate"):
         guard.check(lambda: "batch 1")
     guard.check(lambda: "batch 2")
@@ -269,8 +269,8 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
 
 @pytest.mark.parametrize("kind", ["adam", "rmsprop"])
 @pytest.mark.parametrize("before", [torch.channels_last, torch.contiguous_format])
-def test_a_resume_in_another_memory_format_goes_on_the_same(kind: str, before: torch.memory_format) -> None:
-    """Fused kernels walk parameters and moments side by side, whatever their strides."""
+def test_resume_in_another_memory_format_continues_identically(kind: str, before: torch.memory_format) -> None:
+    """Fused kernels read parameters and moments in memory order, whatever their strides."""
     after = torch.contiguous_format if before is torch.channels_last else torch.channels_last
     config = LearnerConfig(optimiser=kind, learning_rate=0.1)  # type: ignore[arg-type]
 
@@ -294,14 +294,14 @@ def test_a_resume_in_another_memory_format_goes_on_the_same(kind: str, before: t
 
 @pytest.mark.parametrize("channels_last", [True, False])
 @pytest.mark.parametrize("shape", [(4, 84, 84), (72, 96, 3)])
-def test_gradients_and_moments_lie_in_memory_as_their_parameters(channels_last: bool, shape: tuple[int, ...]) -> None:
-    """What fused kernels on a CPU take for granted: another layout would be a permuted gradient, silently."""
+def test_gradients_and_moments_have_their_parameters_layout(channels_last: bool, shape: tuple[int, ...]) -> None:
+    """Fused kernels on a CPU assume this; another layout would silently permute the gradient."""
     spec = {"obs": ArraySpec(shape=shape, dtype="uint8", low=0, high=255)}
     action = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
     model = make_model(spec, action, ModelConfig(dense_size=32))
     model.set_channels_last(channels_last)
     optimiser = make_optimiser(model.parameters(), LearnerConfig(), "cpu")
-    for _ in range(2):  # a second micro-batch adds to the first one's gradient
+    for _ in range(2):  # a second micro-batch accumulates
         output = model({"obs": torch.randint(0, 256, (3, *shape), dtype=torch.uint8)})
         (output.params.sum() + output.value.sum()).backward()
     optimiser.step()

@@ -1,4 +1,4 @@
-"""Two ranks on one host as a process group: what they exchange, and where they listen."""
+"""Two ranks on one host as a process group: exchange of data and listening addresses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAM = Path(__file__).with_name("rank_program.py")
 
 
 def free_port() -> int:
-    """One that no connection is given by itself before rank 0 listens on it."""
+    """Find a port outside of the ephemeral range, which no connection takes before rank 0 listens."""
     first_given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     for port in random.sample(range(max(1024, first_given - 10_000), first_given), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def results() -> list[dict[str, Any]]:
-    """What each rank's checks came to; they run once for all tests."""
+    """Results of each rank's checks, which run once for all tests."""
     port = free_port()
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": socket.gethostname(), "MASTER_PORT": str(port)}
     processes = [
@@ -65,7 +65,7 @@ def test_summed_gradients_keep_their_parameters_layout(results: list[dict[str, A
         assert found["statistics"] == [1.0, 2.0]
 
 
-def test_plain_data_is_exchanged_and_nothing_else(results: list[dict[str, Any]]) -> None:
+def test_only_plain_data_is_exchanged(results: list[dict[str, Any]]) -> None:
     ones = [[1.0] * 3] * 2
     for rank, of_rank in enumerate(results):
         found = of_rank["plain data"]
@@ -76,12 +76,12 @@ def test_plain_data_is_exchanged_and_nothing_else(results: list[dict[str, Any]])
         assert all("Ranks is no plain data" in message for message in found["refused"])
 
 
-def test_a_pickle_in_the_store_is_refused(results: list[dict[str, Any]]) -> None:
+def test_pickle_in_the_store_raises(results: list[dict[str, Any]]) -> None:
     assert "is no plain data" in results[1]["pickles"], results
 
 
-def test_ranks_of_one_host_listen_on_loopback_alone(results: list[dict[str, Any]]) -> None:
-    # Rank 0 keeps the store; gloo listens on each rank.
+def test_ranks_on_one_host_listen_on_loopback_only(results: list[dict[str, Any]]) -> None:
+    # Rank 0 hosts the store; gloo listens on each rank.
     for of_rank, fewest in zip(results, (2, 1), strict=True):
         found = of_rank["listening"]
         assert len(found) >= fewest, found

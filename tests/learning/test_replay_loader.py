@@ -1,4 +1,4 @@
-"""A loader that finds nothing to draw: at the end of a run it gives up what is due, before it says what is wrong."""
+"""A loader without drawable batches: it ends at the end of a run, and raises otherwise."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def make_loader(store: ReplayStore) -> BatchLoader[Drawn]:
     return BatchLoader(ReplaySource(store, sampler, config, batch_size=8, total_steps=100))
 
 
-def test_batches_that_cannot_be_drawn_any_more_are_not_waited_for() -> None:
+def test_loader_ends_if_no_batch_can_be_drawn() -> None:
     store = make_store(RateLimits(update_interval=2.0, min_size=10, error_buffer=10.0, total_steps=100))
     store.limiter.set(inserted=100, drawn=20)
     loader = make_loader(store)
@@ -61,7 +61,7 @@ def test_batches_that_cannot_be_drawn_any_more_are_not_waited_for() -> None:
     assert store.limiter.skipped == 25
 
 
-def test_a_replay_that_stops_both_sides_is_an_error() -> None:
+def test_deadlocked_replay_raises() -> None:
     store = make_store(RateLimits(update_interval=2.0, min_size=10, error_buffer=10.0, total_steps=100))
     store.limiter.set(inserted=20, drawn=0)
     assert not store.limiter.try_reserve(2)
@@ -71,7 +71,7 @@ def test_a_replay_that_stops_both_sides_is_an_error() -> None:
     loader.close()
 
 
-def test_steps_that_are_under_way_are_waited_for() -> None:
+def test_loader_waits_for_pending_steps() -> None:
     store = make_store(RateLimits(update_interval=2.0, min_size=10, error_buffer=10.0, total_steps=100))
     store.limiter.set(inserted=18, drawn=0)
     assert store.limiter.try_reserve(2)

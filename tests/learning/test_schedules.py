@@ -42,7 +42,7 @@ def test_linear_equals_the_line_in_exact_arithmetic() -> None:
         assert Linear(initial, total, final).value(step) == pytest.approx(float(exact), rel=1e-14)
 
 
-def test_linear_refuses_what_has_no_meaning() -> None:
+def test_linear_rejects_invalid_arguments() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         Linear(1.0, 0)
     with pytest.raises(ValueError, match="agent_steps=-1"):
@@ -63,14 +63,14 @@ def test_kl_rule_step_by_step() -> None:
 
 
 @pytest.mark.parametrize("kl", [float("nan"), float("inf")])
-def test_kl_that_is_not_finite_is_refused_and_changes_nothing(kl: float) -> None:
+def test_non_finite_kl_raises_and_changes_nothing(kl: float) -> None:
     schedule = KLAdaptive(1e-3, target=0.01, minimum=1e-6, maximum=1e-2)
     with pytest.raises(ValueError, match="not finite"):
         schedule.update(kl)
     assert schedule.value(0) == 1e-3
 
 
-def test_kl_schedule_refuses_bad_bounds_and_target() -> None:
+def test_kl_schedule_rejects_invalid_bounds_and_target() -> None:
     with pytest.raises(ValueError, match="minimum <= initial <= maximum"):
         KLAdaptive(1.0, target=0.01, minimum=1e-6, maximum=1e-2)
     with pytest.raises(ValueError, match="kl_target=0"):
@@ -135,12 +135,12 @@ def test_points_of_several_rates_are_factors_on_the_first() -> None:
     assert learning_rate_factor(LearnerConfig(schedule="linear"), 1000).value(250) == 0.75
 
 
-def test_a_line_ends_with_the_seconds_or_the_steps_whichever_come_first() -> None:
+def test_linear_schedule_ends_at_the_first_limit() -> None:
     now = 50.0
     clock = TrainingClock(10.0, now=lambda: now)
     line = Linear(1.0, 1000, share_of_time=clock.share)
     now = 80.0
-    assert line.value(0) == 1.0, "starting up does not count"
+    assert line.value(0) == 1.0, "startup does not count"
     clock.start()
     now = 84.0
     assert line.value(100) == pytest.approx(0.6)
@@ -150,7 +150,7 @@ def test_a_line_ends_with_the_seconds_or_the_steps_whichever_come_first() -> Non
     assert line.value(500) == 0.0
 
 
-def test_a_resumed_line_over_seconds_continues_where_it_was() -> None:
+def test_resumed_linear_schedule_over_seconds_continues() -> None:
     now = 0.0
     first = TrainingClock(10.0, now=lambda: now)
     first.start()

@@ -1,4 +1,4 @@
-"""Parallel learners: what goes through shared memory is what one learner would have had."""
+"""Parallel learners: results through shared memory equal those of one learner."""
 
 import copy
 from dataclasses import replace
@@ -64,7 +64,7 @@ def test_a_gradient_through_shared_memory_gives_the_same_step(name, observation,
     alone, serving, learning = updater_of(one), updater_of(server), updater_of(learner)
     values = np.full(shared_sizes(one).gradient, np.nan, np.float32)
     sent, received = FlatGradients(learning, values), FlatGradients(serving, values)
-    # Several objectives of one step are computed at the same weights, so the first one alone is compared.
+    # Objectives of one step share weights, so only the first one is compared.
     alone.differentiate(0, batch)
     alone.apply([0], {})
     learning.differentiate(0, batch)
@@ -76,7 +76,7 @@ def test_a_gradient_through_shared_memory_gives_the_same_step(name, observation,
 
 
 class FourAxes(OffPolicyAlgorithm):
-    """Parameters of four axes, of which channels_last is not the usual layout for all."""
+    """Has parameters of four axes, not all of which are usually channels_last."""
 
     def __init__(self):
         super().__init__(PICTURE, CHOICE, ModelConfig(), OffPolicyConfig())
@@ -99,7 +99,7 @@ class FourAxes(OffPolicyAlgorithm):
 
 
 def attached(server, learner):
-    """As in a run: the learner's networks are views of the ring."""
+    """Attach a learner as in a run: its networks are views of the ring."""
     sizes, layout = shared_sizes(server), ArenaLayout()
     for ring, nbytes in sizes.rings.items():
         weights.add_to_layout(layout, nbytes=nbytes, ring=ring)
@@ -162,7 +162,7 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
 
 
 class Ranks:
-    """One of two ranks, whose other one has left its gradients already, and what they are means over."""
+    """One of two ranks; the other has left its gradients and sample counts already."""
 
     rank, world_size = 0, 2
 
@@ -177,7 +177,7 @@ class Ranks:
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), CASES[:2])
-def test_two_ranks_are_one_learner_with_the_whole_batch(name, observation, action):
+def test_two_ranks_equal_one_learner_with_the_whole_batch(name, observation, action):
     whole = batch_of(observation, action)
 
     def half(part):
@@ -191,7 +191,7 @@ def test_two_ranks_are_one_learner_with_the_whole_batch(name, observation, actio
     check_two_ranks(make(name, observation, action), whole, half(slice(0, 4)), half(slice(4, 8)))
 
 
-def test_two_ranks_with_sequences_are_one_learner_with_all_valid_steps():
+def test_two_ranks_with_sequences_equal_one_learner_with_all_valid_steps():
     one = sequences.build()
     whole = sequences.make_batch(sequences.happenings(0), sequences.DISCRETE, one.state_size)
     whole = whole._replace(
@@ -243,7 +243,7 @@ def test_a_learner_reads_all_networks(name, observation, action):
         updater.step([batch_of(observation, action, seed=version)])
 
 
-def test_objectives_that_share_parameters_are_refused():
+def test_objectives_that_share_parameters_raise():
     algorithm = make("sac", VECTOR, BOX)
     objectives = list(algorithm.objectives())
     algorithm.objectives = lambda: [*objectives, objectives[0]]
@@ -270,25 +270,25 @@ def test_turns_and_submissions():
     assert exchange.wait_for_turn(1, 0.0)
 
 
-def test_turns_go_to_who_began_first():
+def test_turns_go_to_the_oldest_gradient():
     exchange = exchange_of(3)
     turn = partial(exchange.next_turn, max_staleness=4)
     assert turn({}, version=7) is None
     exchange.announce(2, 5)
     exchange.announce(0, 6)
     exchange.announce(1, 7)
-    assert turn({0, 1}, version=7) == 0, "2 may be applied after two more"
+    assert turn({0, 1}, version=7) == 0, "gradient 2 may wait for two more"
     assert turn({0, 1}, version=9) is None, "2 would be too old"
     assert turn({0, 1, 2}, version=9) == 2
     assert turn({1}, version=8) == 1
     assert turn({1}, version=9) is None
     exchange.give_back(2)
-    assert turn({1}, version=9) == 1, "0 has its turn after this one"
+    assert turn({1}, version=9) == 1, "learner 0 is next"
     assert turn({1}, version=10) is None
 
 
 def worst_staleness(*, learners, bound, slow, seed):
-    """Of a server and learners, of which so many are slow, that go on step by step in any order."""
+    """Simulate a server and learners, some of them slow, in random order; return the worst staleness."""
     random, exchange = np.random.default_rng(seed), exchange_of(learners)
     version, worst, waiting, begun = 0, 0, set(), {}
 
@@ -315,12 +315,12 @@ def worst_staleness(*, learners, bound, slow, seed):
             version += 1
             assert exchange.wait_for_turn(i, 0.0)
             exchange.give_back(i)
-    assert version > 20, "everybody waits"
+    assert version > 20, "deadlock"
     return worst
 
 
 @pytest.mark.parametrize(("learners", "bound"), [(2, 1), (2, 4), (3, 2), (3, 6), (4, 3), (8, 7), (8, 16)])
-def test_whatever_the_speeds_no_gradient_is_too_old_and_somebody_goes_on(learners, bound):
+def test_gradients_are_never_too_old_and_progress_is_guaranteed(learners, bound):
     runs = [worst_staleness(learners=learners, bound=bound, slow=i % learners, seed=i) for i in range(10)]
     assert max(runs) == bound
 

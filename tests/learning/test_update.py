@@ -1,4 +1,4 @@
-"""The minibatch loop: micro-batches, masks and recurrence change nothing but the speed."""
+"""The minibatch loop: micro-batches, masks and recurrence do not change the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SPEC = EnvSpec(
 
 
 class Scene:
-    """Slots with random contents, one batch of all of them, and a model."""
+    """Slots with random contents, one batch of them, and a model."""
 
     def __init__(self, *, core: str = "none", seed: int = 0) -> None:
         self.model_config = ModelConfig(core=core, core_size=8, mlp_sizes=(16,))  # type: ignore[arg-type]
@@ -71,7 +71,7 @@ class Scene:
         a["terminated"][...] = random.random(a["terminated"].shape) < 0.15
         a["truncated"][...] = False
         a["valid"][...] = True
-        # Every end of an episode is followed by a masked row and then by a reset, as in the specs.
+        # A masked row and a reset follow every end of an episode, as in the specs.
         a["reset"][...] = False
         ends = a["terminated"][:, :-1]
         a["valid"][:, 1:][ends] = False
@@ -96,7 +96,7 @@ class Scene:
         seed: int = 0,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> tuple[int, bool]:
-        """All epochs over the batch, by plain gradient descent; returns SGD steps and whether it was not stopped."""
+        """Run all epochs by plain gradient descent; return SGD steps and whether the update completed."""
         algorithm.encoder_batch = path.micro_batch
         update = Update(algorithm, config, path)
         update._optimisers = [torch.optim.SGD(algorithm.parameters(), lr=config.learning_rate)]
@@ -124,7 +124,7 @@ class Scene:
         seed: int = 3,
         compiled: bool = False,
     ) -> dict[str, torch.Tensor]:
-        """Learns from the batch with steps of length 1; returns what was subtracted: the gradients."""
+        """Learn from the batch with a learning rate of 1; return the subtracted gradients."""
         algorithm = self.algorithm(config)
         path = FastPath(
             precision="fp32",
@@ -163,7 +163,7 @@ def assert_same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
 @pytest.mark.parametrize("clip_kind", ["reciprocal", "symmetric", "none"])
 def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_kind: str) -> None:
     scene = Scene(core=core)
-    # A piece does not know V-trace's moments of the whole minibatch: that is another test.
+    # Pieces do not know V-trace's moments of the whole minibatch (tested separately).
     of = config(advantage=advantage, clip_kind=clip_kind, normalise_advantages=advantage == "gae")
     whole = scene.step(of)
     for micro_batch in (T, 2 * T, 5 * T + 1):
@@ -173,11 +173,11 @@ def test_micro_batches_add_up_to_the_minibatch(core: str, advantage: str, clip_k
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="compiling on a CPU needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore")  # Of the compiler's own.
+@pytest.mark.filterwarnings("ignore")  # from the compiler
 def test_a_compiled_update_has_the_same_gradient() -> None:
     scene = Scene()
     of = config(advantage="gae", normalise_advantages=True, minibatches=2)
-    # Two sizes: minibatches differ by what is left out of them.
+    # Minibatches differ in size, because samples are excluded.
     few = scene.batch.arrays["valid"] & (np.arange(N) < N - 2)
     for keep in (None, few):
         assert_same(scene.step(of, keep=keep), scene.step(of, keep=keep, compiled=True))
@@ -197,7 +197,7 @@ def test_an_encoder_in_micro_batches_changes_nothing_where_the_graph_holds_the_m
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 @pytest.mark.parametrize("advantage", ["gae", "vtrace"])
-def test_masked_samples_have_no_influence(core: str, advantage: str) -> None:
+def test_masked_samples_have_no_effect(core: str, advantage: str) -> None:
     of = config(advantage=advantage)
     scene = Scene(core=core)
     reference = scene.step(of)
@@ -208,7 +208,7 @@ def test_masked_samples_have_no_influence(core: str, advantage: str) -> None:
     assert_same(reference, scene.step(of))
 
 
-def test_too_old_samples_are_left_out_of_the_mean() -> None:
+def test_samples_beyond_the_lag_limit_are_excluded_from_the_mean() -> None:
     scene = Scene()
     of = config(normalise_advantages=False)
     valid = scene.batch.arrays["valid"]
@@ -224,7 +224,7 @@ def test_too_old_samples_are_left_out_of_the_mean() -> None:
 
 
 def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
-    """The literal way: one row, one step at a time, state zeroed by hand where an episode begins."""
+    """The oracle runs one row, one step at a time, and zeroes the state at the start of an episode."""
     scene = Scene(core="gru")
     of = config(clip_kind="none", normalise_advantages=False, entropy_coef=0.0, value_coef=0.5)
     model = make_model(SPEC.observation, SPEC.action, scene.model_config)
@@ -258,19 +258,19 @@ def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
     assert_same(literal, scene.step(of))
 
 
-def test_a_batch_can_be_left_after_any_sgd_step() -> None:
+def test_update_can_stop_after_any_sgd_step() -> None:
     scene, of = Scene(), config(epochs=3, minibatches=2, learning_rate=0.1)
     path = FastPath(precision="fp32", micro_batch=64, channels_last=False)
     asked: list[int] = []
 
-    def is_stopping() -> bool:  # Asked before each part, of which a minibatch has one here, and after each step.
+    def is_stopping() -> bool:  # Called before each part (one per minibatch here) and after each step.
         asked.append(1)
         return len(asked) == 6
 
     assert scene.learn(scene.algorithm(of), of, path, is_stopping=is_stopping) == (3, False)
 
 
-def test_a_slow_sgd_step_is_left_between_its_parts() -> None:
+def test_slow_sgd_step_can_stop_between_micro_batches() -> None:
     scene, of = Scene(), config(epochs=1, minibatches=1)
     algorithm = scene.algorithm(of)
     before = [p.detach().clone() for p in algorithm.parameters()]
@@ -298,7 +298,7 @@ def test_rewards_are_scaled_then_clipped() -> None:
     np.testing.assert_allclose(targets.reward[0, :3], [1.0, -0.5, 1.0])
 
 
-def test_normalised_values_are_brought_back_before_gae() -> None:
+def test_values_are_denormalised_before_gae() -> None:
     scene = Scene()
     plain = targets_of(scene, config())
     scene.batch.arrays["value"] = (scene.batch.arrays["value"] - 2.0) / 4.0
@@ -309,7 +309,7 @@ def test_normalised_values_are_brought_back_before_gae() -> None:
 
 
 @pytest.mark.parametrize("name", ["reward", "value", "log_prob"])
-def test_what_is_not_finite_is_named_before_it_spreads(name: str) -> None:
+def test_non_finite_samples_raise_before_they_spread(name: str) -> None:
     scene = Scene()
     scene.batch.arrays["valid"][2, 1] = True
     scene.batch.arrays[name][2, 1] = np.inf
@@ -317,7 +317,7 @@ def test_what_is_not_finite_is_named_before_it_spreads(name: str) -> None:
         scene.step(config())
 
 
-def test_a_non_finite_observation_ends_the_batch() -> None:
+def test_non_finite_observation_raises() -> None:
     scene = Scene()
     scene.store.observation["obs"][0, 0, 0] = np.nan
     scene.batch.arrays["valid"][0, 0] = True
@@ -328,7 +328,7 @@ def test_a_non_finite_observation_ends_the_batch() -> None:
 
 
 def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> None:
-    """Whole minibatches use their own moments; pieces use those of the minibatch before, which micro-batches share."""
+    """Whole minibatches use their own moments; pieces use those of the previous minibatch."""
     scene = Scene()
     of = config(advantage="vtrace", minibatches=1, epochs=2)
     first, second = scene.step(of, micro_batch=2 * T), scene.step(of, micro_batch=2 * T)
@@ -336,7 +336,7 @@ def test_pieces_of_a_vtrace_minibatch_are_normalised_by_the_previous_one() -> No
 
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
-def test_what_does_not_count_makes_no_step(core: str, advantage: str) -> None:
+def test_batch_without_valid_samples_makes_no_step(core: str, advantage: str) -> None:
     scene = Scene(core=core)
     of = config(advantage=advantage, minibatches=2)
     path = FastPath(precision="fp32", micro_batch=10**6, channels_last=False)
@@ -344,7 +344,7 @@ def test_what_does_not_count_makes_no_step(core: str, advantage: str) -> None:
     assert scene.learn(scene.algorithm(of), of, path, keep=keep) == (0, True)
 
 
-def test_vtrace_gives_the_normaliser_of_returns_what_it_needs() -> None:
+def test_vtrace_updates_the_return_normaliser() -> None:
     scene = Scene()
     of = config(advantage="vtrace")
     assert targets_of(scene, of).return_ is None
@@ -363,7 +363,7 @@ def test_vtrace_gives_the_normaliser_of_returns_what_it_needs() -> None:
 def test_on_policy_v_trace_learns_what_gae_learns(core: str, normalise: bool) -> None:
     scene = Scene(core=core)
     arrays, model = scene.batch.arrays, scene.initial
-    # The stored values and log-probabilities are made those of the network that learns.
+    # Stored values and log-probabilities are those of the learning network.
     observation = torch.from_numpy(scene.store.observation["obs"].reshape(-1, 5)[scene.batch.observation_index])
     state = arrays.get("rnn_state")
     with torch.no_grad():

@@ -18,7 +18,7 @@ def slot(seed: int, steps: int, rows: int) -> dict[str, NDArray[np.generic]]:
     terminated = rng.random((steps, rows)) < 0.2
     truncated = ~terminated & (rng.random((steps, rows)) < 0.2)
     valid = rng.random((steps, rows)) > 0.1
-    # In half of the slots only: where no masked row follows an episode's end, the cut alone separates the episodes.
+    # In half of the slots only: without a masked row after an episode's end, only the cut separates episodes.
     for t in range(steps - 1 if seed % 2 else 0):
         valid[t + 1] &= ~(terminated[t] | truncated[t])
     terminated &= valid
@@ -73,7 +73,7 @@ def run(data: dict[str, NDArray[np.generic]], discount: float, gae_lambda: float
     discount=st.sampled_from([0.0, 0.9, 0.99, 1.0]),
     gae_lambda=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
 )
-def test_it_equals_the_double_sum(seed: int, steps: int, discount: float, gae_lambda: float) -> None:
+def test_gae_equals_the_double_sum(seed: int, steps: int, discount: float, gae_lambda: float) -> None:
     data = slot(seed, steps, 5)
     expected = literal_gae(data, discount, gae_lambda)
     advantage, return_ = run(data, discount, gae_lambda)
@@ -100,7 +100,7 @@ def test_a_hand_computed_slot() -> None:
     assert return_[:, 0].tolist() == [first + 10.0, second + 20.0, 30.0, last + 40.0]
 
 
-def test_a_failed_step_lets_the_step_before_bootstrap_from_it() -> None:
+def test_step_before_a_failed_step_bootstraps_from_it() -> None:
     data = slot(0, 3, 1)
     data["terminated"][:] = data["truncated"][:] = False
     data["valid"][:, 0] = [True, False, True]
@@ -109,7 +109,7 @@ def test_a_failed_step_lets_the_step_before_bootstrap_from_it() -> None:
     np.testing.assert_allclose(advantage[0], expected, rtol=1e-5)
 
 
-def test_the_value_after_a_termination_does_not_matter_and_nothing_is_changed_in_place() -> None:
+def test_value_after_termination_is_ignored_and_inputs_are_unchanged() -> None:
     data = slot(3, 8, 4)
     data["terminated"][4, 0] = data["valid"][4, 0] = True
     data["truncated"][4, 0] = data["valid"][5, 0] = False

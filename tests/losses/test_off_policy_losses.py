@@ -59,7 +59,7 @@ def test_soft_values_equal_a_loop() -> None:
 
 
 @pytest.mark.parametrize(("excess", "direction"), [(0.5, -1.0), (-0.5, 1.0)])
-def test_the_temperature_grows_while_there_is_too_little_entropy(excess: float, direction: float) -> None:
+def test_temperature_grows_below_the_target_entropy(excess: float, direction: float) -> None:
     log_temperature = torch.zeros((), requires_grad=True)
     temperature_loss(log_temperature, torch.full((N,), excess)).backward()
     assert log_temperature.grad is not None
@@ -81,7 +81,7 @@ def test_expectations_over_choices_equal_loops() -> None:
         assert entropies[n].item() == pytest.approx(entropy)
 
 
-def test_forbidden_choices_take_no_part_in_expectations() -> None:
+def test_expectations_ignore_forbidden_choices() -> None:
     logits = torch.tensor([[[0.3, -1.0e9, 1.1]]], requires_grad=True)
     q = torch.tensor([[[[1.0, 1.0e6, 2.0]]]])
     log_policy = logits.log_softmax(-1)

@@ -46,7 +46,7 @@ def test_ratio_bounds(kind: str, expected: tuple[float, float]) -> None:
         (0.1, "square", "allowed: 'reciprocal', 'symmetric'"),
     ],
 )
-def test_ratio_bounds_that_do_not_exist(clip_range: float, kind: str, message: str) -> None:
+def test_invalid_ratio_bounds_raise(clip_range: float, kind: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ratio_bounds(clip_range, kind)
 
@@ -76,7 +76,7 @@ def test_clipped_surrogate_equals_a_literal_loop() -> None:
 
 
 def test_clipping_stops_the_gradient_only_where_it_would_push_further() -> None:
-    # Ratios 2 and 1/2 with advantages of both signs; the clipped branch is the smaller one in the first and last.
+    # Ratios 2 and 1/2 with advantages of both signs; the clipped branch is smaller in the first and last.
     log_prob = torch.tensor([2.0, 2.0, 0.5, 0.5]).log().requires_grad_()
     advantage = torch.tensor([1.0, -1.0, 1.0, -1.0])
     valid = torch.ones(4, dtype=torch.bool)
@@ -106,13 +106,13 @@ def test_value_loss_with_and_without_clipping() -> None:
     # V_mu + clip(V - V_mu, -0.5, 0.5) is 1, 1.5, -2: the unclipped errors are the larger ones or equal.
     clipped = value_loss(value, target, valid, 3, behaviour_value=old, value_clip=0.5)
     assert clipped.item() == pytest.approx(0.5 * (1 + 4 + 49) / 3)
-    # At the target, further than the clip from where it was: the clipped error is the larger one.
+    # At the target and beyond the clip range: the clipped error is larger.
     eager = value_loss(target, target, valid, 3, behaviour_value=old, value_clip=0.5)
     assert eager.item() == pytest.approx(0.5 * (0.5**2 + 0.0**2 + 6.4**2) / 3)
 
 
 @pytest.mark.parametrize(("old", "clip"), [(None, 0.2), (torch.zeros(2), 0.0)])
-def test_value_clip_that_cannot_be(old: Tensor | None, clip: float) -> None:
+def test_invalid_value_clip_raises(old: Tensor | None, clip: float) -> None:
     valid = torch.ones(2, dtype=torch.bool)
     with pytest.raises(ValueError, match="give a positive clip and behaviour_value"):
         value_loss(torch.zeros(2), torch.zeros(2), valid, 2, behaviour_value=old, value_clip=clip)

@@ -10,7 +10,7 @@ from rollmill.losses.temporal_difference import bootstrap_target, sequence_error
 
 
 def test_n_step_targets_equal_a_loop() -> None:
-    # Three rewards of an episode that goes on, that is truncated after two, that terminates after two.
+    # Three rewards of an episode that continues, is truncated after two, or terminates after two.
     rewards, gamma, value = [1.0, -2.0, 4.0], 0.9, 10.0
     expected = [
         1.0 + 0.9 * -2.0 + 0.81 * 4.0 + 0.729 * value,
@@ -51,7 +51,7 @@ def test_errors_are_detached_and_the_target_may_be_per_branch() -> None:
     torch.testing.assert_close(prediction.grad, -target / 3)
 
 
-def test_a_sequences_error_mixes_the_largest_and_the_mean_of_what_counts() -> None:
+def test_sequence_error_mixes_maximum_and_mean_of_valid_steps() -> None:
     error = torch.tensor([[1.0, 5.0, 9.0], [3.0, 100.0, 9.0], [2.0, 1.0, 9.0]])
     valid = torch.tensor([[True, True, False], [True, False, False], [True, True, False]])
     assert sequence_error(error, valid).tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.9 * 5 + 0.1 * 3, 0.0])

@@ -19,7 +19,7 @@ def slot(seed: int, steps: int, rows: int) -> Data:
     terminated = rng.random((steps, rows)) < 0.2
     truncated = ~terminated & (rng.random((steps, rows)) < 0.2)
     valid = rng.random((steps, rows)) > 0.1
-    # In half of the slots only: where no masked row follows an episode's end, the cut alone separates the episodes.
+    # In half of the slots only: without a masked row after an episode's end, only the cut separates episodes.
     for t in range(steps - 1 if seed % 2 else 0):
         valid[t + 1] &= ~(terminated[t] | truncated[t])
     behaviour = rng.normal(size=(steps, rows)) - 1.0
@@ -38,7 +38,7 @@ def slot(seed: int, steps: int, rows: int) -> Data:
 def literal_vtrace(
     data: Data, discount: float, lambda_: float, rho_bar: float, c_bar: float, rho_pg_bar: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Equation 1 of the paper as a sum of products, for each step anew. O(T^2)."""
+    """Equation 1 of the paper as a sum of products, for each step. O(T^2)."""
     steps, rows = data["reward"].shape
     vs = data["value"][:-1].copy()
     advantage = np.zeros((steps, rows))

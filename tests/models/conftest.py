@@ -1,4 +1,4 @@
-"""One torch thread, as in every process of a run: more only wait for each other on busy cores."""
+"""One torch thread, as in every process of a run; more threads wait for each other on busy cores."""
 
 from __future__ import annotations
 

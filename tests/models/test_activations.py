@@ -1,4 +1,4 @@
-"""Activations in native code: torch's numbers and gradients, whatever the dtype and the order in memory."""
+"""Native activations equal torch's values and gradients for all dtypes and memory layouts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_outputs_and_gradients_are_torchs(
 
     ours, theirs = (x.detach().clone().requires_grad_() for _ in range(2))
     weight = torch.linspace(-1, 2, max(1, x.numel()), dtype=torch.float32)[: x.numel()].view(x.shape)
-    # In place on the output of another layer, as always: a leaf may not be changed.
+    # In place on another layer's output, because a leaf must not be changed.
     (module(ours * 1.5).float() * weight).sum().backward()
     (function(theirs * 1.5).float() * weight).sum().backward()
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance(dtype), atol=tolerance(dtype))
@@ -59,9 +59,9 @@ def test_outputs_and_gradients_are_torchs(
 
 @CASES
 @DTYPES
-def test_not_a_number_is_not_lost(module: nn.Module, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+def test_nan_is_preserved(module: nn.Module, function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
     x = torch.tensor([float("nan"), -float("nan"), float("inf"), -float("inf"), 0.0, -0.0, -300.0, 1e-8, -1e-8])
-    x = x.to(dtype).repeat(5)  # long enough for the widest registers and a rest
+    x = x.to(dtype).repeat(5)  # longer than the widest vector register, with a remainder
     torch.testing.assert_close(module(x.clone()), function(x), equal_nan=True)
 
 
@@ -79,7 +79,7 @@ def test_gradients_in_another_order_than_the_output() -> None:
     torch.testing.assert_close(x.grad, expected)
 
 
-def test_what_another_layer_still_needs_is_missed() -> None:
+def test_autograd_detects_an_overwritten_input() -> None:
     parameter, x = torch.randn(8, requires_grad=True), torch.randn(8)
     product = parameter * x
     ReLU()(x)
@@ -87,13 +87,13 @@ def test_what_another_layer_still_needs_is_missed() -> None:
         product.sum().backward()
 
 
-def test_an_export_has_torchs_own() -> None:
+def test_export_uses_torchs_functions() -> None:
     layers = nn.Sequential(nn.Linear(4, 4), ReLU(), nn.Linear(4, 4), ELU())
     x = torch.randn(3, 4)
     torch.testing.assert_close(torch.export.export(layers, (x,)).module()(x), layers(x))
 
 
-def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
+def test_second_derivative_raises() -> None:
     x = torch.randn(8, requires_grad=True)
     (first,) = torch.autograd.grad(ELU()(x * 1.0).sum(), x, create_graph=True)
     with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):

@@ -73,7 +73,7 @@ def test_unroll_equals_single_steps(config: dict[str, Any], action: ActionSpec) 
         assert whole.rnn_state is None
 
 
-def test_no_state_stands_for_zeros() -> None:
+def test_state_none_means_zeros() -> None:
     model = ActorCritic(VECTOR, DISCRETE, ModelConfig(core="lstm", core_size=8))
     x = observe(VECTOR, 2, 3)
     zeros = model.initial_state(3)
@@ -207,7 +207,7 @@ def test_observation_statistics_are_used() -> None:
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_it_can_learn(core: str) -> None:
-    # A bandit with a context: the best choice is the largest of the first four numbers.
+    # A contextual bandit: the best choice is the largest of the first four numbers.
     torch.manual_seed(0)
     model = make_model(VECTOR, DISCRETE, ModelConfig(core=core, core_size=32))  # type: ignore[arg-type]
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -240,12 +240,12 @@ class _Wrapping(nn.Module):
         self.output_size = self.inner.output_size
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """Half as bright."""
+        """Encode at half the brightness."""
         return self.inner({name: x // 2 if x.dtype == torch.uint8 else x for name, x in observation.items()})
 
 
 @pytest.mark.parametrize("encoder", ["auto", "wrapping"])
-def test_every_first_layer_learns_the_brightness_of_what_it_sees(encoder: str) -> None:
+def test_every_first_layer_tracks_the_brightness_of_its_input(encoder: str) -> None:
     register_encoder("wrapping", _Wrapping)
     observation = {
         "front": ArraySpec(shape=(36, 40, 3), dtype="uint8"),
@@ -272,7 +272,7 @@ def test_every_first_layer_learns_the_brightness_of_what_it_sees(encoder: str) -
         assert not layer._forward_pre_hooks
 
 
-def test_without_pictures_nothing_is_centred() -> None:
+def test_nothing_is_centred_without_images() -> None:
     action = ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete")
     config = ModelConfig(centre_pixels=True)
     assert not make_model({"obs": ArraySpec(shape=(3,), dtype="float32")}, action, config).centres_pixels

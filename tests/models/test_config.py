@@ -1,4 +1,4 @@
-"""Every value that a model's configuration refuses, and that reading it costs no torch."""
+"""Invalid model configurations, and that importing the configuration does not import torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rollmill.models.config import ModelConfig
         ({"normalise_images": True}, "model.normalise_images needs normalise_observations=True"),
     ],
 )
-def test_values_that_are_refused(values: dict[str, Any], message: str) -> None:
+def test_invalid_values_raise(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ModelConfig(**values)
 

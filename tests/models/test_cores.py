@@ -28,7 +28,7 @@ def step_by_step(core: RecurrentCore, x: Tensor, state: Tensor, reset: Tensor) -
 
 
 @pytest.mark.parametrize("kind", ["gru", "lstm"])
-@pytest.mark.parametrize(("steps", "rows"), [(7, 3), (9, 12)])  # below and above what changes how products are formed
+@pytest.mark.parametrize(("steps", "rows"), [(7, 3), (9, 12)])  # below and above the threshold for forming products
 @pytest.mark.parametrize("resets", [(), ((0, 1),), ((3, 0), (3, 2)), ((0, 0), (1, 1), (4, 2), (5, 0), (6, 1))])
 def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ...], steps: int, rows: int) -> None:
     torch.manual_seed(0)
@@ -49,7 +49,7 @@ def test_unroll_equals_single_steps(kind: str, resets: tuple[tuple[int, int], ..
     expected = step_by_step(core, x, state, reset)
     expected_gradients = gradients(expected)
     close = {"rtol": 1e-5, "atol": 1e-6}
-    for unroll in (core.unroll, core.run_in_parts):  # the second is what other devices than CPUs do
+    for unroll in (core.unroll, core.run_in_parts):  # the second is used on devices other than CPUs
         result = unroll(x, state, reset, reset_steps)
         for mine, theirs in zip(result, expected, strict=True):
             torch.testing.assert_close(mine, theirs, **close)
@@ -81,7 +81,7 @@ def test_the_state_stays_in_float32_under_autocast(kind: str) -> None:
         torch.testing.assert_close(last, expected[1], rtol=0.05, atol=0.02)
 
 
-def test_a_reset_forgets_even_nan() -> None:
+def test_a_reset_clears_nan() -> None:
     core = make_core("gru", 3, 4, "auto")
     state = torch.full((2, 4), torch.nan)
     reset = torch.tensor([[True, True], [False, False]])

@@ -46,7 +46,7 @@ def random_mask(spec: ActionSpec, *leading: int, seed: int = 0) -> Tensor:
 def reference(
     spec: ActionSpec, params: Tensor, mask: Tensor | None = None
 ) -> tuple[list[Categorical], Independent | None]:
-    """The same distribution made of torch's, masked by -inf."""
+    """The same distribution from torch.distributions, masked by -inf."""
     logits = params[..., : spec.mask_size].double()
     if mask is not None:
         logits = logits.masked_fill(~mask, -math.inf)
@@ -162,7 +162,7 @@ def test_the_same_generator_gives_the_same_actions() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
-def test_the_worst_noise_never_picks_a_forbidden_choice(dtype: torch.dtype) -> None:
+def test_extreme_noise_never_selects_a_forbidden_choice(dtype: torch.dtype) -> None:
     # Uniform numbers of exactly 0, and the forbidden choices' logits far above the allowed one's.
     distribution = ActionDistribution(SPECS["discrete"])
     params = torch.tensor([[50.0, 50.0, -50.0, 50.0, 50.0]])
@@ -190,7 +190,7 @@ def test_forbidden_choices_get_no_gradient() -> None:
     assert (params.grad[mask] != 0).any()
 
 
-def test_a_mask_that_forbids_everything_in_a_head_does_not_count() -> None:
+def test_a_fully_forbidden_head_is_unconstrained() -> None:
     distribution = ActionDistribution(SPECS["multidiscrete"])
     params = random_params(distribution, 4)
     mask = torch.ones(4, 12, dtype=torch.bool)

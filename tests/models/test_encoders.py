@@ -1,4 +1,4 @@
-"""Encoders: which one an entry gets, and those of vectors, choices and grids."""
+"""Choice of encoders, and encoders of vectors, choices and grids."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_byte_vectors_are_scaled() -> None:
         ("nature", ArraySpec(shape=(20, 20, 3), dtype="uint8"), "too small for the convolutions.*encoder='small'"),
     ],
 )
-def test_encoders_that_do_not_fit(kind: str, spec: ArraySpec, message: str) -> None:
+def test_unfit_encoders_raise(kind: str, spec: ArraySpec, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         entry_encoder(kind, "obs", spec, ModelConfig())
 
@@ -147,7 +147,7 @@ def test_a_normalised_grid_keeps_its_features_size_while_one_cell_shows() -> Non
     key = torch.ones((1, 7, 7, 3), dtype=torch.uint8)
     ball = key.clone()
     key[0, 3, 3, 0], ball[0, 3, 3, 0] = 5, 6
-    for scale in (1.0, 10.0):  # however its weights grow
+    for scale in (1.0, 10.0):  # for any size of the weights
         with torch.no_grad():
             encoder.dense.weight *= scale
         size = encoder(key).square().mean().sqrt()
@@ -188,7 +188,7 @@ def test_a_choice_with_any_bounds(low: int, high: int) -> None:
     assert encoder.output_size == 6
     x = torch.arange(low, high + 1)[:, None]
     assert torch.equal(encoder(x), torch.eye(6))
-    # What a worker tries out the network with before there is data; it may be no choice at all.
+    # A worker runs the network on placeholder data, which may be an invalid choice.
     assert not encoder(torch.tensor([[high + 1]])).any()
 
 

@@ -1,4 +1,4 @@
-"""Weights as bytes: the same values on both ends, whatever the memory formats."""
+"""Weights as bytes: both ends have the same values in any memory format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model(seed: int) -> nn.Module:
 
 @pytest.mark.parametrize("alias", [True, False])
 @pytest.mark.parametrize("publisher_format", [torch.channels_last, torch.contiguous_format])
-def test_what_is_packed_here_arrives_there(alias: bool, publisher_format: torch.memory_format) -> None:
+def test_packed_weights_equal_the_source(alias: bool, publisher_format: torch.memory_format) -> None:
     source, target = model(1), model(2)
     source.to(memory_format=publisher_format)  # type: ignore[call-overload]
     source.normaliser.update({"obs": torch.zeros(2, 4, 84, 84), "v": torch.randn(2, 3)})  # type: ignore[union-attr,operator]
@@ -38,7 +38,7 @@ def test_what_is_packed_here_arrives_there(alias: bool, publisher_format: torch.
         torch.testing.assert_close(a, b, rtol=0, atol=0, msg=name)
 
 
-def test_an_aliased_module_computes_with_what_is_written() -> None:
+def test_aliased_module_uses_written_bytes() -> None:
     source, target = model(1), model(2)
     observation = {"obs": torch.randint(0, 256, (3, 4, 84, 84), dtype=torch.uint8), "v": torch.randn(3, 3)}
     received = FlatState(target, alias=True)

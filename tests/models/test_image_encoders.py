@@ -1,4 +1,4 @@
-"""Encoders of images: their layouts, published sizes, and what becomes of pixels."""
+"""Image encoders: layouts, published sizes and the scaling of pixels."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def parameters(module: nn.Module) -> int:
         ((16,), False, False, False),
     ],
 )
-def test_layout_is_read_off_the_shape(shape: tuple[int, ...], first: bool, grid: bool, large: bool) -> None:
+def test_layout_follows_from_the_shape(shape: tuple[int, ...], first: bool, grid: bool, large: bool) -> None:
     spec = ArraySpec(shape=shape, dtype="uint8")
     if len(shape) == 3:
         assert channels_first(spec) is first
@@ -87,13 +87,13 @@ def test_nature_equals_a_literal_network_on_scaled_pixels() -> None:
 
 @pytest.mark.parametrize("spec", [ATARI, DOOM], ids=["CHW", "HWC"])
 @pytest.mark.parametrize("kind", ["nature", "impala"])
-def test_every_way_to_deliver_pixels_gives_the_same(spec: ArraySpec, kind: str) -> None:
+def test_all_pixel_formats_give_the_same_result(spec: ArraySpec, kind: str) -> None:
     encoder = entry_encoder(kind, "obs", spec, NARROW)
     x = pixels(spec, 3)
     expected = encoder(x)
     first = next(m for m in encoder.modules() if hasattr(m, "channels_last"))
     close = {"rtol": 1e-4, "atol": 1e-5}
-    # What a normaliser has made of the pixels has the same axes, and is not scaled again.
+    # Normalised pixels have the same axes and are not scaled again.
     torch.testing.assert_close(encoder(x.float() / 255.0), expected, **close)
     assert torch.equal(encoder(x.flip(0).flip(0)), expected)
     noncontiguous = torch.cat([x, x])[::2]
@@ -125,12 +125,12 @@ def test_centred_pixels_are_the_same_as_pixels_less_their_usual_brightness(kind:
     got = first(stored)
     centred = functional.conv2d((picture - level[:, None, None]) / 255.0, first.weight.double(), stride=first.stride)
     if first.padding == (1, 1):
-        got = got[:, :, 1:-1, 1:-1]  # beside the padding, which is black
+        got = got[:, :, 1:-1, 1:-1]  # without the black padding
     torch.testing.assert_close(got, centred, rtol=1e-4, atol=1e-5, check_dtype=False)
 
 
 def test_what_a_centred_filter_learns_has_no_common_part() -> None:
-    """The gradient of a filter's weights sums up to that of uniform pictures less their own brightness: nothing."""
+    """The sum of a filter's gradient equals the gradient for uniform images minus their brightness: zero."""
     encoder = entry_encoder("nature", "obs", ATARI, ModelConfig(dense_size=8, centre_pixels=True))
     first = next(module for module in encoder.modules() if isinstance(module, ImageInput))
     x = torch.full((3, *ATARI.shape), 90, dtype=torch.uint8)

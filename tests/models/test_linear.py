@@ -1,4 +1,4 @@
-"""Dense layers for few rows: the same numbers as torch's own, whatever the shape, the dtype and the mode."""
+"""Dense layers for few rows equal torch's for all shapes, dtypes and modes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_linear_equals_torchs(shape: tuple[int, ...], gradient: bool) -> None:
     torch.testing.assert_close(result, functional.linear(x, weight, bias))
 
 
-def test_dense_keeps_to_autocast() -> None:
+def test_dense_respects_autocast() -> None:
     torch.manual_seed(0)
     dense, x = Dense(7, 5), torch.randn(16, 7)
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):

@@ -1,4 +1,4 @@
-"""Weights cast beforehand: the very outputs of autocast, and what must not be cast is left alone."""
+"""Weights cast in advance: outputs equal autocast's, and excluded modules are unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_outputs_are_those_of_autocast_bit_for_bit(config: ModelConfig, rows: in
         assert one is other is None or torch.equal(one, other)
 
 
-def test_new_weights_arrive_in_lowered_ones() -> None:
+def test_new_weights_are_loaded_into_lowered_ones() -> None:
     torch.manual_seed(0)
     specs = {"obs": ArraySpec(shape=(4, 84, 84), dtype="uint8")}
     source, target = (ActorCritic(specs, ACTION, ModelConfig(encoder="nature")) for _ in range(2))
@@ -71,18 +71,18 @@ class OwnEncoder(nn.Module):
 
 
 class OwnModel(ActorCritic):
-    """Computes in float32 whatever is asked for."""
+    """Always computes in float32."""
 
     def forward(self, *args: Any, **kwargs: Any) -> ActorCriticOutput:
         with torch.autocast("cpu", enabled=False):
             return super().forward(*args, **kwargs)
 
 
-def test_a_model_or_an_encoder_derived_from_ours_is_left_alone() -> None:
+def test_subclasses_of_our_models_and_encoders_are_unchanged() -> None:
     specs = {"v": ArraySpec(shape=(3,), dtype="float32")}
     own = OwnModel(specs, ACTION, ModelConfig(core="gru", core_size=8))
     assert not can_be_lowered(own)
-    own.lock = threading.Lock()  # type: ignore[assignment]  # what cannot be copied is not
+    own.lock = threading.Lock()  # type: ignore[assignment]  # cannot be copied
     assert faster_precision(own, {"v": torch.randn(4, 3)}) in ("fp32", "bf16")
     changed = ActorCritic(specs, ACTION, ModelConfig())
     changed.encoder.encoders[0] = OwnEncoder()  # type: ignore[index,union-attr]  # typed as any module
@@ -90,7 +90,7 @@ def test_a_model_or_an_encoder_derived_from_ours_is_left_alone() -> None:
     assert {p.dtype for p in changed.parameters()} == {torch.float32}
 
 
-def test_what_users_wrote_is_left_alone() -> None:
+def test_user_modules_are_unchanged() -> None:
     register_encoder("own_for_lowering", OwnEncoder)
     specs = {"v": ArraySpec(shape=(3,), dtype="float32")}
     model = make_model(specs, ACTION, ModelConfig(encoder="own_for_lowering"))

@@ -46,7 +46,7 @@ def test_before_any_sample_it_changes_nothing() -> None:
     assert torch.equal(statistics.denormalise(x), x)
 
 
-def test_a_small_batch_counts_beside_a_large_history() -> None:
+def test_a_small_batch_counts_after_a_large_history() -> None:
     statistics = RunningMeanStd(())
     statistics.update(torch.zeros(()).expand(1))
     statistics.count.fill_(2.0**40)
@@ -105,7 +105,7 @@ def test_images_are_normalised_if_asked() -> None:
     torch.testing.assert_close(result.std(0, correction=0), torch.ones(4, 36, 36), rtol=0, atol=1e-4)
 
 
-def test_nothing_to_merge_changes_nothing() -> None:
+def test_empty_update_changes_nothing() -> None:
     statistics = RunningMeanStd((2,))
     statistics.update(torch.randn(5, 2))
     before = {name: value.clone() for name, value in statistics.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The written-out passes against what automatic differentiation makes of the same layers."""
+"""The written-out passes against automatic differentiation of the same layers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_gradients_are_those_of_finite_differences(members: int | None) -> None:
 
 
 @pytest.mark.parametrize("members", [None, 3])
-def test_each_member_is_a_perceptron_of_its_own(members: int | None) -> None:
+def test_each_member_equals_a_separate_perceptron(members: int | None) -> None:
     weights, biases = layers(members)
     x = torch.randn(N, INPUTS, dtype=torch.float64)
     output = perceptron(x, weights, biases)
@@ -72,7 +72,7 @@ def test_detached_weights_get_no_gradient_and_cost_none() -> None:
 @pytest.mark.parametrize("members", [1, 2, 5])
 @pytest.mark.parametrize("least", [True, False])
 def test_a_gradient_goes_through_the_rows_that_it_reaches(members: int, least: bool) -> None:
-    """Of the least value each row's goes through one perceptron; of the sum through all; of some rows through none."""
+    """The minimum passes each row's gradient to one perceptron, the sum to all, unused rows to none."""
     weights, biases = layers(members, hidden=(80, 70))
     frozen = [w.detach() for w in weights], [b.detach() for b in biases]
     x = torch.randn(40, INPUTS, dtype=torch.float64, requires_grad=True)
@@ -90,7 +90,7 @@ def test_a_gradient_goes_through_the_rows_that_it_reaches(members: int, least: b
 
 @pytest.mark.parametrize("members", [None, 2])
 def test_narrow_layers_get_the_gradients_of_wide_ones(members: int | None) -> None:
-    """Their products are taken the other way round."""
+    """Narrow layers use transposed products."""
     weights, biases = layers(members, hidden=(80, 70))
     x = torch.randn(40, INPUTS, dtype=torch.float64, requires_grad=True)
     written_out = torch.autograd.grad(perceptron(x, weights, biases).square().sum(), [x, *weights, *biases])
@@ -128,7 +128,7 @@ def test_autocast_narrows_the_hidden_layers_only(members: int | None) -> None:
         assert (a - b).norm() < 0.06 * b.norm()
 
 
-def test_mlp_freezes_takes_some_members_and_copies() -> None:
+def test_mlp_frozen_members_and_copies() -> None:
     config = off_policy_model(ModelConfig(mlp_sizes=(8, 8)))
     mlp = MLP(INPUTS, 1, config, members=3)
     x = torch.randn(N, INPUTS, requires_grad=True)

@@ -33,7 +33,7 @@ def test_branches_split_what_heads_have(sizes: tuple[int, ...]) -> None:
     assert (restricted[0, 0, sizes[0] :] == FORBIDDEN).all()
 
 
-def test_masks_exclude_and_a_head_that_allows_nothing_allows_everything() -> None:
+def test_masks_forbid_choices_and_fully_forbidden_heads_are_unconstrained() -> None:
     branches = Branches((2, 3))
     mask = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 0, 1]], dtype=torch.uint8)
     allowed = branches.allowed(mask, 2)
@@ -69,7 +69,7 @@ def test_autocast_leaves_the_heads_in_float32() -> None:
 @pytest.mark.parametrize("core", ["gru", "lstm"])
 @pytest.mark.parametrize("dueling", [False, True])
 @pytest.mark.parametrize("sizes", [(4,), (2, 3)])
-def test_an_unroll_is_step_after_step_with_resets(core: CoreKind, dueling: bool, sizes: tuple[int, ...]) -> None:
+def test_unroll_equals_steps_with_resets(core: CoreKind, dueling: bool, sizes: tuple[int, ...]) -> None:
     torch.manual_seed(0)
     picture = ArraySpec(shape=(3, 36, 36), dtype="uint8", low=0, high=255)
     config = ModelConfig(mlp_sizes=(8,), head_sizes=(6,), dense_size=8, core=core, core_size=5)
@@ -90,7 +90,7 @@ def test_an_unroll_is_step_after_step_with_resets(core: CoreKind, dueling: bool,
         at, state = network.step({name: x[t] for name, x in observation.items()}, state, reset[t])
         torch.testing.assert_close(at, q[t])
     torch.testing.assert_close(state, last)
-    # None is zeros, as a reset is.
+    # None means zeros, as after a reset.
     everywhere = torch.ones(rows, dtype=torch.bool)
     first = {name: x[0] for name, x in observation.items()}
     torch.testing.assert_close(network.step(first), network.step(first, start, everywhere))
@@ -105,12 +105,12 @@ def test_an_unroll_is_step_after_step_with_resets(core: CoreKind, dueling: bool,
         ({"model": "own"}, "model.model is 'own', but a model given to register_model is for on-policy algorithms"),
     ],
 )
-def test_what_these_networks_do_not_have_is_refused(change: dict[str, object], message: str) -> None:
+def test_unsupported_features_raise(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         off_policy_model(ModelConfig(**change))  # type: ignore[arg-type]
 
 
-def test_auto_stands_for_relu_and_pytorchs_weights() -> None:
+def test_auto_selects_relu_and_pytorchs_initialisation() -> None:
     config = off_policy_model(ModelConfig())
     assert (config.activation, config.init) == ("relu", "torch")
     config = off_policy_model(ModelConfig(encoder="sf_simplified", init="orthogonal"))

@@ -1,4 +1,4 @@
-"""A user's own encoders and models, and what is said about names that do not exist."""
+"""Users' own encoders and models, and errors for unknown names."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Doubling(nn.Module):
 
 
 class Widthless(Doubling):
-    """An encoder that forgets to say how wide its features are."""
+    """An encoder without output_size."""
 
     def __init__(self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> None:
         super().__init__(observation, action, config)
@@ -59,7 +59,7 @@ def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_own_encoder() -> None:
     register_encoder("doubling", Doubling)
-    register_encoder("doubling", Doubling)  # a second import is no conflict
+    register_encoder("doubling", Doubling)  # registering the same class again is allowed
     model = make_model(OBSERVATION, ACTION, ModelConfig(encoder="doubling", init="torch"))
     x = torch.randn(4, 3)
     torch.testing.assert_close(model({"obs": x}).params, model.heads.policy(2.0 * x))
@@ -71,7 +71,7 @@ def test_own_model() -> None:
     assert type(make_model(OBSERVATION, ACTION, ModelConfig())) is ActorCritic
 
 
-def test_names_are_taken_once() -> None:
+def test_duplicate_names_raise() -> None:
     with pytest.raises(ValueError, match="model 'actor_critic' exists already; choose a name other than"):
         register_model("actor_critic", OwnModel)
     with pytest.raises(ValueError, match="encoder 'nature' exists already; choose a name other than auto, nature"):
@@ -88,7 +88,7 @@ def test_unknown_names_get_suggestions() -> None:
         make_model(OBSERVATION, ACTION, ModelConfig(model="xyz"))
 
 
-def test_an_encoder_must_say_its_width() -> None:
+def test_encoder_without_output_size_raises() -> None:
     register_encoder("widthless", Widthless)
     with pytest.raises(ValueError, match=r"'widthless' \(Widthless\) has output_size=None; set it to the width"):
         make_model(OBSERVATION, ACTION, ModelConfig(encoder="widthless"))
@@ -104,7 +104,7 @@ def returns_nothing(*_: Any) -> Any:
     return None
 
 
-def test_a_factory_that_returns_no_module_is_named() -> None:
+def test_factory_that_returns_no_module_raises() -> None:
     register_encoder("forgetful", returns_nothing)
     with pytest.raises(EncoderError, match=r"'forgetful' returned None \(NoneType\): a torch.nn.Module is needed"):
         make_model(OBSERVATION, ACTION, ModelConfig(encoder="forgetful"))
@@ -118,7 +118,7 @@ def test_a_factory_that_returns_no_module_is_named() -> None:
         (lambda x: (x, None), "tuple"),
     ],
 )
-def test_features_that_are_not_of_the_stated_width_are_named(returned: Any, named: str) -> None:
+def test_features_of_another_width_raise(returned: Any, named: str) -> None:
     class Lying(Doubling):
         def forward(self, observation: Mapping[str, Tensor]) -> Any:
             return returned(observation["obs"])
@@ -129,7 +129,7 @@ def test_features_that_are_not_of_the_stated_width_are_named(returned: Any, name
         model.encoder({"obs": torch.zeros(4, 3)})
 
 
-def test_a_model_that_is_none_is_named() -> None:
+def test_factory_that_returns_none_raises() -> None:
     register_model("empty", returns_nothing)
     with pytest.raises(WrongModelError, match="model 'empty' gave a NoneType"):
         make_model(OBSERVATION, ACTION, ModelConfig(model="empty"))

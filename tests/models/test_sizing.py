@@ -1,4 +1,4 @@
-"""Networks without memory have the sizes of those with it."""
+"""Networks on the meta device have the sizes of real ones."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_off_policy_algorithm_has_an_outline(algo: str) -> None:
     assert flat_nbytes(outline) == flat_nbytes(make())
 
 
-def test_a_network_that_computes_has_none() -> None:
+def test_network_that_uses_its_parameters_has_no_outline() -> None:
     class Computing(torch.nn.Linear):
         def __init__(self) -> None:
             super().__init__(2, 2)

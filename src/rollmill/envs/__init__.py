@@ -1,6 +1,6 @@
-"""Environments: make, wrap and group them; autoreset and truncation are settled here, and nothing imports torch.
+"""Environments: construction, wrappers, groups, autoreset and truncation. Does not import torch.
 
-``from rollmill.envs import EnvConfig`` imports no simulator: everything but the configuration is loaded when asked for.
+``from rollmill.envs import EnvConfig`` imports no simulator: everything but the configuration is loaded on first use.
 """
 
 from __future__ import annotations

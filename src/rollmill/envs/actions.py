@@ -1,4 +1,4 @@
-"""Stored actions on their way to the environment."""
+"""Conversion of stored actions to an environment's actions."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class _Numbers:
     def __init__(self, first: int, head: BoxHead, box: BoxActions) -> None:
         self.columns = slice(first, first + head.size)
         self.head = head
-        # In the environment's dtype: the nearest float32 may lie outside a float64 box, which `contains` would refuse.
-        # What lies between a float16 box's bounds may be too much for that; it comes out of float32 inside of them.
+        # In the environment's dtype: the nearest float32 may lie outside a float64 box, which `contains` would reject.
+        # A float16 box's range may overflow float16; float32 stays within the bounds.
         dtype = np.promote_types(head.dtype, np.float32)
         self.low = np.array(head.low, head.dtype).astype(dtype)
         self.high = np.array(head.high, head.dtype).astype(dtype)
@@ -58,7 +58,7 @@ class _Numbers:
             value += 1.0
             value *= self.half_range
             value += self.low
-            # Rounding may step over the edge by one unit in the last place, which `contains` would refuse.
+            # Rounding may exceed the bound by one unit in the last place, which `contains` would reject.
             np.clip(value, self.low, self.high, out=value)
         elif self.clip:
             value = np.clip(stored, self.low, self.high)
@@ -72,10 +72,10 @@ class _Numbers:
 
 
 class ActionCodec:
-    """Turns the stored action arrays of a slot into what an environment expects.
+    """Converts a slot's action arrays into an environment's actions.
 
-    A choice ``c`` of a categorical head becomes ``start + c``. A plain Gaussian's number is clipped to the box
-    ("clip"). With "tanh" the stored number ``u`` is the one before the squashing, and the environment gets
+    A choice ``c`` of a categorical head becomes ``start + c``. "clip" clips a Gaussian's number to the box. With "tanh"
+    the stored number ``u`` is the one before squashing, and the environment gets
     ``low + (tanh(u) + 1) / 2 * (high - low)``; with "scale" it gets ``low + (u + 1) / 2 * (high - low)``.
     """
 
@@ -84,10 +84,10 @@ class ActionCodec:
 
         Args:
             spec: The action of one row.
-            box: What becomes of real numbers.
+            box: Conversion of continuous actions.
 
         Raises:
-            ValueError: A Box without finite bounds has no range to squash or scale into.
+            ValueError: "tanh" or "scale" with a Box without finite bounds.
         """
         self.spec = spec
         kinds = spec.components or ((spec.structure, len(spec.heads)),)
@@ -109,11 +109,11 @@ class ActionCodec:
                 choices += len(categorical)
 
     def decode_batch(self, discrete: Array | None, continuous: Array | None) -> Any:
-        """The action of a whole vector environment.
+        """Decode the actions of a whole vector environment.
 
         Args:
-            discrete: int32 ``[B, Kd]`` or None where there are no categorical heads.
-            continuous: float32 ``[B, Kc]`` or None where there are no Box heads.
+            discrete: int32 ``[B, Kd]`` or None without categorical heads.
+            continuous: float32 ``[B, Kc]`` or None without Box heads.
 
         Returns:
             int64 ``[B]`` (Discrete), int64 ``[B, K]`` (MultiDiscrete), float ``[B, *shape]`` (Box), or a tuple or dict
@@ -127,7 +127,7 @@ class ActionCodec:
         return parts[0]
 
     def decode_rows(self, discrete: Array | None, continuous: Array | None) -> list[Any]:
-        """The same as one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""
+        """Decode one action for each row; ``Discrete`` actions are Python integers (which compare fastest)."""
         if self.spec.structure == "tuple":
             return list(zip(*(part.rows(discrete, continuous) for part in self._parts), strict=True))
         if self.spec.structure == "dict":
@@ -136,7 +136,7 @@ class ActionCodec:
         return self._parts[0].rows(discrete, continuous)
 
     def decode_row(self, discrete_row: Array | None, continuous_row: Array | None) -> Any:
-        """The action of one environment from ``[Kd]`` and ``[Kc]``."""
+        """Decode the action of one environment from ``[Kd]`` and ``[Kc]``."""
         discrete = None if discrete_row is None else np.asarray(discrete_row)[None]
         continuous = None if continuous_row is None else np.asarray(continuous_row)[None]
         return self.decode_rows(discrete, continuous)[0]
@@ -145,9 +145,9 @@ class ActionCodec:
 def _unbounded(head: BoxHead, box: BoxActions) -> str:
     found = f"the action's Box has bounds low={head.low}, high={head.high}"
     if box == "tanh":
-        return f"squash_actions is on, but {found}: finite bounds are needed to squash into; switch squash_actions off"
+        return f"squash_actions is on, but {found}; it needs finite bounds: turn squash_actions off"
     return (
-        f"{found}, and actions are to be scaled from [-1, 1] to them: finite bounds are needed; wrap the environment "
+        f"{found}; scaling actions from [-1, 1] needs finite bounds: wrap the environment "
         "in one with bounds (gymnasium.wrappers.TransformAction(env, lambda a: a, Box(-1, 1, shape))), or use an "
         "on-policy algorithm with model.scale_actions=false"
     )

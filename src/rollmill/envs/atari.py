@@ -22,7 +22,7 @@ from rollmill.specs import FrameStack
 __all__ = ["ShrunkScreens", "check_game", "games", "maker"]
 
 _DEFAULT_FRAMESKIP = 4
-# Arguments of the emulator's that say what a frame, an episode or a return is, as settings of ours do.
+# Emulator arguments that redefine frames, episodes or returns and have a setting of their own.
 _COUNTED = {"frameskip", "max_num_frames_per_episode", "episodic_life", "reward_clipping"}
 
 
@@ -39,7 +39,7 @@ def _ale() -> Any:
 
 
 def games() -> list[str]:
-    """ALE's names of all games, in snake_case.
+    """ALE names of all games, in snake_case.
 
     Raises:
         MissingExtra: ale-py is not installed.
@@ -51,7 +51,7 @@ def check_game(game: str) -> None:
     """Raise unless ALE has the game.
 
     Raises:
-        UnknownEnvironment: It has not; suggests the nearest ones.
+        UnknownEnvironment: ALE does not have the game; suggests similar names.
         MissingExtra: ale-py is not installed.
     """
     known = games()
@@ -62,15 +62,15 @@ def check_game(game: str) -> None:
 
 
 class ShrunkScreens(VectorWrapper[Any, Any, Any]):
-    """Grey whole screens, shrunk by area and stacked: what ALE does itself, faster (docs/journal/).
+    """Greyscale, area downscaling and frame stacking as in ALE, but faster (docs/journal/).
 
-    The images are ALE's (``cv2.INTER_AREA``), except that a mean that ends in exactly one half is rounded upwards. An
+    Images equal ALE's (``cv2.INTER_AREA``), except that a mean of exactly one half is rounded up. An
     episode begins with zeros before its first frame.
 
     Args:
-        env: ``ale_py.AtariVectorEnv`` with autoreset NEXT_STEP that shows single grey frames ``[B, 1, H, W]`` and ends
-            nothing but episodes.
-        shape: Frames in a stack, height and width of what is shown.
+        env: ``ale_py.AtariVectorEnv`` with autoreset NEXT_STEP that returns single grey frames ``[B, 1, H, W]``,
+            without episodes that end on a lost life.
+        shape: Frames in a stack, height and width of the result.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], shape: tuple[int, int, int]) -> None:
@@ -81,22 +81,22 @@ class ShrunkScreens(VectorWrapper[Any, Any, Any]):
         self._ended = np.zeros(env.num_envs, bool)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every row; shows a view that the next call overwrites.
+        """Start an episode in every row; the next call overwrites the returned view.
 
         Raises:
-            ValueError: ``options`` would reset some rows only.
+            ValueError: ``options`` resets only some of the rows.
         """
         if options and "reset_mask" in options:
             raise ValueError(
-                "options={'reset_mask': ...}: some rows alone can be reset with autoreset_mode='Disabled' only, since "
-                "here each row is reset by the step after its episode's last"
+                "options={'reset_mask': ...}: resetting some rows needs autoreset_mode='Disabled', because "
+                "here a row is reset by the step after its episode's last"
             )
         frames, info = self.env.reset(seed=seed, options=options)
         self._ended.fill(True)
         return self._show(frames), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step every row; shows a view that the next call overwrites."""
+        """Step every row; the next call overwrites the returned view."""
         frames, reward, terminated, truncated, info = self.env.step(actions)
         stacks = self._show(frames)
         np.logical_or(terminated, truncated, out=self._ended)
@@ -110,7 +110,7 @@ class ShrunkScreens(VectorWrapper[Any, Any, Any]):
 
 @functools.cache
 def _screen_size(game: str) -> tuple[int, int]:
-    """Height and width of the game's screen in pixels; a console is started to know it."""
+    """Height and width of the game's screen in pixels; starts a console to read it."""
     ale_py = _ale()
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     emulator = ale_py.ALEInterface()
@@ -120,7 +120,7 @@ def _screen_size(game: str) -> tuple[int, int]:
 
 
 def _can_shrink(given: dict[str, Any], game: str) -> bool:
-    """Whether ``ShrunkScreens`` shows what ALE would with the arguments ``given``."""
+    """Whether ``ShrunkScreens`` supports the arguments ``given``."""
     if not given["grayscale"] or given["stack_num"] < 1 or not _clears_stacks(given) or given.get("batch_size"):
         return False
     height, width = _screen_size(game)
@@ -128,14 +128,14 @@ def _can_shrink(given: dict[str, Any], game: str) -> bool:
 
 
 def _clears_stacks(given: dict[str, Any]) -> bool:
-    """Whether every episode begins with a stack of nothing but its own frames."""
+    """Whether the frame stack is cleared at the start of every episode."""
     clean = AutoresetMode.NEXT_STEP
-    # By its name, too; others, and what is no mode, are left to ALE.
+    # Modes may be given by name; ALE reports invalid ones.
     return given.get("autoreset_mode", clean) in (clean, clean.value) and not given.get("life_loss_info")
 
 
 def _stack(given: dict[str, Any]) -> FrameStack | None:
-    """How ALE stacks; a number that it will refuse is left to it."""
+    """ALE's frame stack; ALE reports invalid numbers."""
     depth = given["stack_num"]
     if not isinstance(depth, int) or depth < 2 or not _clears_stacks(given):
         return None
@@ -143,10 +143,10 @@ def _stack(given: dict[str, Any]) -> FrameStack | None:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
+    """Build ``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
     Raises:
-        UnknownEnvironment: ALE has no such game, or ``kwargs`` would have frames, episodes or returns miscounted.
+        UnknownEnvironment: ALE has no such game, or ``kwargs`` would make counts of frames, episodes or returns wrong.
         MissingExtra: ale-py is not installed.
     """
     ale_py = _ale()
@@ -169,7 +169,7 @@ def maker(config: EnvConfig) -> Maker:
         "frameskip": frameskip,
         "noop_max": options.noop_max,
         "use_fire_reset": options.fire_reset,
-        # Losing a life is told apart from the end of the game by VectorGroup, without an autoreset.
+        # VectorGroup distinguishes a lost life from the end of the game, without an autoreset.
         "episodic_life": False,
         "reward_clipping": False,
     }

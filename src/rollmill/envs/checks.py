@@ -1,4 +1,4 @@
-"""What is looked at after every group step: finite numbers, and masks that allow something."""
+"""Checks after every group step: finite numbers, and masks with at least one allowed choice."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["RowChecks", "as_number", "invalid_reward", "shown"]
 
 
 def as_number(reward: Any) -> float:
-    """A reward as an environment gave it: a number, or an array of one element.
+    """Convert a reward, a number or an array of one element, to a float.
 
     Raises:
-        TypeError, ValueError, OverflowError: It is neither, or a number that no float64 holds.
+        TypeError, ValueError, OverflowError: It is neither, or too large for float64.
     """
     number = np.asarray(reward).item()
     if isinstance(number, str | bytes | complex):  # float() would parse text
@@ -28,12 +28,12 @@ def as_number(reward: Any) -> float:
 
 
 def invalid_reward(whose: str, reward: Any, when: str) -> InvalidReward:
-    """The error for a reward that is no number.
+    """Return the error for an invalid reward.
 
     Args:
-        whose: For the message, "environment 3 of gym/CartPole-v1".
-        reward: As it was given.
-        when: For the message, " at group step 5".
+        whose: Its environment for the message, such as "environment 3 of gym/CartPole-v1".
+        reward: The given value.
+        when: Its time for the message, such as " at group step 5".
     """
     return InvalidReward(
         f"{whose} gave the reward {shown(reward)} of type {type(reward).__name__}{when}: one real number that float32 "
@@ -42,15 +42,15 @@ def invalid_reward(whose: str, reward: Any, when: str) -> InvalidReward:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut short."""
+    """Format a value for a message, truncated."""
     try:
         text = repr(value)
-    except Exception:  # An integer of more than 4,300 digits, or whatever a class of the user's raises.
-        return "(too long to be shown)" if isinstance(value, int) else "(without a repr)"
+    except Exception:  # An integer of more than 4,300 digits, or any error in a user's class.
+        return "(too long to show)" if isinstance(value, int) else "(without a repr)"
     return text if len(text) <= _LONGEST_SHOWN else f"{text[: _LONGEST_SHOWN - 3]}..."
 
 
-# What needs no second look in a list of rewards. An assignment takes others, too, but parses text.
+# Types of rewards that are valid without conversion. A plain assignment would also parse text.
 _PLAIN_NUMBERS = frozenset({float, int, bool, np.float64, np.float32, np.bool_, np.int64, np.int32})
 _LONGEST_SHOWN = 80
 
@@ -61,14 +61,14 @@ class RowChecks:
     def __init__(
         self, name: str, codec: ObservationCodec, action: ActionSpec, first_index: int, check_finite: bool
     ) -> None:
-        """Remember what to look at.
+        """Prepare the checks of a group.
 
         Args:
             name: The environment's name, for messages.
-            codec: Knows which observation entries are floats.
+            codec: Codec of the observation, whose float entries are checked.
             action: The heads that a mask covers.
             first_index: Index of the group's first environment in the whole run.
-            check_finite: Whether floats are looked at.
+            check_finite: Whether to check floats.
         """
         self._name = name
         self._first = first_index
@@ -94,12 +94,12 @@ class RowChecks:
 
         Args:
             reward: float32 ``[B]``, as it is stored.
-            step: For the message.
-            given: As the environments gave them: what is finite there was too large for float32.
+            step: Group step, for the message.
+            given: The environments' own values: finite ones were too large for float32.
 
         Raises:
             NonFiniteObservation: Names the environment and the step.
-            InvalidReward: It was too large.
+            InvalidReward: A reward was too large for float32.
         """
         if self._check_finite and not np.isfinite(reward).all():
             row = int((~np.isfinite(reward)).argmax())
@@ -115,15 +115,15 @@ class RowChecks:
         row = int(bad.any(axis=1).argmax())
         raise NonFiniteObservation(
             f"environment {self._first + row} of {self._name} gave {int(bad[row].sum())} non-finite value(s) as {what} "
-            f"at group step {step} (first: {values.reshape(len(values), -1)[row][bad[row]][0]}); only finite numbers "
-            "can be learned from: mend the environment, or set env.check_finite to false to let them pass"
+            f"at group step {step} (first: {values.reshape(len(values), -1)[row][bad[row]][0]}); training needs "
+            "finite numbers: fix the environment, or set env.check_finite to false to accept them"
         )
 
     def read_mask(self, raw: Any, row: int) -> Array:
-        """One environment's mask as bool ``[M]``; a tuple of one mask for each head is joined.
+        """Convert one environment's mask to bool ``[M]``; a tuple of one mask per head is concatenated.
 
         Raises:
-            InvalidActionMask: When it has another size than the action's heads together.
+            InvalidActionMask: Its size differs from the total size of the action's heads.
         """
         parts = raw if isinstance(raw, (tuple, list)) and np.ndim(raw[0]) else (raw,)
         mask = np.concatenate([np.asarray(part).ravel() for part in parts]) if len(parts) > 1 else np.ravel(parts[0])
@@ -135,13 +135,13 @@ class RowChecks:
         return mask.astype(bool)
 
     def relax(self, mask: Array, rows: Sequence[int]) -> None:
-        """Lets heads of which an ended episode allows nothing allow all: what its rows do next is ignored.
+        """Allow every choice of heads that an ended episode fully forbids: the next actions of its rows are ignored.
 
-        What a final observation does allow stays: a truncated episode's value is bootstrapped over that.
+        Choices that a final observation allows are kept: a truncated episode's value is bootstrapped over them.
 
         Args:
             mask: bool ``[B, M]``, changed in place.
-            rows: Whose episodes have ended.
+            rows: Rows whose episodes have ended.
         """
         for columns in self._head_slices:
             part = mask[rows, columns]
@@ -149,22 +149,22 @@ class RowChecks:
             mask[rows, columns] = part
 
     def missing_mask(self, row: int) -> InvalidActionMask:
-        """The error for a mask that was given before and is not now."""
+        """Return the error for a mask that is suddenly missing."""
         return InvalidActionMask(
             f"environment {self._first + row} of {self._name} gave info[{ACTION_MASK!r}] before and does not now: "
             "give it with every reset and every step"
         )
 
     def rewards(self, rewards: Sequence[Any], into: Array, step: int) -> None:
-        """Writes rewards as the environments gave them; an array of one element counts as a number.
+        """Write the environments' rewards; an array of one element counts as a number.
 
         Args:
             rewards: One for each row.
             into: float32 ``[B]``.
-            step: For the message.
+            step: Group step, for the message.
 
         Raises:
-            InvalidReward: One is no number; names the environment and the step.
+            InvalidReward: A reward is not a number; names the environment and the step.
         """
         if _PLAIN_NUMBERS.issuperset(map(type, rewards)):
             try:
@@ -179,10 +179,10 @@ class RowChecks:
                 raise self._invalid_reward(row, reward, step) from error
 
     def reward_batch(self, rewards: Any, into: Array, step: int) -> None:
-        """Writes the rewards of a native vector, an array ``[B]``.
+        """Write the rewards of a native vector, an array ``[B]``.
 
         Raises:
-            InvalidReward: It has another shape, or one of them is no number.
+            InvalidReward: The shape is wrong, or a reward is not a number.
         """
         batch = rewards if type(rewards) is np.ndarray else np.asarray(rewards, dtype=_object_if_ragged(rewards))
         if batch.shape != into.shape:
@@ -200,7 +200,7 @@ class RowChecks:
 
         Args:
             mask: bool ``[B, M]``.
-            step: For the message.
+            step: Group step, for the message.
 
         Raises:
             InvalidActionMask: Names the environment, the step and the head.
@@ -210,12 +210,12 @@ class RowChecks:
             if bad.any():
                 raise InvalidActionMask(
                     f"environment {self._first + int(bad.argmax())} of {self._name} allows no choice of action head "
-                    f"{head} at group step {step}: at least one entry must be True while the episode goes on"
+                    f"{head} at group step {step}: at least one entry must be True before the episode ends"
                 )
 
 
 def _object_if_ragged(rewards: Any) -> Any:
-    """The dtype to make an array of what is none: its own, or Python objects where its parts differ in shape."""
+    """Dtype for ``np.asarray``: inferred (None), or object if the parts differ in shape."""
     try:
         return np.asarray(rewards).dtype
     except ValueError:

@@ -38,7 +38,7 @@ def check_id(id: str) -> None:
     """Raise unless EnvPool has the environment.
 
     Raises:
-        UnknownEnvironment: It has not; suggests the nearest ones.
+        UnknownEnvironment: EnvPool does not have it; suggests similar names.
         MissingExtra: envpool is not installed.
     """
     known = ids()
@@ -47,7 +47,7 @@ def check_id(id: str) -> None:
 
 
 def kind(id: str) -> str:
-    """The part of EnvPool that makes it: ``"atari"``, ``"classic_control"``, ``"mujoco"``, ``"vizdoom"``, ...
+    """The part of EnvPool that provides an id: ``"atari"``, ``"classic_control"``, ``"mujoco"``, ``"vizdoom"``, ...
 
     Raises:
         UnknownEnvironment: EnvPool has no such id.
@@ -59,7 +59,7 @@ def kind(id: str) -> str:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """A synchronous EnvPool for each group; ``config.kwargs`` go to ``envpool.make_gymnasium``.
+    """Build a synchronous EnvPool for each group; ``config.kwargs`` go to ``envpool.make_gymnasium``.
 
     Raises:
         UnknownEnvironment: EnvPool has no such id.
@@ -74,7 +74,7 @@ def maker(config: EnvConfig) -> Maker:
     defaults = dict(envpool.make_spec(id).config._asdict())
     if config.frameskip is not None and "frame_skip" in defaults:
         kwargs["frame_skip"] = config.frameskip
-    # Native Atari and VizDoom of EnvPool name it frame_skip; MuJoCo's is part of the task, not of the counting.
+    # EnvPool's Atari and VizDoom name it frame_skip; MuJoCo's frame_skip is part of the task and not counted.
     pixels = {"frame_skip", "stack_num"} <= set(defaults)
     frameskip = config.frameskip or (int(kwargs.get("frame_skip", defaults["frame_skip"])) if pixels else 1)  # type: ignore[call-overload]
 
@@ -82,7 +82,7 @@ def maker(config: EnvConfig) -> Maker:
         chosen = [int(s) & 0x7FFFFFFF for s in seeds]
         pool = envpool.make_gymnasium(id, num_envs=num_envs, num_threads=num_threads, seed=chosen, **kwargs)
         with warnings.catch_warnings():
-            # The pool makes its spaces when they are first asked for, out of bounds in double precision.
+            # The pool creates its spaces on first access, from bounds in double precision.
             warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
             _ = pool.observation_space, pool.action_space
         return pool

@@ -1,4 +1,4 @@
-"""The errors of the environment side, from general to particular.
+"""Exceptions raised for environments.
 
 RollmillEnvError
 |-- UnknownEnvironment      no family, registration or id of that name
@@ -7,11 +7,11 @@ RollmillEnvError
 |-- EnvironmentFailure      an exception inside an environment (its traceback is the cause)
 |-- NonFiniteObservation    NaN or infinity out of an environment
 |-- InvalidActionMask       a mask of the wrong shape, one that allows nothing, or one that is missing
-|-- InvalidReward           a reward that is no number
+|-- InvalidReward           a reward that is not a number
 `-- UnreadableSnapshot      saved environments that cannot be unpickled
 """
 
-# ruff: noqa: N818 - the names say what happened, and the base class says that it is an error
+# ruff: noqa: N818 - the names describe the problem; the base class has the suffix Error
 from __future__ import annotations
 
 import signal
@@ -31,10 +31,10 @@ __all__ = [
 
 
 def failures() -> tuple[type[BaseException], ...]:
-    """Exceptions that an environment's own code may end with; they go into an ``except`` clause.
+    """Exceptions to catch around an environment's code, for an ``except`` clause.
 
-    ``sys.exit()`` in it ends the environment, not the process that hosts it. In a process of a run, which Ctrl-C does
-    not reach, a KeyboardInterrupt is the environment's own as well; elsewhere it is the user's.
+    ``sys.exit()`` in an environment ends the environment, not its process. Ctrl-C does not reach the processes of a
+    run, so a KeyboardInterrupt there comes from the environment; elsewhere it comes from the user.
     """
     is_out_of_reach = signal.getsignal(signal.SIGINT) == signal.SIG_IGN and not callable(
         signal.getsignal(signal.SIGTERM)
@@ -43,11 +43,11 @@ def failures() -> tuple[type[BaseException], ...]:
 
 
 class RollmillEnvError(Exception):
-    """Base class of everything the environment side raises on purpose."""
+    """Base class of these exceptions."""
 
 
 class UnknownEnvironment(RollmillEnvError):
-    """No environment of that name; the message suggests the nearest ones."""
+    """No environment has that name; the message suggests similar ones."""
 
 
 class MissingExtra(RollmillEnvError):
@@ -75,4 +75,4 @@ class InvalidReward(RollmillEnvError):
 
 
 class UnreadableSnapshot(RollmillEnvError):
-    """What a checkpoint holds of the environments cannot be unpickled."""
+    """The environments saved in a checkpoint cannot be unpickled."""

@@ -1,4 +1,4 @@
-"""From a configuration to environments: which family makes them, and as which kind of group."""
+"""Construction of environments and groups from a configuration."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool")
 
 
 class Maker(NamedTuple):
-    """How a family makes the environment of a configuration; every family's ``maker(config)`` gives one.
+    """How a family builds an environment; the result of every family's ``maker(config)``.
 
     Attributes:
-        env: Builds one ``gymnasium.Env``; None where there are only vector environments.
-        bare_env: The same without the wrappers whose work a group does itself; None where ``env`` has none.
-        vector: ``vector(num_envs, num_threads, seeds)`` builds a native vector environment; None where there is none.
-        prefer_vector: Whether ``vector="auto"`` takes the native one.
+        env: Builds one ``gymnasium.Env``; None if there are only vector environments.
+        bare_env: ``env`` without the wrappers that a group replaces; None if there are none.
+        vector: ``vector(num_envs, num_threads, seeds)`` builds a native vector environment; None if there is none.
+        prefer_vector: Whether ``vector="auto"`` selects the native one.
         frameskip: Simulator frames for each agent step.
         max_episode_steps: The time limit in agent steps, where known.
-        time_limit: Limit in agent steps that a group of Python environments keeps.
-        reset_seed: ``reset_seed(env, seeds)`` is what a native vector's ``reset(seed=...)`` gets.
-        life_key: ``info`` entry of a native vector that counts lives, where their loss is to be reported.
-        stack: How a native vector stacks its observation, where it is known to.
-        keeps_group_size: ``vector`` is the user's and is called with the run's ``envs_per_group`` only, because its
-            rows may belong together (several agents of one game, say).
+        time_limit: Limit in agent steps that a group of Python environments enforces.
+        reset_seed: ``reset_seed(env, seeds)`` returns the argument of a native vector's ``reset(seed=...)``.
+        life_key: ``info`` entry of a native vector that counts lives, if losing one is reported.
+        stack: The frame stack of a native vector, if known.
+        keeps_group_size: ``vector`` is the user's and must only be called with the run's ``envs_per_group``, because
+            its rows may belong together (several agents of one game, say).
     """
 
     env: Callable[[], Any] | None
@@ -72,12 +72,12 @@ class Maker(NamedTuple):
 
 
 def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
-    """``"; did you mean 'a' or 'b'?"``, or nothing where nothing is near.
+    """``"; did you mean 'a' or 'b'?"``, or an empty string without a similar name.
 
     Args:
-        name: What was given.
-        known: What there is; letters' case does not count.
-        also: Further spellings in lower case -> what to suggest for them.
+        name: The given name.
+        known: Existing names; case is ignored.
+        also: Other spellings in lower case -> the name to suggest.
     """
     folded = {**(also or {}), **{k.lower(): k for k in known}}
     near = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
@@ -86,10 +86,10 @@ def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = No
 
 
 def resolve_maker(config: EnvConfig) -> Maker:
-    """Find who makes the environment: registrations first, then the families, then Gymnasium's registry.
+    """Find the maker of an environment: registrations first, then the families, then Gymnasium's registry.
 
     Raises:
-        UnknownEnvironment: No such name; suggests the nearest ones.
+        UnknownEnvironment: No such name; suggests similar ones.
         MissingExtra: The package that makes it is not installed.
         NoSuchModuleError: One of ``imports`` does not exist.
     """
@@ -100,7 +100,7 @@ def resolve_maker(config: EnvConfig) -> Maker:
         return _registered_maker(registration, config)
     if config.name.startswith("__main__:"):
         raise UnknownEnvironment(
-            f"{config.name!r} was defined in a notebook or at a prompt, and is not defined here: run its cell again "
+            f"{config.name!r} was defined in a notebook or at a prompt and is not defined here: run its cell again "
             "and use it from there, or write it to a module (%%writefile my_module.py) and train my_module:NAME"
         )
     family, _, _ = config.name.partition("/")
@@ -118,8 +118,8 @@ def _registered_maker(entry: Registration, config: EnvConfig) -> Maker:
     if entry.vector:
         if config.max_episode_steps is not None:
             raise UnknownEnvironment(
-                f"env.max_episode_steps={config.max_episode_steps} cannot be kept for {entry.name!r}, a vector "
-                "environment of your own, which ends its episodes itself: give it the limit through env.kwargs"
+                f"env.max_episode_steps={config.max_episode_steps} cannot be enforced for {entry.name!r}, a vector "
+                "environment of your own, which ends its episodes itself: pass the limit in env.kwargs"
             )
 
         def vector(num_envs: int, num_threads: int, seeds: Sequence[int]) -> Any:
@@ -144,23 +144,22 @@ def _takes_vector(maker: Maker, config: EnvConfig) -> bool:
 
 
 def rows_of_group(config: EnvConfig, wanted: int, group_size: int | None) -> int:
-    """How many environments a group has that is built beside a run: to probe, evaluate or watch.
+    """Number of environments in a group built outside of training: to probe, evaluate or watch.
 
     Args:
-        config: Which environment and how.
-        wanted: How many are of use.
-        group_size: The run's ``envs_per_group``; None where it is not known.
+        config: The environment.
+        wanted: Number of environments that the caller can use.
+        group_size: The run's ``envs_per_group``; None if unknown.
 
     Returns:
-        ``group_size`` where the environment is a vector environment of the user's, whose factory is called with nothing
-        else; otherwise ``wanted``.
+        ``group_size`` for a vector environment of the user's, whose factory must get this number; otherwise ``wanted``.
     """
     maker = resolve_maker(config)
     return group_size if group_size and maker.keeps_group_size and _takes_vector(maker, config) else wanted
 
 
 def make_env(config: EnvConfig) -> Any:
-    """One Python environment (``gymnasium.Env``), for those who want to step it themselves.
+    """Build one Python environment (``gymnasium.Env``), to be stepped by the caller.
 
     Raises:
         UnknownEnvironment: No such name, or it exists only as a vector environment.
@@ -187,23 +186,23 @@ def make_group(
     """Build the environments of one group.
 
     Args:
-        config: Which environment and how.
-        num_envs: How many environments the group has.
-        seeds: One seed for each.
+        config: The environment.
+        num_envs: Number of environments in the group.
+        seeds: One seed for each environment.
         first_index: Index of the first one in the whole run, for messages.
         num_threads: Threads that a native vector environment may use.
-        box: What becomes of real numbers (see ``ActionCodec``).
+        box: Conversion of continuous actions (see ``ActionCodec``).
         budget: Rebuilds left under ``on_failure="restart"``, shared by the groups of a worker; None gives this group
             ``config.restart_budget`` of its own.
 
     Raises:
-        UnknownEnvironment: No such name; suggests the nearest ones.
+        UnknownEnvironment: No such name; suggests similar ones.
         MissingExtra: The package that makes it is not installed.
         EnvironmentFailure: A constructor raised; its exception is the cause.
-        UnsupportedSpace: The spaces have no place in a slot.
+        UnsupportedSpace: Slots do not support the spaces.
     """
     if len(seeds) != num_envs:
-        raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: one for each is needed")
+        raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: give one for each")
     maker = resolve_maker(config)
     budget = budget or RestartBudget(config.restart_budget)
     if _takes_vector(maker, config):
@@ -240,15 +239,15 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     """Build one environment, read its spaces, reset it (for ``info["action_mask"]``), try a step and close it.
 
     Args:
-        config: Which environment and how.
-        group_size: The run's ``envs_per_group``: a vector environment of the user's is built with so many.
-        tries_to_repeat: Whether to play a few steps twice, to see whether it follows its seed.
+        config: The environment.
+        group_size: The run's ``envs_per_group``, the size of a vector environment of the user's.
+        tries_to_repeat: Whether to play a few steps twice, to check that the seed determines them.
 
     Raises:
-        UnknownEnvironment: No such name; suggests the nearest ones.
+        UnknownEnvironment: No such name; suggests similar ones.
         MissingExtra: The package that makes it is not installed.
         EnvironmentFailure: Its constructor, reset or first step raised; its exception is the cause.
-        UnsupportedSpace: Its spaces have no place in a slot, or what it returns does not fit them.
+        UnsupportedSpace: Slots do not support its spaces, or its results do not fit them.
     """
     maker = resolve_maker(config)
     native = _takes_vector(maker, config)
@@ -268,7 +267,7 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     try:
         if hasattr(env, "possible_agents"):
             raise UnsupportedSpace(
-                f"{config.name} is an environment of several agents, as PettingZoo has them; a Gymnasium one is needed:"
+                f"{config.name} is a multi-agent environment (PettingZoo), but a Gymnasium environment is needed:"
                 " wrap it in one for one of the agents, or in a gymnasium.vector.VectorEnv with a row for each"
             )
         observation_space, action_space = (
@@ -302,15 +301,15 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
             spaces=encode_spaces(observation_space, action_space, has_action_mask=has_mask),
         )
     finally:
-        with contextlib.suppress(*failures()):  # those who train with it report it
+        with contextlib.suppress(*failures()):  # training reports it
             env.close()
 
 
 def _space(name: str, env: Any, attribute: str) -> Any:
-    """A space of what the factory returned.
+    """Read a space of the environment that the factory returned.
 
     Raises:
-        UnsupportedSpace: There is none, because it is no environment or has not set it.
+        UnsupportedSpace: There is none: the object is not an environment, or did not set it.
         EnvironmentFailure: The property raised.
     """
     try:
@@ -318,15 +317,15 @@ def _space(name: str, env: Any, attribute: str) -> Any:
     except AttributeError as error:
         kind = "gymnasium.vector.VectorEnv" if attribute.startswith("single_") else "gymnasium.Env"
         raise UnsupportedSpace(
-            f"{name} made {shown(env)} of type {type(env).__name__}, which has no {attribute} ({error}): a {kind} is "
-            f"needed; return one, and set its {attribute} in its constructor"
+            f"{name} made {shown(env)} of type {type(env).__name__}, which has no {attribute} ({error}): return "
+            f"a {kind} whose constructor sets its {attribute}"
         ) from error
     except failures() as error:
         raise failure(name, 0, attribute, 0, error, None) from error
 
 
 def _with_stacks(specs: Mapping[str, ArraySpec], stack: FrameStack | None) -> dict[str, ArraySpec]:
-    """The specs, and of each that is a stack, how."""
+    """Add the frame stack to the specs of stacked observations."""
     return {
         name: replace(spec, stack=stack)
         if stack is not None and spec.shape[0] == stack.depth and not spec.one_hot
@@ -348,9 +347,9 @@ def _two(name: str, first: Any) -> tuple[Any, Any]:
 
 
 def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) -> None:
-    """One step with a random action, as training gives it, to find early what does not fit."""
+    """Step once with a random action, as in training, to detect unfit results early."""
     random = np.random.default_rng(0)
-    # Without a number for each choice, of which there may be millions.
+    # Without an array over all choices: there may be millions.
     discrete = random.integers(spec.categorical_sizes, dtype=np.int32)[None]
     numbers = replace(spec, heads=tuple(head for head in spec.heads if isinstance(head, BoxHead)))
     action = ActionCodec(spec).decode_rows(discrete, random_actions(numbers, None, 1, random)[1])[0]
@@ -366,7 +365,7 @@ def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) ->
     if not isinstance(result[4], dict):
         raise UnsupportedSpace(f"{name}: step returned {result[4]!r} as info: a dict is needed, which may be empty")
     for what, flag in zip(("terminated", "truncated"), result[2:4], strict=True):
-        if isinstance(flag, (str, bytes, list, tuple, dict, set)):  # True in Python unless it is empty
+        if isinstance(flag, (str, bytes, list, tuple, dict, set)):  # truthy in Python unless empty
             raise UnsupportedSpace(
                 f"{name}: step returned {shown(flag)} of type {type(flag).__name__} as {what}: True or False is needed"
             )
@@ -377,7 +376,7 @@ def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) ->
         raise invalid_reward(name, result[1], " at its first step") from error
     if ACTION_MASK in result[4]:
         raise InvalidActionMask(
-            f"{name} gives info[{ACTION_MASK!r}] with a step but gave none with reset: give it with every reset and "
+            f"{name} gives info[{ACTION_MASK!r}] with a step but not with reset: give it with every reset and "
             "every step"
         )
 

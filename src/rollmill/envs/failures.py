@@ -1,4 +1,4 @@
-"""What happens when an environment raises: how it is reported and how often it may be mended."""
+"""Reports of exceptions in environments, and the budget of rebuilds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RETURNED = {
 
 
 class RestartBudget:
-    """How many times environments may still be rebuilt; one for each rollout worker, shared by its groups.
+    """Budget of environment rebuilds; one for each rollout worker, shared by its groups.
 
     Attributes:
         allowed: Rebuilds allowed in all.
@@ -25,12 +25,12 @@ class RestartBudget:
     """
 
     def __init__(self, allowed: int) -> None:
-        """Start with nothing spent."""
+        """Create an unspent budget."""
         self.allowed = allowed
         self.spent = 0
 
     def spend(self) -> bool:
-        """Take one rebuild; False when none is left."""
+        """Spend one rebuild; False if none is left."""
         if self.spent >= self.allowed:
             return False
         self.spent += 1
@@ -40,31 +40,31 @@ class RestartBudget:
 def failure(
     name: str, index: int | str, where: str, step: int, error: BaseException, budget: RestartBudget | None
 ) -> EnvironmentFailure:
-    """The error to raise ``from`` an environment's exception, so that its own traceback is shown."""
+    """Return the error to raise ``from`` an environment's exception, which shows its traceback."""
     message = f"environment {index} of {name} raised {type(error).__name__} in its {where}"
     if where != "constructor":
         message += f" (group step {step})"
     if str(error):
         message += f": {error}"
     if where in _RETURNED and _is_of_unpacking(error):
-        message += f" ({where} has to return {_RETURNED[where]})"
+        message += f" ({where} must return {_RETURNED[where]})"
     if budget is None:
         advice = "; the traceback above is the environment's; env.on_failure=restart rebuilds environments that raise"
     else:
         advice = (
-            f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): mend the environment, or "
-            "allow more"
+            f"; env.restart_budget is spent ({budget.spent} of {budget.allowed} rebuilds): fix the environment, or "
+            "raise the budget"
         )
     return EnvironmentFailure(message + advice)
 
 
 def _is_of_unpacking(error: BaseException) -> bool:
-    """Whether what the environment returned had too few or too many parts, as against an exception inside of it."""
+    """Whether the environment returned too few or too many values (instead of raising)."""
     frames = traceback.extract_tb(error.__traceback__)
     is_ours = all(frame.filename.startswith(_HERE) for frame in frames)
     return is_ours and isinstance(error, (TypeError, ValueError)) and "unpack" in str(error)
 
 
 def report(who: str, where: str, error: BaseException) -> str:
-    """What is said of a failure that does not end the run: who failed where, with the environment's own traceback."""
+    """Format a failure that does not end the run, with the environment's traceback."""
     return f"{who} failed in its {where}:\n" + "".join(traceback.format_exception(error)).rstrip()

@@ -1,4 +1,4 @@
-"""Groups of environments: what they write into, and the two kinds there are."""
+"""Groups of environments: their views and the two kinds of group."""
 
 from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.vector_group import VectorGroup

@@ -1,4 +1,4 @@
-"""Any id of Gymnasium's registry (``gym/<id>``, ``mujoco/<id>`` or a bare id)."""
+"""Environments of Gymnasium's registry (``gym/<id>``, ``mujoco/<id>`` or a bare id)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["bare", "find_spec", "ids", "is_registered", "is_registered_by_import
 
 _OWN = "gymnasium.envs."
 
-# The extra (see rollmill.extras) for a package that an entry point lives in or needs.
+# The extra (see rollmill.extras) that provides a package in an entry point.
 _EXTRAS = {
     "mujoco": "mujoco",
     "gymnasium.envs.mujoco": "mujoco",
@@ -33,15 +33,15 @@ _EXTRAS = {
     "minigrid": "minigrid",
     "vizdoom": "vizdoom",
 }
-# Of Gymnasium's own kinds, those that need a package: its name in Python, and its own.
+# Packages needed by Gymnasium's own environments, by kind: module name and package name.
 _PACKAGES = {"mujoco": ("mujoco", "MuJoCo"), "box2d": ("Box2D", "Box2D")}
 
 
 def find_spec(id: str) -> GymSpec:
-    """Gymnasium's spec of an id; a module prefix (``module:id``) is imported.
+    """Find Gymnasium's spec of an id; imports a module prefix (``module:id``).
 
     Raises:
-        UnknownEnvironment: Not registered; suggests the nearest ids.
+        UnknownEnvironment: Not registered; suggests similar ids.
     """
     module, colon, name = id.partition(":")
     if colon and id not in gymnasium.registry:
@@ -77,7 +77,7 @@ def is_registered(id: str) -> bool:
 
 
 def is_registered_by_import(name: str) -> bool:
-    """Whether a ``gym/<id>`` is in the registry only because some module of others was imported, or did it itself."""
+    """Whether a ``gym/<id>`` was registered by a package other than Gymnasium."""
     entry = gymnasium.registry.get(name.partition("/")[2])
     if entry is None or entry.entry_point is None:
         return False
@@ -89,7 +89,7 @@ def kind(id: str) -> str:
     """``"classic_control"``, ``"mujoco"``, ... for Gymnasium's own environments, ``""`` for others.
 
     Raises:
-        UnknownEnvironment: Not registered; suggests the nearest ids.
+        UnknownEnvironment: Not registered; suggests similar ids.
     """
     entry = find_spec(id).entry_point
     if isinstance(entry, str) and entry.startswith(_OWN):
@@ -98,7 +98,7 @@ def kind(id: str) -> str:
 
 
 def _own_ids(kinds: tuple[str, ...]) -> list[str]:
-    # Of several versions, the newest: the others exist to repeat old results, and can still be named.
+    # Newest versions only; older ones exist to reproduce old results, and can still be named.
     newest: dict[tuple[str | None, str], GymSpec] = {}
     for spec in gymnasium.registry.values():
         if isinstance(spec.entry_point, str) and any(spec.entry_point.startswith(_OWN + k) for k in kinds):
@@ -109,7 +109,7 @@ def _own_ids(kinds: tuple[str, ...]) -> list[str]:
 
 
 def check_installed(kind: str) -> None:
-    """Looks for the package behind a kind of Gymnasium's own environments (see :func:`kind`).
+    """Check that the package behind a kind of Gymnasium's own environments is installed (see :func:`kind`).
 
     Raises:
         MissingExtra: It is not installed.
@@ -124,13 +124,13 @@ def _is_installed(kind: str) -> bool:
 
 
 def ids() -> list[str]:
-    """Gymnasium's own ids besides MuJoCo's, newest versions, of what is installed."""
+    """Newest versions of Gymnasium's installed ids, without MuJoCo's."""
     kinds = ("classic_control", "box2d", "toy_text")
     return _own_ids(tuple(kind for kind in kinds if _is_installed(kind)))
 
 
 def mujoco_ids() -> list[str]:
-    """Gymnasium's MuJoCo ids, newest versions.
+    """Newest versions of Gymnasium's MuJoCo ids.
 
     Raises:
         MissingExtra: mujoco is not installed.
@@ -140,13 +140,12 @@ def mujoco_ids() -> list[str]:
 
 
 def bare(env: Any) -> Any:
-    """Take off what only costs time in a group, which keeps the order of calls and the time limit itself.
+    """Remove wrappers that a group replaces: ``TimeLimit`` and ``OrderEnforcing``.
 
-    Where the outer wrappers are ``TimeLimit`` and ``OrderEnforcing`` as ``gymnasium.make`` adds them, both are taken
-    off; ``PythonGroup`` keeps the limit with the same meaning (step number ``limit`` of an episode is ``truncated``).
-    Gymnasium's own environments assert that each action is in its space, which costs as much as CartPole's physics;
-    ours come out of ``ActionCodec``, in range because policies' are, which is checked where an algorithm may be the
-    user's, so the spaces of those environments (no others, which may mean something by the question) say yes.
+    Both are removed if they are the outermost wrappers, as ``gymnasium.make`` adds them; ``PythonGroup`` enforces the
+    same limit (step ``limit`` of an episode is ``truncated``). Gymnasium's own environments also assert that each
+    action is in its space, which costs as much as CartPole's physics. ``ActionCodec`` keeps actions in range, so the
+    action spaces of these environments (and no others) answer yes.
     """
     if type(env) is TimeLimit and type(env.env) is OrderEnforcing:
         env = env.env
@@ -162,13 +161,13 @@ def _yes(_: Any) -> bool:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """``gymnasium.make`` without its checkers; ``vector=True`` takes the id's ``vector_entry_point``.
+    """Build environments with ``gymnasium.make`` without its checkers, or an id's ``vector_entry_point``.
 
-    ``"auto"`` takes Python environments unless the id has nothing else, because a native vector may show other
-    observations than the id's environment (ALE's does) and share one generator among its rows.
+    ``vector="auto"`` prefers Python environments, because a native vector may give other observations than the id's
+    environment (ALE's does) and share one generator among its rows.
 
     Raises:
-        UnknownEnvironment: Not registered; suggests the nearest ids.
+        UnknownEnvironment: Not registered; suggests similar ids.
         MissingExtra: The simulator is not installed.
     """
     family, _, id = config.name.partition("/")
@@ -218,22 +217,22 @@ def maker(config: EnvConfig) -> Maker:
 
 
 def _own_frameskip(kwargs: Mapping[str, Any]) -> int:
-    """Frames for each step of an id that skips them itself and says so, as ALE's do; 1 for all others."""
+    """Frames per step of an id that skips frames by an argument, such as ALE's; 1 for all others."""
     skip = kwargs.get("frameskip")
     return skip if isinstance(skip, int) and skip >= 1 else 1
 
 
 def _log_mujoco_warnings() -> None:
-    """Has MuJoCo's warnings logged, each of them once.
+    """Log MuJoCo's warnings, each of them once.
 
-    By itself it prints them for every environment that is built, and keeps a MUJOCO_LOG.TXT wherever it runs.
+    MuJoCo prints them for every environment that is built, and writes MUJOCO_LOG.TXT into the working directory.
     """
     try:
         mujoco = importlib.import_module("mujoco")
     except ImportError:
-        return  # Building the environment says so.
+        return  # Building the environment raises.
     if mujoco.get_mju_user_warning() is not None:
-        return  # Somebody else's, or ours already.
+        return  # Already replaced, by the user or by us.
     logged: set[str] = set()
 
     def log(text: str) -> None:

@@ -18,9 +18,9 @@ __all__ = ["WithoutMission", "check_id", "ids", "maker"]
 
 
 class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Leaves the mission's text out: a dict of ``"image"`` (uint8 ``[7, 7, 3]``) and ``"direction"`` (0..3).
+    """Removes the mission's text, leaving a dict of ``"image"`` (uint8 ``[7, 7, 3]``) and ``"direction"`` (0..3).
 
-    The image's entries are indices of an object, a colour and a state; the space says their true bounds.
+    The image's entries are indices of an object, a colour and a state; the space has their true bounds.
     """
 
     def __init__(self, env: gymnasium.Env[Any, Any], direction: bool = True) -> None:
@@ -28,7 +28,7 @@ class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
 
         Args:
             env: A MiniGrid environment.
-            direction: Whether the agent's compass direction is shown; without it the observation is the bare image.
+            direction: Whether the agent's compass direction is included; otherwise the observation is the image.
         """
         super().__init__(env)
         from minigrid.core.constants import COLOR_TO_IDX, OBJECT_TO_IDX, STATE_TO_IDX
@@ -44,7 +44,7 @@ class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
         )
 
     def observation(self, observation: Any) -> Any:
-        """Drop what is not asked for."""
+        """Remove the mission, and the direction if it is not included."""
         if self._direction:
             return {"image": observation["image"], "direction": observation["direction"]}
         return observation["image"]
@@ -60,7 +60,7 @@ def ids() -> list[str]:
         import minigrid
     except ImportError as error:
         raise MissingExtra(f"MiniGrid is not installed ({error}): {install_command('minigrid')}") from error
-    # Importing registers once; a second call (as after the registry was emptied) would only warn.
+    # Importing registers the environments once; registering them again would only warn.
     if not any(id.startswith("MiniGrid-") for id in gymnasium.registry):
         minigrid.register_minigrid_envs()  # type: ignore[no-untyped-call,unused-ignore]
     return sorted(id for id in gymnasium.registry if id.startswith(("MiniGrid-", "BabyAI-")))
@@ -70,7 +70,7 @@ def check_id(id: str) -> None:
     """Raise unless MiniGrid has the environment.
 
     Raises:
-        UnknownEnvironment: It has not; suggests the nearest ones.
+        UnknownEnvironment: MiniGrid does not have it; suggests similar names.
         MissingExtra: minigrid is not installed.
     """
     known = ids()
@@ -79,7 +79,7 @@ def check_id(id: str) -> None:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """A MiniGrid environment without its mission text; ``kwargs`` may hold ``direction`` (see ``WithoutMission``).
+    """Build a MiniGrid environment without its mission text; ``kwargs`` may set ``direction`` (``WithoutMission``).
 
     Raises:
         UnknownEnvironment: MiniGrid has no such id.

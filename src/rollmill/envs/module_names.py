@@ -1,4 +1,4 @@
-"""What a ``module:name`` that leads to no environment could have meant."""
+"""Explanations for a ``module:name`` that does not refer to an environment."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _FORM = "an environment of your own is given as 'module:Class'"
 
 
 def environments_of(module: ModuleType) -> list[str]:
-    """Names of the environment classes that a module offers: its own, and those that it imports from its package.
+    """Names of the environment classes that a module defines or imports from its own package.
 
-    Gymnasium's base classes, which nearly every such module imports, are left out.
+    Excludes Gymnasium's base classes, which nearly every such module imports.
     """
     kinds = (gymnasium.Env, gymnasium.vector.VectorEnv)
     package = module.__name__.partition(".")[0]
@@ -34,16 +34,16 @@ def environments_of(module: ModuleType) -> list[str]:
 
 
 def explain(given: str) -> str | None:
-    """Why a name that refers to a module of the user's leads to no environment, and what would.
+    """Explain why a name that refers to a user's module is not an environment, and what to use.
 
     Args:
-        given: ``module:name``, or the same with a dot, a slash or ``.py``; its module is imported if it has a colon.
+        given: ``module:name``, or that with a dot, a slash or ``.py``; a name with a colon imports the module.
 
     Returns:
         A message; None for a name that refers to no module.
 
     Raises:
-        Exception: Whatever the module raises when it is imported.
+        Exception: Any error of importing the module.
     """
     module, colon, name = given.partition(":")
     if module.endswith(".py"):
@@ -56,7 +56,7 @@ def explain(given: str) -> str | None:
     top, _, rest = given.replace("/", ".").partition(".")
     if not top.isidentifier() or PathFinder.find_spec(top, [os.getcwd()]) is None:
         return None
-    # Not imported: that a module has the name's first part may be chance.
+    # Not imported: the module may share its name with the first part by chance.
     if not rest:
         return f"{given!r} is a module in {os.getcwd()}; {_FORM}: name one of its classes"
     inner, dot, last = rest.rpartition(".")
@@ -80,7 +80,7 @@ def _explain_colon(given: str, module_name: str, name: str) -> str:
         if callable(value) and not isinstance(value, type) and getattr(value, "__module__", None) == module_name
     ]
     offered = [f"{module_name}:{key}" for key in (*classes, *functions) if not key.startswith("_")]
-    # By the last part alone: the module's name, which they share, would make any two of them alike.
+    # Compares last parts only: the shared module name would make any two names similar.
     offered += _ids_of(module_name)
     near = suggest(name, (), {full.partition(":")[2].lower(): full for full in offered})
     return f"{given!r}: the module {module_name!r} has no environment {name!r}{near or _listed(module)}"
@@ -94,7 +94,7 @@ def _find(module: ModuleType, name: str) -> Any:
 
 
 def _ids_of(module_name: str) -> list[str]:
-    """``module:id`` of what the module's package has registered with Gymnasium."""
+    """``module:id`` of the ids that the module's package has registered with Gymnasium."""
     package = module_name.partition(".")[0]
     places = {
         id: str(spec.entry_point if isinstance(spec.entry_point, str) else getattr(spec.entry_point, "__module__", ""))

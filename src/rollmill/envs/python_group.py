@@ -1,4 +1,4 @@
-"""A group of Python environments, stepped one after another straight into a slot."""
+"""A group of Python environments, stepped sequentially, that writes into a slot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget, failure, report
-from rollmill.envs.snapshots import is_pickled_by_arguments, put_back, take
+from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
@@ -25,21 +25,20 @@ __all__ = ["PythonGroup"]
 _NO_LIMIT = sys.maxsize
 
 
-# All that decides how a group goes on.
+# The state of a group.
 _STATE = ("_envs", "_seeds", "_rebuilds", "_deadlines", "_clock", "_masked", "_returns", "_length")
 
 
 class PythonGroup:
-    """Steps ``num_envs`` Gymnasium environments in one thread; autoreset is settled here.
+    """Steps ``num_envs`` Gymnasium environments in one thread, with autoreset.
 
-    A row whose episode has ended shows its true final observation; at the next step its environment is reset instead of
-    stepped. That needs no test in the loop: the row's entry in the list of step functions is exchanged for one that
-    resets.
+    A row whose episode has ended shows its true final observation; the next step resets its environment instead of
+    stepping it. To avoid a test in the loop, the row's entry in the list of step functions is replaced by a reset.
 
     Attributes:
         num_rows: Rows of the group.
-        failures: Failures mended so far, each with its traceback (only with ``on_failure="restart"``); whoever reads
-            them may clear the list.
+        failures: Failures followed by a rebuild, with tracebacks (only with ``on_failure="restart"``); the reader
+            may clear the list.
     """
 
     def __init__(
@@ -60,22 +59,23 @@ class PythonGroup:
 
         Args:
             make_env: Builds one environment; called again to rebuild one that failed.
-            num_envs: How many.
+            num_envs: Number of environments.
             seeds: The seed of each environment's first reset.
             first_index: Index of the first one in the whole run, for messages.
             name: The environment's name, for messages.
-            box: What becomes of real numbers (see ``ActionCodec``).
-            max_episode_steps: Truncate after so many agent steps, in addition to what the environment does itself.
-            on_failure: What an exception inside an environment does.
-            budget: How many rebuilds are allowed; shared by the groups of a worker.
-            check_finite: Look for NaN and infinity.
+            box: Conversion of continuous actions (see ``ActionCodec``).
+            max_episode_steps: Truncate episodes after this many agent steps, in addition to the environment's own
+                limits.
+            on_failure: What to do when an environment raises.
+            budget: Budget of rebuilds, shared by the groups of a worker.
+            check_finite: Check for NaN and infinity.
 
         Raises:
-            EnvironmentFailure: When a constructor raises and may not be tried again.
-            UnsupportedSpace: When the spaces have no place in a slot.
+            EnvironmentFailure: A constructor raises and no rebuild is left.
+            UnsupportedSpace: Slots do not support the spaces.
         """
         if len(seeds) != num_envs:
-            raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: one for each is needed")
+            raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: give one for each")
         self.num_rows = num_envs
         self.failures: list[str] = []
         self._make_env = make_env
@@ -123,7 +123,7 @@ class PythonGroup:
             except RollmillEnvError:
                 raise
             except failures() as error:
-                self._mend(row, "reset", error, into)
+                self._rebuild(row, "reset", error, into)
         into.reset.fill(True)
         self._checks.observation(into, 0)
         if into.action_mask is not None:
@@ -135,8 +135,8 @@ class PythonGroup:
         """Step or reset every environment once; see ``Group.step``.
 
         Raises:
-            EnvironmentFailure: When an environment raises and may not be rebuilt.
-            NonFiniteObservation: When ``check_finite`` finds NaN or infinity.
+            EnvironmentFailure: An environment raises and no rebuild is left.
+            NonFiniteObservation: ``check_finite`` finds NaN or infinity.
         """
         self._clock = clock = self._clock + 1
         steps, deadlines, num_rows = self._steps, self._deadlines, self.num_rows
@@ -148,11 +148,11 @@ class PythonGroup:
         actions = self._actions.decode_rows(discrete, continuous)
         first = row = 0
         while True:
-            # One `try` around the loop instead of one in it: it is entered again only behind a row that failed.
+            # One `try` around the loop instead of one per row; the loop resumes after a row that failed.
             try:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
-                    # What is as it is stored needs no second look; dtypes of NumPy's own are single objects.
+                    # No conversion needed; NumPy's built-in dtypes are singletons.
                     as_stored = type(observation) is np.ndarray and observation.dtype is dtype
                     if plain is not None and as_stored and observation.shape == shape:
                         plain[row] = observation
@@ -166,12 +166,12 @@ class PythonGroup:
             except failures() as error:
                 rewards[row] = 0.0
                 where = "reset" if row in self._masked else "step"
-                self._mend(row, where, error, into)
+                self._rebuild(row, where, error, into)
                 failed.append(row)
                 first = row + 1
-        self._settle(rewards, ended, failed, into, outcome)
+        self._record_outcomes(rewards, ended, failed, into, outcome)
 
-    def _settle(
+    def _record_outcomes(
         self,
         rewards: list[Any],
         ended: list[tuple[int, bool, bool]],
@@ -179,7 +179,7 @@ class PythonGroup:
         into: ObservationView,
         outcome: OutcomeView,
     ) -> None:
-        """Write what the loop found: outcomes, counters, and who is reset next."""
+        """Write the loop's results: outcomes, counters, and the rows to reset next."""
         self._checks.rewards(rewards, outcome.reward, self._clock)
         outcome.terminated.fill(False)
         outcome.truncated.fill(False)
@@ -215,19 +215,19 @@ class PythonGroup:
             self._checks.masks(into.action_mask, self._clock)
 
     def snapshot(self) -> bytes | None:
-        """The environments, pickled, and what is known of their episodes; see ``SavableGroup.snapshot``."""
-        return None if any(map(is_pickled_by_arguments, self._envs)) else take(self, _STATE)
+        """Pickle the environments and the state of their episodes; see ``SavableGroup.snapshot``."""
+        return None if any(map(is_pickled_by_arguments, self._envs)) else save_state(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from a snapshot; see ``SavableGroup.restore``."""
+        """Restore a snapshot; see ``SavableGroup.restore``."""
         self.close()
-        put_back(self, _STATE, snapshot)
+        restore_state(self, _STATE, snapshot)
         self._steps = [env.step for env in self._envs]
         for row in self._masked:
             self._steps[row] = self._reset_instead(row)
 
     def close(self) -> None:
-        """Close every environment; an exception in one does not keep the others open."""
+        """Close every environment, even if closing one raises."""
         envs, self._envs, self._steps = self._envs, [], []
         for env in envs:
             try:
@@ -265,8 +265,8 @@ class PythonGroup:
             except failures() as error:
                 self._spend(row, "constructor", error)
 
-    def _mend(self, row: int, where: str, error: BaseException, into: ObservationView) -> None:
-        """Rebuild an environment until it shows a first observation, or raise."""
+    def _rebuild(self, row: int, where: str, error: BaseException, into: ObservationView) -> None:
+        """Rebuild an environment until its reset succeeds, or raise."""
         while True:
             self._spend(row, where, error)
             try:
@@ -275,7 +275,7 @@ class PythonGroup:
                 self.failures.append(report(self._name, "close", also))
             self._envs[row] = self._construct(row)
             self._rebuilds[row] += 1
-            # A rebuilt environment must not play its first episodes again.
+            # A new seed, so that a rebuilt environment does not repeat its first episodes.
             seed = int(np.random.SeedSequence([self._seeds[row], self._rebuilds[row]]).generate_state(1)[0])
             try:
                 observation, info = self._envs[row].reset(seed=seed)

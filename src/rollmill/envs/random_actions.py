@@ -1,4 +1,4 @@
-"""Uniformly random actions in the slot's own format: for decorrelation, and for measuring samplers without a policy."""
+"""Uniformly random actions in a slot's format, for decorrelation and for benchmarks without a policy."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rollmill.specs import ActionSpec, BoxHead, CategoricalHead
 def random_actions(
     spec: ActionSpec, mask: NDArray[np.bool_] | None, rows: int, random: np.random.Generator
 ) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
-    """Draws one action for each row.
+    """Draw one action for each row.
 
     Args:
         spec: The heads.
         mask: bool ``[rows, mask_size]``, True where a choice is allowed; a head without an allowed choice is treated as
             unconstrained.
-        rows: How many actions.
-        random: The stream to draw from.
+        rows: Number of actions.
+        random: Random generator.
 
     Returns:
-        (discrete int32 ``[rows, num_discrete]``, continuous float32 ``[rows, num_continuous]``), None where the spec
+        (discrete int32 ``[rows, num_discrete]``, continuous float32 ``[rows, num_continuous]``), None if the spec
         has no such columns. Bounded numbers are uniform between their bounds, others are standard normal.
     """
     discrete: list[NDArray[np.int32]] = []

@@ -1,4 +1,4 @@
-"""Environments of the user's own, under names of the user's own."""
+"""Registry of users' environments."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Registration:
     """One registered environment.
 
     Attributes:
-        name: Its name.
-        factory: ``factory(**kwargs)`` gives a ``gymnasium.Env``; with ``vector``, ``factory(num_envs=..., **kwargs)``
-            gives a ``gymnasium.vector.VectorEnv``. A class is a factory.
-        vector: Whether it makes vector environments.
+        name: The environment's name.
+        factory: ``factory(**kwargs)`` returns a ``gymnasium.Env``; with ``vector``, ``factory(num_envs=..., **kwargs)``
+            returns a ``gymnasium.vector.VectorEnv``. A class is a factory.
+        vector: Whether the factory builds vector environments.
         frameskip: Simulator frames for each agent step.
     """
 
@@ -38,56 +38,56 @@ _registered: dict[str, Registration] = {}
 def register_env(name: str, factory: Callable[..., Any], *, vector: bool = False, frameskip: int = 1) -> None:
     """Make an environment available under ``name``, before all built-in names.
 
-    A factory with ``vector=True`` is called as ``factory(num_envs=N, **env.kwargs)``, in several processes and several
-    times in each. ``N`` is the same in all calls of a run: its ``envs_per_group``. This holds for training, for the
-    probe before it that reads the spaces, and for evaluating, watching, filming and loading its agent. So several
-    agents of one game can be rows of one vector environment: with a multiple of the agents as ``envs_per_group``, whole
-    games are in every call. ``rollmill tune`` leaves ``envs_per_group`` as it is for such environments.
+    A factory with ``vector=True`` is called as ``factory(num_envs=N, **env.kwargs)`` in several processes, several
+    times in each. ``N`` is the run's ``envs_per_group`` in all calls: for training, for probing the spaces, and for
+    evaluating, watching, recording and loading the agent. Therefore several agents of one game can be rows of one
+    vector environment: if ``envs_per_group`` is a multiple of the number of agents, every call contains whole games.
+    ``rollmill tune`` does not change ``envs_per_group`` for such environments.
 
-    Call it at the top level of a module (given with ``--import``, or the user's own script: worker processes import it
-    again). Registering the same factory twice is allowed, which is what such a second import does.
+    Call it at the top level of a module (given with ``--import``, or the user's own script), which worker processes
+    import again. Registering the same factory twice is therefore allowed.
 
     Args:
-        name: Any name; ``<family>/<id>`` is allowed too and then hides the built-in one.
+        name: Any name; ``<family>/<id>`` is allowed and then overrides the built-in one.
         factory: A class or function; must be importable by workers (no lambda, nothing local).
-        vector: The factory takes ``num_envs`` and gives a ``gymnasium.vector.VectorEnv`` of so many rows.
+        vector: Whether the factory takes ``num_envs`` and returns a ``gymnasium.vector.VectorEnv`` of that size.
         frameskip: Simulator frames for each agent step, for counting frames.
 
     Raises:
-        ValueError: For an empty name, a frameskip below 1, or a name taken by another factory.
-        TypeError: When ``factory`` cannot be called.
+        ValueError: An empty name, a frameskip below 1, or a name taken by another factory.
+        TypeError: ``factory`` is not callable.
     """
     if not name:
         raise ValueError("register_env got an empty name: give the environment a name")
     if not callable(factory):
-        raise TypeError(f"register_env({name!r}) got {factory!r}: a class or function that makes an environment")
+        raise TypeError(f"register_env({name!r}) got {factory!r}: give a class or function that builds an environment")
     if frameskip < 1:
         raise ValueError(f"register_env({name!r}) got frameskip={frameskip}: at least 1 is allowed")
     old = _registered.get(name)
     if old is not None and not is_same_definition(old.factory, factory):
         raise ValueError(
-            f"register_env({name!r}): the name belongs to {old.factory!r} already; choose another name for {factory!r}"
+            f"register_env({name!r}): the name is taken by {old.factory!r}; choose another name for {factory!r}"
         )
     _registered[name] = Registration(name=name, factory=factory, vector=vector, frameskip=frameskip)
 
 
 def register_factory(factory: Callable[..., Any]) -> str:
-    """Makes a class or function available under the place where it is found, and returns that name.
+    """Register a class or function under its import path, and return that name.
 
     Args:
         factory: As for :func:`register_env`, at the top level of a module or of the user's own script.
 
     Returns:
-        ``module:name``; a script is the module that its file would be.
+        ``module:name``; a script counts as the module of its file name.
 
     Raises:
-        TypeError: It is something else, or worker processes could not import it.
+        TypeError: It is not callable, or worker processes could not import it.
     """
     module, name = getattr(factory, "__module__", None), getattr(factory, "__qualname__", None)
     if not callable(factory) or module is None or name is None:
         raise TypeError(
-            f"the environment is given as {factory!r}, {type(factory).__name__}: give the name of a preset, or a class "
-            "or function that makes an environment (its arguments as env.kwargs)"
+            f"the environment is {factory!r}, {type(factory).__name__}: give the name of a preset, or a class "
+            "or function that builds an environment (its arguments as env.kwargs)"
         )
     if "<" in name:
         raise TypeError(
@@ -103,10 +103,10 @@ def register_factory(factory: Callable[..., Any]) -> str:
 
 
 def find_registration(name: str) -> Registration | None:
-    """The registration of that name, or None; what ``module:name`` leads to is registered when it is first asked for.
+    """Return the registration of a name, or None; registers ``module:name`` on first use.
 
     Raises:
-        Exception: Whatever the module raises when it is imported.
+        Exception: Any error of importing the module.
     """
     if ":" in name and "/" not in name and (name not in _registered or name.startswith("__main__:")):
         # A cell or a prompt may have redefined it since it was registered.
@@ -117,7 +117,7 @@ def find_registration(name: str) -> Registration | None:
 
 
 def _import(module: str, name: str) -> Callable[..., Any] | None:
-    """What a module has under that name if it can be called; None if there is no such module, or no such name in it."""
+    """Return a module's callable of that name; None if there is no such module or name."""
     if not all(part.isidentifier() for part in (*module.split("."), *name.split("."))):
         return None
     found: Any = import_if_there(module)
@@ -127,11 +127,11 @@ def _import(module: str, name: str) -> Callable[..., Any] | None:
 
 
 def registrations() -> tuple[Registration, ...]:
-    """All registrations, in order; picklable by reference, to be handed to child processes."""
+    """All registrations, in order; picklable by reference, for child processes."""
     return tuple(_registered.values())
 
 
 def install(entries: Iterable[Registration]) -> None:
-    """Take over the registrations of the process that started this one."""
+    """Install the registrations of the parent process."""
     for entry in entries:
         _registered[entry.name] = entry

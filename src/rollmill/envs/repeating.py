@@ -1,4 +1,4 @@
-"""Whether an environment follows its seed, as far as a few steps can tell."""
+"""Check whether an environment's seed determines its first steps."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _LONGEST_S = 10.0
 
 
 def repeats(env: Any) -> bool | None:
-    """Whether an environment that is reset twice with the same seed, and given the same actions, shows the same twice.
+    """Whether two episodes with the same seed and the same actions are equal.
 
     Args:
         env: A ``gymnasium.Env`` without action masks.
 
     Returns:
-        None where that cannot be said: it failed, which those who train with it report, took too long, or shows
-            what cannot be compared.
+        None if that is undecided: the environment failed (training reports it), took too long, or returned values that
+            cannot be compared.
     """
     deadline = time.monotonic() + _LONGEST_S
     try:
@@ -33,7 +33,7 @@ def repeats(env: Any) -> bool | None:
         length = min(len(one), len(other))
         if length < 2:
             return None
-        # Raises for what cannot be compared, such as tensors.
+        # Raises for values that cannot be compared, such as tensors.
         return all(data_equivalence(a, b, exact=True) for a, b in zip(one[:length], other[:length], strict=True))
     except failures():
         return None
@@ -46,7 +46,7 @@ def _play(env: Any, deadline: float) -> list[Any]:
         if time.monotonic() > deadline:
             break
         action = env.action_space.sample()
-        # A choice is a Python integer in training too.
+        # In training a choice is a Python integer, too.
         observation, reward, terminated, truncated, _ = env.step(
             int(action) if isinstance(env.action_space, spaces.Discrete) else action
         )

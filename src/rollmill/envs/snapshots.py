@@ -1,4 +1,4 @@
-"""Groups as bytes: the attributes that decide how a group goes on, its environments among them, pickled."""
+"""Snapshots of groups: the pickled attributes that hold their state, including environments."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 from rollmill.envs.errors import UnreadableSnapshot, failures
 
-__all__ = ["is_pickled_by_arguments", "put_back", "take"]
+__all__ = ["is_pickled_by_arguments", "restore_state", "save_state"]
 
 _MAINS = ("__main__", "__mp_main__")
 
 
 def is_pickled_by_arguments(env: Any) -> bool:
-    """Whether pickling an environment keeps its constructor's arguments alone: Gymnasium's ``EzPickle`` (MuJoCo, ...).
+    """Whether pickling an environment keeps only its constructor's arguments: Gymnasium's ``EzPickle`` (MuJoCo, ...).
 
-    Not where a class that inherits from it says itself, with ``__getstate__``, what is kept.
+    Subclasses that define ``__getstate__`` are excluded.
     """
     from gymnasium import Wrapper
     from gymnasium.utils import EzPickle
@@ -29,20 +29,20 @@ def is_pickled_by_arguments(env: Any) -> bool:
     return isinstance(env, EzPickle) and type(env).__getstate__ is EzPickle.__getstate__
 
 
-def take(group: object, attributes: Sequence[str]) -> bytes | None:
-    """Pickles attributes of a group; None where one of them cannot be."""
+def save_state(group: object, attributes: Sequence[str]) -> bytes | None:
+    """Pickle attributes of a group; None if one of them cannot be pickled."""
     try:
         state = pickle.dumps({name: getattr(group, name) for name in attributes}, protocol=pickle.HIGHEST_PROTOCOL)
-    except failures():  # Whatever a simulator's own objects raise.
+    except failures():  # Any error of a simulator's objects.
         return None
     return pickle.dumps((getattr(sys.modules["__main__"], "__file__", None), state))
 
 
-def put_back(group: object, attributes: Sequence[str], snapshot: bytes) -> None:
-    """Gives a group the attributes that :func:`take` was given.
+def restore_state(group: object, attributes: Sequence[str], snapshot: bytes) -> None:
+    """Restore a group's attributes from :func:`save_state`.
 
     Raises:
-        UnreadableSnapshot: What was pickled cannot be unpickled here and now.
+        UnreadableSnapshot: The snapshot cannot be unpickled.
     """
     try:
         main, state = pickle.loads(snapshot)
@@ -50,20 +50,20 @@ def put_back(group: object, attributes: Sequence[str], snapshot: bytes) -> None:
         values = [found[name] for name in attributes]
     except failures() as error:
         raise UnreadableSnapshot(
-            f"the environments that the checkpoint holds cannot be unpickled ({type(error).__name__}: {error}). Were "
-            "they saved by another version of their code, or of Rollmill? Then the run cannot go on; begin a new one. "
-            "Environments that pickle but cannot be unpickled want checkpoint.save_environments=false"
+            f"the environments in the checkpoint cannot be unpickled ({type(error).__name__}: {error}). Were "
+            "they saved by another version of their code, or of Rollmill? Then start a new run. "
+            "For environments that cannot be unpickled, set checkpoint.save_environments=false"
         ) from error
     for name, value in zip(attributes, values, strict=True):
         setattr(group, name, value)
 
 
 class _Unpickler(pickle.Unpickler):
-    """Finds the classes of the script that began the run also where another program goes on with it.
+    """Unpickler that finds the classes of the script that started the run when another program resumes it.
 
     Args:
         file: To read from.
-        main: The file that was the program then.
+        main: The file of the script that started the run.
     """
 
     def __init__(self, file: io.BytesIO, main: str | None) -> None:
@@ -71,7 +71,7 @@ class _Unpickler(pickle.Unpickler):
         self._main = main and os.path.realpath(main)
 
     def find_class(self, module: str, name: str) -> Any:
-        """As ``pickle`` does, but ``__main__`` is the script that it was when this was pickled."""
+        """Find a class; ``__main__`` is the script that pickled it."""
         if module in _MAINS and self._main is not None:
             for known in list(sys.modules.values()):
                 file = getattr(known, "__file__", None)

@@ -1,4 +1,4 @@
-"""Spaces as plain data, which a run keeps so that its agent acts without the environment's code."""
+"""Spaces as plain data, stored in a run so that its agent can act without the environment's code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 __all__ = ["SavedSpaces", "decode_spaces", "encode_spaces"]
 
 _FORMAT = 1
-# Bounds that differ from element to element are written one by one; more of them are not worth a file of megabytes.
+# Bounds that differ between elements are written one by one, up to this number, to keep the file small.
 _MOST_NUMBERS = 1_000_000
 
 
@@ -21,7 +21,7 @@ class SavedSpaces(NamedTuple):
     Attributes:
         observation: Its observation space.
         action: Its action space.
-        has_action_mask: Whether it gives masks of allowed actions.
+        has_action_mask: Whether it provides masks of allowed actions.
     """
 
     observation: spaces.Space[Any]
@@ -29,17 +29,17 @@ class SavedSpaces(NamedTuple):
     has_action_mask: bool = False
 
 
-class _NoData(Exception):  # noqa: N818 - no error: it says that there is no such form
-    """A space has no form as plain data."""
+class _NoData(Exception):  # noqa: N818 - caught in this module; not an error
+    """A space cannot be written as plain data."""
 
 
 def encode_spaces(
     observation: spaces.Space[Any], action: spaces.Space[Any], *, has_action_mask: bool = False
 ) -> dict[str, Any] | None:
-    """Both spaces as JSON data, and whether there are masks of actions.
+    """Encode both spaces, and whether there are action masks, as JSON data.
 
     Returns:
-        None where a space is, or holds, one of a kind that has no such form.
+        None if a space is or contains one of an unsupported kind.
     """
     try:
         return {
@@ -53,18 +53,18 @@ def encode_spaces(
 
 
 def decode_spaces(data: Any) -> SavedSpaces:
-    """The spaces that :func:`encode_spaces` gave the data of.
+    """Decode the result of :func:`encode_spaces`.
 
     Raises:
-        ValueError: The data are something else.
+        ValueError: The data are invalid.
     """
     try:
         if data["format"] != _FORMAT:
             raise ValueError(f"format {data['format']!r} instead of {_FORMAT}")
         has_mask = data.get("has_action_mask", False)
         return SavedSpaces(_decode(data["observation"]), _decode(data["action"]), has_mask is True)
-    except Exception as error:  # Of damaged data, spaces raise whatever they like, AssertionError included.
-        raise ValueError(f"these are no spaces ({type(error).__name__}: {error})") from error
+    except Exception as error:  # For damaged data, spaces may raise anything, including AssertionError.
+        raise ValueError(f"these are not spaces ({type(error).__name__}: {error})") from error
 
 
 def _encode(space: spaces.Space[Any]) -> dict[str, Any]:
@@ -112,11 +112,11 @@ def _decode(data: Any) -> spaces.Space[Any]:
         return spaces.Dict([(str(key), _decode(each)) for key, each in data["entries"]])
     if kind == "tuple":
         return spaces.Tuple([_decode(each) for each in data["entries"]])
-    raise ValueError(f"{kind!r} is no kind of space")
+    raise ValueError(f"{kind!r} is not a kind of space")
 
 
 def _encode_numbers(values: np.ndarray[Any, Any]) -> Any:
-    """One number where all are the same, else all of them in one list; infinities as text: JSON has none."""
+    """One number if all are equal, else a list; infinities are text, because JSON has none."""
     flat = values.ravel()
     if flat.size and bool((flat == flat[0]).all()):
         return _encode_number(flat[0].item())

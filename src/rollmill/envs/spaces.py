@@ -1,8 +1,8 @@
-"""Gymnasium spaces as the specs of a slot, and observations on their way into it.
+"""Specs of Gymnasium spaces, and the conversion of observations into slots.
 
 Observations keep the environment's own dtype, with these exceptions: ``float64`` is stored as ``float32`` (no learner
 uses the other bits, and MuJoCo's observations take half the memory), and ``Discrete`` / ``MultiDiscrete`` observations
-are stored as one-hot ``float32`` vectors (an index is not a magnitude, and so every encoder for vectors fits them).
+are stored as one-hot ``float32`` vectors (an index is not a magnitude, and every encoder for vectors accepts them).
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ __all__ = ["ACTION_MASK", "ObservationCodec", "action_spec", "observation_specs"
 ACTION_MASK = "action_mask"
 
 
-# That a slot, which holds choices as int32, can hold.
+# Slots store choices as int32.
 _MOST_CHOICES = 2**31 - 1
 
 
 class _Choices(NamedTuple):
-    """Indices ``least .. least + n - 1``, each block's in the columns from ``first`` on."""
+    """Indices ``least .. least + n - 1``; each block's columns start at ``first``."""
 
     least: Array
     n: Array
     first: Array
 
     def columns(self, chosen: Array) -> Array | None:
-        """Where the ones of ``[..., blocks]`` choices stand; None if one of them does not exist."""
+        """Columns of the ones of ``[..., blocks]`` choices; None if a choice does not exist."""
         if chosen.dtype.kind not in "biu":
             return None
         blocks = chosen.astype(np.int64, copy=False) - self.least
@@ -48,7 +48,7 @@ class _Leaf(NamedTuple):
     name: str
     path: tuple[str | int, ...]
     spec: ArraySpec
-    # The one-hot blocks of choices; None for arrays that are copied as they are.
+    # The one-hot blocks of choices; None for arrays that are copied.
     choices: _Choices | None
     space: spaces.Space[Any]
 
@@ -61,7 +61,7 @@ def _leaf(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) -> _
     leaf = _make_leaf(name, path, space)
     if not leaf.spec.size:
         raise UnsupportedSpace(
-            f"observation {name!r} is {space}, which holds no number: every entry needs at least one; leave this entry "
+            f"observation {name!r} is {space}, which is empty: every entry needs at least one number; leave this entry "
             "out of the observation space"
         )
     return leaf
@@ -108,26 +108,26 @@ def _leaves(name: str, path: tuple[str | int, ...], space: spaces.Space[Any]) ->
 
 
 def observation_specs(space: spaces.Space[Any]) -> dict[str, ArraySpec]:
-    """Name -> spec of the arrays that hold one observation.
+    """Return name -> spec of the arrays that hold one observation.
 
     Args:
         space: The observation space of one environment. Nested ``Dict`` and ``Tuple`` are flattened with ``/``; any
             other space has the name ``"obs"``; a top-level entry ``"action_mask"`` is left out.
 
     Raises:
-        UnsupportedSpace: For ``Text``, ``Sequence``, ``Graph`` and other spaces without a fixed shape.
+        UnsupportedSpace: ``Text``, ``Sequence``, ``Graph`` or another space without a fixed shape.
     """
     return ObservationCodec(space).specs
 
 
 class ObservationCodec:
-    """Writes observations of a space into the views of a slot, with one copy.
+    """Writes observations into the views of a slot, with one copy.
 
     Attributes:
         specs: Name -> spec.
-        plain: The observation is a single array that is copied as it is, under the name ``"obs"``: callers may then
+        plain: Whether the observation is a single array copied under the name ``"obs"``: callers may then
             write ``views["obs"][row] = observation`` themselves, if it has that shape and dtype.
-        has_mask: The observation carries the mask of allowed actions under ``"action_mask"``.
+        has_mask: Whether the observation carries the mask of allowed actions under ``"action_mask"``.
     """
 
     def __init__(self, space: spaces.Space[Any]) -> None:
@@ -155,7 +155,7 @@ class ObservationCodec:
         self.float_names = tuple(name for name, spec in self.specs.items() if np.dtype(spec.dtype).kind == "f")
 
     def write(self, observation: Any, views: Mapping[str, Array]) -> None:
-        """Write a whole batch (leading axis ``B``, as vector environments give it) into ``[B, ...]`` views.
+        """Write a whole batch (leading axis ``B``, from a vector environment) into ``[B, ...]`` views.
 
         Raises:
             UnsupportedSpace: As :meth:`write_row`.
@@ -165,7 +165,7 @@ class ObservationCodec:
             array = np.asarray(_entry(leaf, observation))
             if leaf.choices is None:
                 if array.size != view.size:
-                    raise _misfit(leaf, f"of {len(view)} rows together it has shape {array.shape}")
+                    raise _misfit(leaf, f"the batch of {len(view)} rows has shape {array.shape}")
                 if array.dtype != view.dtype:
                     _check_numbers(leaf, array)
                 np.copyto(view, array.reshape(view.shape), casting="unsafe")
@@ -180,11 +180,11 @@ class ObservationCodec:
     def write_row(self, observation: Any, row: int, views: Mapping[str, Array]) -> None:
         """Write one environment's observation into row ``row`` of ``[B, ...]`` views.
 
-        Numbers somewhat outside of a Box's bounds are let pass: many environments have them.
+        Numbers slightly outside of a Box's bounds are accepted, because many environments return them.
 
         Raises:
-            UnsupportedSpace: An entry is missing or has another shape, or fractions or numbers too large where its
-                space has integers, or a choice that does not exist.
+            UnsupportedSpace: An entry is missing or has another shape, a choice does not exist, or numbers of an
+                integer space are fractions or too large.
         """
         for leaf in self._leaves:
             view = views[leaf.name]
@@ -203,7 +203,7 @@ class ObservationCodec:
                 view[row, columns] = 1
 
     def check(self, observation: Any) -> None:
-        """Raise if one environment's observation, before any is written, does not fit its space.
+        """Raise if one environment's observation does not fit its space.
 
         Raises:
             UnsupportedSpace: As :meth:`write_row`.
@@ -216,18 +216,18 @@ class ObservationCodec:
                 raise _misfit(leaf, f"it is {array.tolist()}")
 
     def mask_of(self, observation: Any) -> Any:
-        """The raw mask inside an observation (only where ``has_mask``)."""
+        """Return the raw mask in an observation (only with ``has_mask``)."""
         return observation[ACTION_MASK]
 
 
 def _entry(leaf: _Leaf, observation: Any) -> Any:
-    """The part of an observation that a leaf is stored from."""
+    """Return a leaf's part of an observation."""
     value = observation
     try:
         for key in leaf.path:
             value = value[key]
     except (KeyError, IndexError, TypeError) as error:
-        raise _misfit(leaf, f"there is no such entry in {type(observation).__name__} ({error!r})") from error
+        raise _misfit(leaf, f"there is no such entry in a {type(observation).__name__} ({error!r})") from error
     return value
 
 
@@ -238,14 +238,14 @@ def _check_shape(leaf: _Leaf, array: Array) -> None:
 
 
 def _check_numbers(leaf: _Leaf, array: Array) -> None:
-    """Raises where casting would make other numbers of them."""
+    """Raise if casting would change the numbers."""
     kind = array.dtype.kind
     if kind not in "biuf":
         raise _misfit(leaf, f"it is of {array.dtype}")
     if leaf.choices is None and leaf.spec.dtype.startswith("float"):
         return
     if kind == "f":
-        raise _misfit(leaf, f"it is of {array.dtype}, which would be cut down to integers")
+        raise _misfit(leaf, f"it is of {array.dtype}, which would be truncated to integers")
     if leaf.choices is not None or kind == "b" or not array.size:
         return
     least, most = (
@@ -257,8 +257,8 @@ def _check_numbers(leaf: _Leaf, array: Array) -> None:
 
 def _misfit(leaf: _Leaf, what: str) -> UnsupportedSpace:
     return UnsupportedSpace(
-        f"observation {leaf.name!r} does not fit its space {leaf.space}: {what}; mend the environment's "
-        "observation_space, or what its reset and step return"
+        f"observation {leaf.name!r} does not fit its space {leaf.space}: {what}; fix the environment's "
+        "observation_space, or the result of its reset and step"
     )
 
 
@@ -273,8 +273,8 @@ def _heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidiscrete
     kind, heads = _make_heads(space)
     if any(isinstance(head, CategoricalHead) and head.n > _MOST_CHOICES for head in heads):
         raise UnsupportedSpace(
-            f"action space {space} has a component of more than {_MOST_CHOICES:,} choices: at most so many are "
-            "allowed; use fewer, or real numbers (a Box)"
+            f"action space {space} has a component of more than {_MOST_CHOICES:,} choices; use "
+            "fewer, or continuous actions (a Box)"
         )
     if not heads or any(not (head.n if isinstance(head, CategoricalHead) else head.size) > 0 for head in heads):
         raise _without_choice(space)
@@ -301,12 +301,12 @@ def _make_heads(space: spaces.Space[Any]) -> tuple[Literal["discrete", "multidis
 
 
 def action_spec(space: spaces.Space[Any]) -> ActionSpec:
-    """The heads that a policy needs for an action space (of one environment).
+    """Return the policy heads for the action space of one environment.
 
     ``MultiBinary`` becomes heads of two choices each. A ``Dict``'s components are in the space's own order.
 
     Raises:
-        UnsupportedSpace: For spaces that are not Discrete, MultiDiscrete, MultiBinary, Box or a Tuple or Dict of them.
+        UnsupportedSpace: The space is not Discrete, MultiDiscrete, MultiBinary, Box or a Tuple or Dict of them.
     """
     if isinstance(space, (spaces.Tuple, spaces.Dict)):
         keys = tuple(space.spaces) if isinstance(space, spaces.Dict) else ()

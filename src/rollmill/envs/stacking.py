@@ -1,4 +1,4 @@
-"""Which observations are stacks of the last frames, so that a replay need keep only the newest one of each."""
+"""Detection of frame stacks, of which a replay stores only the newest frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollmill.specs import FrameStack
 
 __all__ = ["stack_of"]
 
-# Wrappers that show what they were shown.
+# Wrappers that do not change observations.
 _TRANSPARENT: tuple[type[Any], ...] = (
     wrappers.TimeLimit,
     wrappers.OrderEnforcing,
@@ -20,16 +20,16 @@ _TRANSPARENT: tuple[type[Any], ...] = (
     gymnasium.ActionWrapper,
     gymnasium.RewardWrapper,
 )
-# A subclass with a way of its own may show something of its own.
+# A subclass with its own method may change observations.
 _KINDS: tuple[Any, ...] = (gymnasium.Wrapper, *_TRANSPARENT)
 _RESETS = {kind.reset for kind in _KINDS}
 _STEPS = {kind.step for kind in _KINDS[1:]}
 
 
 def stack_of(env: Any) -> FrameStack | None:
-    """How a ``gymnasium.Env`` stacks its observation; None where it does not, or something may change the stack.
+    """Return the frame stack of a ``gymnasium.Env``; None without one, or if something may change the stack.
 
-    What merely looks like a stack is not taken for one: it might cease to be.
+    Only known wrappers count: an observation that merely looks like a stack may cease to be one.
     """
     while isinstance(env, gymnasium.Wrapper):
         if type(env) is wrappers.FrameStackObservation:
@@ -45,7 +45,7 @@ def stack_of(env: Any) -> FrameStack | None:
 
 
 def _may_be_zero(frame: gymnasium.Space[Any]) -> bool:
-    """Whether Gymnasium's padding is zeros: in a space that has no 0 it takes the number next to it."""
+    """Whether Gymnasium's padding is zeros. In a space without 0 it is the nearest number."""
     match frame:
         case spaces.MultiDiscrete():
             return not frame.start.any()

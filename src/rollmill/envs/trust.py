@@ -1,9 +1,8 @@
-"""Which environments' configurations name code: all but those of built-in environments with numbers for arguments.
+"""Detection of configurations that run code: all but built-in environments with numeric arguments.
 
-A run's ``config.json`` names the environment, what it is built with and what is imported first, all of which is code to
-the user who evaluates or resumes the run. Rollmill therefore signs it (see :mod:`rollmill.runtime.signed_files`). What
-is not signed with this user's key is read as data; an environment is built of it only if it is one of the built-in
-ones.
+A run's ``config.json`` names the environment, its arguments and the modules to import, and so can run code when a user
+evaluates or resumes the run. Rollmill therefore signs it (see :mod:`rollmill.runtime.signed_files`). A file without a
+signature of this user's key is read as data, and only built-in environments are built from it.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ from rollmill.envs.registry import registrations
 
 __all__ = ["named_code"]
 
-# Whose ids Gymnasium's registry may have from packages that Rollmill knows; ids of others may be anybody's.
+# Packages whose ids in Gymnasium's registry are trusted; ids of others may come from anywhere.
 _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
 
 
 def named_code(env: EnvConfig) -> str:
-    """What of an environment's configuration is code, in words; empty where there is nothing but built-in environments.
+    """Describe the code that an environment's configuration runs; empty for built-in environments.
 
-    A built-in environment with numbers for arguments runs the code of installed packages alone. Text is not let pass,
-    because for some environments it is a path, a module or a class.
+    A built-in environment with numeric arguments runs only installed packages. Text is not accepted, because for some
+    environments it is a path, a module or a class.
     """
     if env.imports:
         return f"it imports {', '.join(env.imports)} (env.imports), which runs code"
@@ -37,12 +36,12 @@ def named_code(env: EnvConfig) -> str:
 
 
 def _is_built_in(name: str) -> bool:
-    """Whether a name leads to an environment of the packages that Rollmill knows, and imports nothing else."""
+    """Whether a name refers to an environment of a trusted package and imports nothing else."""
     if ":" in name or any(entry.name == name for entry in registrations()):
         return False
     family, slash, id = name.partition("/")
     if slash and family in FAMILIES and family not in ("gym", "mujoco"):
-        return True  # These families look their names up in the lists of their packages.
+        return True  # These families look up names in their packages.
     from rollmill.envs.errors import RollmillEnvError
     from rollmill.envs.gym import find_spec
 

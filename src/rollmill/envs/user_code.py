@@ -1,4 +1,4 @@
-"""The user's own modules and scripts, imported by name or by path."""
+"""Import of users' modules and scripts, by name or by path."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ __all__ = [
     "let_interpreters_in",
 ]
 
-# Keeps Python interpreters that are started from searching their script's folder or the working directory first.
+# Keeps child interpreters from searching their script's folder or the working directory first.
 _SAFE_PATH = "PYTHONSAFEPATH"
 _UNTIL_USER_CODE = "until user code"
 
 
 class NoSuchModuleError(ImportError):
-    """What ``--import`` names is neither a module nor a file."""
+    """``--import`` names neither a module nor a file."""
 
 
 def import_user_code(name: str, *, option: str = "--import") -> ModuleType:
-    """Import a module by its dotted name, or a ``.py`` file by its path; a second time does nothing.
+    """Import a module by its dotted name, or a ``.py`` file by its path; a no-op if it is imported already.
 
     Args:
-        name: Its name or path.
-        option: By which the user has given it, for messages.
+        name: The module's name or path.
+        option: The command-line option that named it, for messages.
 
     Raises:
-        NoSuchModuleError: There is no such module or file. Errors inside of one are raised as they are.
+        NoSuchModuleError: There is no such module or file. Errors inside a module propagate.
     """
     if name.endswith(".py"):
         return _import_file(name, option)
@@ -49,25 +49,25 @@ def import_user_code(name: str, *, option: str = "--import") -> ModuleType:
 
 
 def import_if_there(name: str) -> ModuleType | None:
-    """The module of that dotted name, or None if there is none. Errors inside of one are raised as they are."""
+    """Import a module by its dotted name; None if there is none. Errors inside the module propagate."""
     if not all(name.split(".")):
         return None  # Empty, or relative to nothing.
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # What is missing may also be something that the module itself imports.
+        # The missing module may also be one that the module itself imports.
         if error.name is None or not (name == error.name or name.startswith(error.name + ".")):
             raise
         return None
 
 
 def keep_interpreters_out(*, until_user_code: bool, starts_processes: bool) -> None:
-    """Has interpreters that are started import nothing from the working directory, unless the user has settled that.
+    """Keep child interpreters from importing from the working directory, unless the user has set that.
 
     Args:
-        until_user_code: Whether processes of a run let their own interpreters in again, because they run code of the
-            user's, which may start scripts that import from beside them.
-        starts_processes: Whether there are such processes; otherwise user code runs here, and nothing is changed.
+        until_user_code: Whether processes of a run lift this for their own children, because they run the user's code,
+            which may start scripts that import neighbouring files.
+        starts_processes: Whether there are such processes; otherwise user code runs here, and nothing changes.
     """
     if os.environ.get(_SAFE_PATH) or (until_user_code and not starts_processes):
         return
@@ -75,13 +75,13 @@ def keep_interpreters_out(*, until_user_code: bool, starts_processes: bool) -> N
 
 
 def let_interpreters_in() -> None:
-    """In a process of a run, before it runs code of the user's: see :func:`keep_interpreters_out`."""
+    """Lift :func:`keep_interpreters_out` in a process of a run, before it runs the user's code."""
     if os.environ.get(_SAFE_PATH) == _UNTIL_USER_CODE:
         del os.environ[_SAFE_PATH]
 
 
 def lasting_name(name: str) -> str:
-    """The name under which a module is found from any folder: a file's whole path, a module's own name."""
+    """Return a name that works from any folder: a file's absolute path, a module's own name."""
     return str(Path(name).resolve()) if name.endswith(".py") else name
 
 
@@ -91,27 +91,27 @@ def _given(name: str, option: str) -> str:
 
 def _import_file(name: str, option: str) -> ModuleType:
     path = Path(name).resolve()
-    # Under the name __main__ a package's __main__.py would take itself for the program.
+    # Named __main__, a package's __main__.py would run as the program.
     module_name = path.parent.name if path.stem == "__main__" else path.stem
-    # The script that is running (a process of a run has it as its __main__ too) must not run a second time.
+    # The running script (also the __main__ of a run's processes) must not run a second time.
     for known in (sys.modules.get(module_name), sys.modules.get("__main__")):
         file = getattr(known, "__file__", None)
         if known is not None and file is not None and Path(file).resolve() == path:
             return known
     if not path.is_file():
-        # A run remembers where its file was. It may have been moved since, with the run or without it.
+        # A run stores the file's path; the file may have been moved since.
         moved = sys.modules.get(module_name)
         if moved is not None and Path(getattr(moved, "__file__", None) or "").name == path.name:
             return moved
         raise NoSuchModuleError(
-            f"{_given(name, option)}: there is no such file; if it was moved, {option} says where it is now"
+            f"{_given(name, option)}: there is no such file; if it was moved, give its new path with {option}"
         )
     spec = importlib.util.spec_from_file_location(module_name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # What it defines is sent to other processes by reference: they look it up under this name, before they could import
-    # the file by its path, so its folder is searched there too. The same finds what the file imports from beside it.
+    # Other processes look up its definitions under this name before they could import the file by its path, so its
+    # folder is searched, too. That also finds the neighbouring files that it imports.
     folder = str(path.parent)
     if folder not in sys.path:
         sys.path.append(folder)

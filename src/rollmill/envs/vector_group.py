@@ -12,7 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure, report
-from rollmill.envs.snapshots import put_back, take
+from rollmill.envs.snapshots import restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
@@ -20,7 +20,7 @@ from rollmill.specs import BoxActions
 __all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
 
 _MOST_HIDDEN_ENDS = 100
-# All that decides how a group goes on.
+# The state of a group.
 _STATE = (
     "_env",
     "_seeds",
@@ -37,10 +37,10 @@ _MODES = {"NextStep": "next_step", "SameStep": "same_step", "Disabled": "disable
 
 
 def own_seeds(env: Any, seeds: Sequence[int]) -> Any:
-    """What a Gymnasium vector environment's ``reset`` takes.
+    """Return the seed argument of a Gymnasium vector environment's ``reset``.
 
-    Vectors of separate environments (Sync- and AsyncVectorEnv) take a list of seeds; all others one integer, because
-    they may keep a single generator for all their rows.
+    Vectors of separate environments (Sync- and AsyncVectorEnv) take a list of seeds; all others take one integer,
+    because they may have a single generator for all rows.
     """
     if isinstance(getattr(env, "unwrapped", env), (SyncVectorEnv, AsyncVectorEnv)):
         return [int(s) for s in seeds]
@@ -48,32 +48,32 @@ def own_seeds(env: Any, seeds: Sequence[int]) -> Any:
 
 
 def seed_array(env: Any, seeds: Sequence[int]) -> Any:
-    """One seed for each environment, as ``ale_py.AtariVectorEnv`` takes them (31 bits)."""
+    """Return one seed of 31 bits for each environment, for ``ale_py.AtariVectorEnv``."""
     return np.array([int(s) & 0x7FFFFFFF for s in seeds], dtype=np.int64)
 
 
 def seed_none(env: Any, seeds: Sequence[int]) -> Any:
-    """No seed at reset: the constructor has taken them (EnvPool)."""
+    """Return no seed for reset, because the constructor has taken it (EnvPool)."""
     return None
 
 
 class VectorGroup:
-    """Steps a ``gymnasium.vector.VectorEnv`` (or an EnvPool) in one call and writes it as :mod:`rollmill.specs` says.
+    """Steps a ``gymnasium.vector.VectorEnv`` (or an EnvPool) in one call, in the layout of :mod:`rollmill.specs`.
 
     ======== ===================================================================================================
-    NextStep native: the vector's own masked row is ours
-    SameStep behind a termination stands the first observation of the next episode, since nothing is bootstrapped from
-             a final one; nothing is masked. Behind a truncation stands ``info["final_obs"]`` in a masked row, while
-             the environment makes its first step from an observation that nobody saw: that transition is masked (its
-             reward counts in ``episode_return``), and the second observation is shown with ``reset`` True
-    Disabled ended rows are reset at once with ``options={"reset_mask": ...}``, which makes it SameStep, the final
-             observation being what the vector had shown
+    NextStep native: the vector masks the same rows as we do
+    SameStep after a termination comes the first observation of the next episode, since nothing is bootstrapped from a
+             final one; nothing is masked. After a truncation comes ``info["final_obs"]`` in a masked row, while the
+             environment takes its first step from an observation that no policy saw: that transition is masked (its
+             reward counts in ``episode_return``), and the second observation has ``reset`` True
+    Disabled ended rows are reset at once with ``options={"reset_mask": ...}``, which makes it SameStep, with the
+             vector's last observation as the final one
     ======== ===================================================================================================
 
     Attributes:
         num_rows: Rows of the group.
-        failures: Failures mended so far, each with its traceback (only with ``on_failure="restart"``); whoever reads
-            them may clear the list.
+        failures: Failures followed by a rebuild, with tracebacks (only with ``on_failure="restart"``); the reader
+            may clear the list.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class VectorGroup:
         """Build the vector environment.
 
         Args:
-            make_vector: Builds it for ``len(seeds)`` environments; gets the seeds, for those that want them so early.
+            make_vector: Builds it for ``len(seeds)`` environments; some constructors need the seeds.
             seeds: One seed for each environment.
             first_index: Index of the first environment in the whole run, for messages.
             name: The environment's name, for messages.
-            reset_seed: ``reset_seed(env, seeds)`` is given to ``env.reset(seed=...)``.
-            box: What becomes of real numbers (see ``ActionCodec``).
-            life_key: Entry of ``info`` that counts lives (int ``[B]``): losing one is reported as ``terminated`` while
-                the episode goes on.
-            on_failure: What an exception inside the vector does; a rebuild replaces it whole and masks every row.
-            budget: How many rebuilds are allowed; shared by the groups of a worker.
-            check_finite: Look for NaN and infinity.
+            reset_seed: ``reset_seed(env, seeds)`` is passed to ``env.reset(seed=...)``.
+            box: Conversion of continuous actions (see ``ActionCodec``).
+            life_key: Entry of ``info`` that counts lives (int ``[B]``): losing one is reported as ``terminated``
+                although the episode continues.
+            on_failure: What to do when the vector raises; a rebuild replaces the whole vector and masks every row.
+            budget: Budget of rebuilds, shared by the groups of a worker.
+            check_finite: Check for NaN and infinity.
 
         Raises:
-            EnvironmentFailure: When the constructor raises and may not be tried again.
-            UnsupportedSpace: When the spaces have no place in a slot, or the vector has another number of environments.
+            EnvironmentFailure: The constructor raises and no rebuild is left.
+            UnsupportedSpace: Slots do not support the spaces, or the vector has another size.
         """
         self.num_rows = len(seeds)
         self.failures: list[str] = []
@@ -129,7 +129,7 @@ class VectorGroup:
         action = action_spec(self.action_space)
         self._actions = ActionCodec(action, box)
         self._checks = RowChecks(name, self._codec, action, first_index, check_finite)
-        # Rows that show an observation from which their environment will not act: their next step is masked.
+        # Rows whose environment does not act from the observation shown: their next step is masked.
         self._masked = np.zeros(self.num_rows, bool)
         self._any_masked = False
         self._hidden_ends = np.zeros(self.num_rows, np.int64)
@@ -146,7 +146,7 @@ class VectorGroup:
         except RollmillEnvError:
             raise
         except failures() as error:
-            self._mend("reset", error, into)
+            self._rebuild("reset", error, into)
         self._checks.observation(into, 0)
 
     def step(
@@ -155,8 +155,8 @@ class VectorGroup:
         """Step the vector once; see ``Group.step``.
 
         Raises:
-            EnvironmentFailure: When the vector raises and may not be rebuilt.
-            NonFiniteObservation: When ``check_finite`` finds NaN or infinity.
+            EnvironmentFailure: The vector raises and no rebuild is left.
+            NonFiniteObservation: ``check_finite`` finds NaN or infinity.
         """
         self._clock += 1
         actions = self._actions.decode_batch(discrete, continuous)
@@ -164,7 +164,7 @@ class VectorGroup:
         try:
             observation, reward, terminated, truncated, info = self._env.step(actions)
         except failures() as error:
-            self._mend("step", error, into)
+            self._rebuild("step", error, into)
             _write_failed(outcome)
             return
         self._codec.write(observation, into.observation)
@@ -189,7 +189,7 @@ class VectorGroup:
         self._masked, self._any_masked = ended, any_ended
         if any_ended:
             if self._mode != "next_step":
-                # Nothing is bootstrapped from a terminated episode's final observation: the next one's first is shown.
+                # A terminated episode's final observation is not needed: nothing is bootstrapped from it.
                 self._masked = outcome.truncated & ~outcome.terminated
                 self._any_masked = bool(self._masked.any())
                 np.logical_or(into.reset, ended & ~self._masked, out=into.reset)
@@ -197,13 +197,13 @@ class VectorGroup:
         if self._life_key is not None:
             self._lose_lives(info[self._life_key], outcome, ended)
         if any_ended and self._mode == "disabled":
-            # Now, not before the next step: its actions have to fit the masks of these first observations. What a
-            # partial reset tells holds for the rows that it resets alone.
+            # Reset now, because the masks of these first observations restrict the next actions. The result of a
+            # partial reset is valid for the reset rows only.
             self._write_mask(observation, info, into, ~ended)
             try:
                 observation, info = self._env.reset(options={"reset_mask": ended.copy()})
             except failures() as error:
-                self._mend("reset", error, into)
+                self._rebuild("reset", error, into)
                 _write_failed(outcome)
                 return
             self._write_mask(observation, info, into, ended)
@@ -217,13 +217,13 @@ class VectorGroup:
         self._checks.observation(into, self._clock)
 
     def snapshot(self) -> bytes | None:
-        """The vector, pickled, and what is known of its episodes; see ``SavableGroup.snapshot``."""
-        return take(self, _STATE)
+        """Pickle the vector and the state of its episodes; see ``SavableGroup.snapshot``."""
+        return save_state(self, _STATE)
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from a snapshot; see ``SavableGroup.restore``."""
+        """Restore a snapshot; see ``SavableGroup.restore``."""
         self.close()
-        put_back(self, _STATE, snapshot)
+        restore_state(self, _STATE, snapshot)
 
     def close(self) -> None:
         """Close the vector environment."""
@@ -231,16 +231,16 @@ class VectorGroup:
         if env is not None:
             try:
                 env.close()
-            except failures() as error:  # what failed before, if anything, says more
+            except failures() as error:  # an earlier failure is more informative
                 self.failures.append(report(self._name, "close", error))
 
     def _end(self, ended: Array, was_masked: Array, info: Any, into: ObservationView, outcome: OutcomeView) -> None:
-        """Reports the rows that have ``ended``, and shows the final observation of those that are masked now."""
+        """Report the rows that have ``ended``, and write the final observation of those that are masked now."""
         outcome.episode_return[ended] = self._return[ended]
         outcome.episode_length[ended] = self._length[ended]
         self._return[ended] = 0.0
         self._length[ended] = 0
-        # An episode of a single step can end inside a masked row; its end is counted, but is no transition.
+        # An episode of a single step can end inside a masked row; its end is counted without a transition.
         outcome.terminated[was_masked] = False
         outcome.truncated[was_masked] = False
         if self._mode == "next_step":
@@ -249,7 +249,7 @@ class VectorGroup:
         if int(self._hidden_ends.max()) >= _MOST_HIDDEN_ENDS:
             raise UnsupportedSpace(
                 f"{_MOST_HIDDEN_ENDS} episodes in succession of {self._name} were truncated after a single step, which "
-                "a vector with autoreset SAME_STEP or DISABLED makes unseen: nothing could be learned from them; build "
+                "a vector with autoreset SAME_STEP or DISABLED hides: nothing could be learned from them; build "
                 "it with autoreset_mode=NEXT_STEP"
             )
         if self._mode == "same_step" and self._any_masked:
@@ -268,12 +268,12 @@ class VectorGroup:
         np.copyto(self._lives, lives)
 
     def _write_mask(self, observation: Any, info: Any, into: ObservationView, rows: Array) -> None:
-        """Writes the masks of the rows that bool ``rows [B]`` chooses."""
+        """Write the masks of the rows selected by bool ``rows [B]``."""
         if into.action_mask is None:
             return
         raw = self._codec.mask_of(observation) if self._codec.has_mask else info.get(ACTION_MASK)
         # With NEXT_STEP a masked row's action is ignored; with the other modes it is the first of the next episode,
-        # whose mask the vector shows already.
+        # whose mask the vector has returned already.
         ignored = self._masked if self._mode == "next_step" else np.zeros(self.num_rows, bool)
         for row in np.flatnonzero(rows).tolist():
             if raw is not None:
@@ -316,7 +316,7 @@ class VectorGroup:
             except failures() as error:
                 self._spend("constructor", error)
 
-    def _mend(self, where: str, error: BaseException, into: ObservationView) -> None:
+    def _rebuild(self, where: str, error: BaseException, into: ObservationView) -> None:
         while True:
             self._spend(where, error)
             self.close()
@@ -342,12 +342,12 @@ class VectorGroup:
 
 def _autoreset_mode(env: Any) -> str:
     mode = getattr(env, "metadata", {}).get("autoreset_mode")
-    # Gymnasium 1.0's vectors without the entry follow the default of that time, which is NEXT_STEP.
+    # Gymnasium 1.0's vectors without the entry use its default, NEXT_STEP.
     return "next_step" if mode is None else _MODES[getattr(mode, "value", mode)]
 
 
 def _row_of(batch: Any, row: int) -> Any:
-    """Row of a batched observation: an array, or a dict or tuple of arrays (entries such as ``_key`` are masks)."""
+    """One row of a batched observation: an array, or a dict or tuple of arrays (entries such as ``_key`` are masks)."""
     if isinstance(batch, dict):
         return {key: _row_of(value, row) for key, value in batch.items()}
     if isinstance(batch, tuple):

@@ -1,4 +1,4 @@
-"""Where a group of environments writes: views into one step of a slot, and the protocol of a group."""
+"""Views of one step of a slot, and the protocol of a group of environments."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class ObservationView(NamedTuple):
-    """``x_{t+1}``: what the environments show, written in place.
+    """``x_{t+1}``: the environments' observations, written in place.
 
     Attributes:
         observation: Name -> ``[B, ...]``, dtypes and shapes of ``EnvSpec.observation``.
-        action_mask: bool ``[B, M]``, True where allowed; None where the environment has no mask.
-        reset: bool ``[B]``: this is the first observation of an episode.
+        action_mask: bool ``[B, M]``, True where allowed; None if the environment has no mask.
+        reset: bool ``[B]``: whether this is the first observation of an episode.
     """
 
     observation: Mapping[str, Array]
@@ -29,7 +29,7 @@ class ObservationView(NamedTuple):
 
 
 class OutcomeView(NamedTuple):
-    """What ``a_t`` caused, written in place; see ``rollmill.specs`` for the time axis.
+    """The results of ``a_t``, written in place; see ``rollmill.specs`` for the time axis.
 
     Attributes:
         reward: float32 ``[B]``, raw.
@@ -49,7 +49,7 @@ class OutcomeView(NamedTuple):
 
 
 def own_views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
-    """Arrays outside all slots, for whoever steps a group alone; everything is allowed, everything else is zero."""
+    """Allocate views outside of slots, with zeros and masks that allow everything."""
     return (
         ObservationView(
             {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()},
@@ -68,7 +68,7 @@ def own_views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
 
 
 class Group(Protocol):
-    """``num_rows`` rows that are stepped together; the only owner of its environments."""
+    """``num_rows`` rows that are stepped together. Owns its environments."""
 
     num_rows: int
     failures: list[str]
@@ -80,7 +80,7 @@ class Group(Protocol):
     def step(
         self, discrete: Array | None, continuous: Array | None, into: ObservationView, outcome: OutcomeView
     ) -> None:
-        """Apply ``a_t`` (int32 ``[B, Kd]``, float32 ``[B, Kc]``), write ``x_{t+1}`` and what the action caused."""
+        """Apply ``a_t`` (int32 ``[B, Kd]``, float32 ``[B, Kc]``), write ``x_{t+1}`` and the results."""
         ...
 
     def close(self) -> None:
@@ -89,12 +89,12 @@ class Group(Protocol):
 
 
 class SavableGroup(Group, Protocol):
-    """A group that a run may go on with where it was interrupted."""
+    """A group whose state can be saved and restored."""
 
     def snapshot(self) -> bytes | None:
-        """All that decides how the group goes on; None where its environments cannot be saved."""
+        """Return the group's state; None if its environments cannot be saved."""
         ...
 
     def restore(self, snapshot: bytes) -> None:
-        """Go on from what :meth:`snapshot` gave, instead of a reset."""
+        """Restore the state of :meth:`snapshot`, instead of a reset."""
         ...

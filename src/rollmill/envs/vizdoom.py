@@ -14,7 +14,7 @@ from rollmill.extras import install_command
 __all__ = ["check_scenario", "maker", "scenarios"]
 
 _DEFAULT_FRAMESKIP = 4
-# Played by several, over the network: not environments of one agent.
+# Multiplayer scenarios.
 _MULTIPLAYER = {"cig", "multi", "multi_duel"}
 # Scenarios whose actions combine buttons, as in Sample Factory (Tuple spaces); the others choose one button at a time.
 _HEADS = {
@@ -41,7 +41,7 @@ def _scenarios_path() -> str:
 
 
 def scenarios() -> list[str]:
-    """The single-player scenarios that the installed package ships with everything they need.
+    """The complete single-player scenarios of the installed package.
 
     Raises:
         MissingExtra: vizdoom is not installed.
@@ -68,7 +68,7 @@ def check_scenario(name: str) -> None:
     """Raise unless the package ships the scenario.
 
     Raises:
-        UnknownEnvironment: It does not; suggests the nearest ones.
+        UnknownEnvironment: It does not; suggests similar names.
         MissingExtra: vizdoom is not installed.
     """
     known = scenarios()
@@ -79,7 +79,7 @@ def check_scenario(name: str) -> None:
 
 
 def maker(config: EnvConfig) -> Maker:
-    """``VizdoomEnv`` of a scenario; ``config.kwargs`` go to its constructor.
+    """Build ``VizdoomEnv`` of a scenario; ``config.kwargs`` go to its constructor.
 
     Raises:
         UnknownEnvironment: The package ships no such single-player scenario.

@@ -1,4 +1,4 @@
-"""One VizDoom game as a Gymnasium environment, close to the engine (the package's own wrapper imports pygame)."""
+"""A VizDoom game as a Gymnasium environment (the package's own wrapper imports pygame)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from rollmill.envs.views import Array
 
 __all__ = ["VizdoomEnv"]
 
-# A worker owns one core; OpenCV would otherwise start a pool of threads in every one.
+# A worker owns one core; OpenCV would otherwise start a pool of threads in each worker.
 cv2.setNumThreads(1)
 
-# Buttons that exclude each other make one head, as in Sample Factory's action spaces for VizDoom.
+# Mutually exclusive buttons share one head, as in Sample Factory's action spaces for VizDoom.
 _EXCLUSIVE = (
     ("TURN_LEFT", "TURN_RIGHT"),
     ("MOVE_FORWARD", "MOVE_BACKWARD"),
@@ -34,19 +34,19 @@ _TURN_ANGLES = tuple(float(v) for v in np.linspace(-10, 10, 11))
 
 
 class VizdoomEnv(gymnasium.Env[Any, Any]):
-    """A single-player scenario, as the Sample Factory paper plays it.
+    """A single-player scenario, as in the Sample Factory paper.
 
-    Observation: uint8 ``[height, width, 3]`` (RGB), scaled from the engine's picture by nearest neighbour; with
+    Observation: uint8 ``[height, width, 3]`` (RGB), scaled from the engine's frame by nearest neighbour; with
     ``measurements`` a dict of ``"obs"`` and float32 ``"measurements"`` (the scenario's game variables, each divided by
     100).
 
     Action: ``Discrete(1 + buttons)`` (nothing, or one button) with ``actions="flat"``; ``MultiDiscrete`` with
-    ``"heads"``: buttons that exclude each other share a head whose choice 0 is none of them, every other button has a
+    ``"heads"``: mutually exclusive buttons share a head whose choice 0 is none of them, every other button has a
     head of two choices, and turning by an angle has eleven, from -10 to 10 degrees.
 
-    The engine's own time limit is taken over by the environment, because the engine has no picture to show once it has
-    ended an episode: a truncated episode shows its true final observation. After a death the last picture is repeated;
-    nobody bootstraps from it.
+    The environment replaces the engine's own time limit, because the engine has no frame after it has ended an episode:
+    a truncated episode returns its true final observation. After a death the last frame is repeated; it is not
+    bootstrapped from.
 
     Attributes:
         button_heads: For each head, the button values of each choice: button index -> value.
@@ -74,15 +74,15 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
             frameskip: Tics for each step.
             width: Width of the observation.
             height: Height of the observation.
-            measurements: Give the game variables too.
+            measurements: Whether to include the game variables.
             actions: ``"flat"`` or ``"heads"``.
-            resolution: What the engine draws, for example ``"160x120"`` or ``"640x480"``.
-            render_mode: ``"rgb_array"`` or None; ``render`` gives the engine's picture unscaled.
+            resolution: The engine's resolution, for example ``"160x120"`` or ``"640x480"``.
+            render_mode: ``"rgb_array"`` or None; ``render`` returns the engine's frame unscaled.
             settings: The engine's settings by the names of its ``set_...`` methods, for example
                 ``{"doom_skill": 5, "doom_map": "map01"}``.
 
         Raises:
-            ValueError: For unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
+            ValueError: Unknown ``actions``, ``resolution`` or ``settings``, or a missing file.
         """
         if actions not in ("flat", "heads"):
             raise ValueError(f"actions is {actions!r}: 'flat' or 'heads' is allowed")
@@ -95,7 +95,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         self._measurements = measurements
         self._started = False
         self._game = game = DoomGame()
-        # The engine writes its settings to a file when it ends: give it one that ends with this process.
+        # The engine writes its settings to a file when it ends; use one that is deleted with this process.
         self._settings_file = os.memfd_create("vizdoom.ini")
         game.set_doom_config_path(f"/proc/{os.getpid()}/fd/{self._settings_file}")
         game.load_config(os.path.abspath(path))
@@ -138,14 +138,14 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         self._variables: Array | None = np.zeros(self._num_variables, np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Start an episode; every episode gets a seed of its own from the environment's generator."""
+        """Start an episode with a seed from the environment's generator."""
         super().reset(seed=seed)
         game = self._game
         game.set_seed(int(self.np_random.integers(2**32, dtype=np.uint32)))
         if self._started:
             game.new_episode()
         else:
-            # The engine makes a folder in its working directory, and never needs it again.
+            # The engine creates a folder in its working directory that it does not need later.
             with tempfile.TemporaryDirectory(prefix="rollmill-vizdoom-") as folder, contextlib.chdir(folder):
                 game.init()
             self._started = True
@@ -154,7 +154,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         return self._observation(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Hold the buttons for ``frameskip`` tics, or fewer where the time limit comes first."""
+        """Hold the buttons for ``frameskip`` tics, or until the time limit."""
         game = self._game
         skip = self._frameskip
         if self._timeout:
@@ -170,7 +170,7 @@ class VizdoomEnv(gymnasium.Env[Any, Any]):
         return self._observation(), reward, terminated, truncated, {}
 
     def render(self) -> Any:
-        """The engine's picture, uint8 ``[H, W, 3]``."""
+        """The engine's frame, uint8 ``[H, W, 3]``."""
         return self._screen.copy()
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ def _resolution(name: str) -> Any:
     found = getattr(ScreenResolution, f"RES_{name.upper()}", None)
     if found is None:
         known = ", ".join(n.removeprefix("RES_").lower() for n in ScreenResolution.__members__)
-        raise ValueError(f"resolution is {name!r}: the engine draws {known}")
+        raise ValueError(f"resolution is {name!r}: allowed: {known}")
     return found
 
 
@@ -218,7 +218,7 @@ def _flat_head(buttons: list[Button]) -> list[list[dict[int, float]]]:
 
 def _exclusive_heads(buttons: list[Button]) -> list[list[dict[int, float]]]:
     index = {button.name: i for i, button in enumerate(buttons)}
-    # Turning by an angle replaces turning by a button, as in Sample Factory's full action space.
+    # Turning by an angle replaces the turn buttons, as in Sample Factory's full action space.
     if _TURN_DELTA in index:
         for name in _EXCLUSIVE[0]:
             index.pop(name, None)

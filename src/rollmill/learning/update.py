@@ -411,18 +411,20 @@ def _weight(batch: Batch) -> Tensor | None:
 
 
 def _check_objectives(algorithm: Algorithm, objectives: Sequence[Objective]) -> None:
-    """Checks what a user's own algorithm may have got wrong."""
+    """Check the objectives of a user's own algorithm."""
     names = [objective.name for objective in objectives]
     wrong = ""
     if not objectives:
-        wrong = "are none: give one at least"
+        wrong = "returned none: return at least one"
     elif len(set(names)) < len(names):
-        wrong = f"are called {', '.join(names)}: give each a name of its own, by which checkpoints know its optimiser"
+        wrong = f"has objectives with the names {', '.join(names)}: use unique names, under which checkpoints store optimisers"
     else:
         for objective in objectives:
             if not objective.parameters:
-                wrong = f"have one, {objective.name!r}, without parameters: name what it is to change"
+                wrong = f"has objective {objective.name!r} without parameters: give the parameters to train"
             elif type(objective.every) is not int or objective.every < 1:
-                wrong = f"have one, {objective.name!r}, with every={objective.every!r}: it takes whole numbers from 1"
+                wrong = (
+                    f"has objective {objective.name!r} with every={objective.every!r}: give an integer of at least 1"
+                )
     if wrong:
-        raise ValueError(f"the objectives() of {type(algorithm).__name__} {wrong}")
+        raise ValueError(f"objectives() of {type(algorithm).__name__} {wrong}")
