@@ -1,5 +1,5 @@
-"""Off-policy algorithms: networks, losses and acting put together, for learners and policy workers alike.
+"""Algorithms: networks, acting and losses, shared by learners and policy workers.
 
-Importing this package imports no torch, so that configuration can be read by processes that never need it; its modules
-do, except :mod:`rollmill.algorithms.config`.
+Importing this package does not import torch, so that processes without torch can read configurations; its modules do,
+except :mod:`rollmill.algorithms.config`.
 """

@@ -1,4 +1,4 @@
-"""What an algorithm is: networks, a way to act, and objectives, each with an optimiser of its own."""
+"""Base classes of algorithms: networks, acting, and objectives with one optimiser each."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ _HARD_UPDATE_EVERY = 2500  # SGD steps: SB3's DQN copies every 10,000 agent step
 
 
 class Explore(NamedTuple):
-    """Who asks for an exploring action, and when.
+    """Context of a request for exploring actions.
 
     Attributes:
-        agent_steps: Of the run so far, all rows together.
-        total_steps: Agent steps that the run is to have.
-        rows: int64 ``[N]``: which of the run's rows these are.
+        agent_steps: Agent steps of the run so far, over all rows.
+        total_steps: Agent steps of the whole run.
+        rows: int64 ``[N]``, indices of these rows in the run.
         num_rows: Rows of the run.
-        reset: bool ``[N]``: rows whose observation is the first one of an episode.
-        generator: Randomness, of the observation's device.
-        uniform: float32 ``[N, noise_size]`` in [0, 1): the randomness itself, keyed by row and step; None draws from
-            the generator.
-        given: Actions to be rated instead of sampled ones; None samples.
+        reset: bool ``[N]``: rows whose observation is the first of an episode.
+        generator: Random generator on the observation's device.
+        uniform: float32 ``[N, noise_size]`` in [0, 1): random numbers keyed by row and step; None draws from the
+            generator.
+        given: Actions to evaluate instead of sampled ones; None samples.
     """
 
     agent_steps: int
@@ -54,14 +54,14 @@ class Explore(NamedTuple):
 
 
 class Action(NamedTuple):
-    """Actions, and what on-policy algorithms learn from beside them; None without columns.
+    """Actions, and the quantities that on-policy algorithms store with them.
 
     Attributes:
-        discrete: int32 ``[N, K]``, from 0 below each head's number of choices.
-        continuous: float32 ``[N, C]``; of off-policy algorithms in [-1, 1], which is mapped to the action space's
-            bounds.
-        log_prob: Float ``[N]``, log-probability of the action; None where the algorithm does not need it.
-        value: Float ``[N]``, V(x_t) in the network's units; None likewise.
+        discrete: int32 ``[N, K]``, from 0 to below each head's number of choices; None without categorical heads.
+        continuous: float32 ``[N, C]``; None without real heads. Off-policy algorithms give numbers in [-1, 1], which
+            are mapped to the action space's bounds.
+        log_prob: Float ``[N]``, log-probability of the action; None if the algorithm does not need it.
+        value: Float ``[N]``, V(x_t) in the network's units; likewise.
     """
 
     discrete: Tensor | None
@@ -71,15 +71,15 @@ class Action(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """What an objective gives for a batch, or for a part of a minibatch, whose losses and statistics add up.
+    """An objective's result for a batch, or for a part of a minibatch, which add up.
 
     Attributes:
-        value: Scalar, to be minimised.
-        td_error: ``[N]``, absolute temporal differences, detached: the samples' new priorities; None where the
-            objective has none.
+        value: Scalar to minimise.
+        td_error: ``[N]``, absolute temporal differences, detached: the samples' new priorities; None if the objective
+            has none.
         statistics: Name -> detached scalar, on the device.
-        moments: Sums of advantages that the loss itself has computed, see
-            :func:`rollmill.losses.ppo.masked_sums`; None where there are none.
+        moments: Sums of the advantages that the loss has computed, see :func:`rollmill.losses.ppo.masked_sums`; None if
+            there are none.
     """
 
     value: Tensor
@@ -89,15 +89,15 @@ class Loss(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """What one optimiser does.
+    """A loss and the parameters that one optimiser trains with it.
 
     Attributes:
-        name: ``"critic"``, for statistics and checkpoints.
-        parameters: What it changes; what else the loss depends on gets no gradient.
-        loss: Of a :class:`TransitionBatch`; of a :class:`SequenceBatch` where an off-policy algorithm has a recurrent
-            state; of an :class:`rollmill.algorithms.batches.OnPolicyBatch`. The generator (of the batch's device, None
-            is torch's global one) is for noise.
-        learning_rate: None is the learner's.
+        name: Name for statistics and checkpoints, such as ``"critic"``.
+        parameters: Parameters to train; others get no gradient.
+        loss: Function of a :class:`TransitionBatch`, of a :class:`SequenceBatch` (off-policy algorithms with a
+            recurrent state), or of an :class:`rollmill.algorithms.batches.OnPolicyBatch`, and of a generator for noise
+            on the batch's device (None is torch's global one).
+        learning_rate: Learning rate; None is the learner's.
         every: Runs every ``every`` SGD steps.
     """
 
@@ -109,11 +109,12 @@ class Objective(NamedTuple):
 
 
 class Algorithm(nn.Module, ABC):
-    """Networks, a way to act, and objectives; learners and policy workers build the same one.
+    """Networks, acting and objectives. Learners and policy workers build the same algorithm.
 
     Attributes:
-        acting: The submodule whose weights a policy worker needs; :meth:`act` uses no other weights.
-        state_size: Width of the recurrent state; 0 without one. An algorithm with one writes :meth:`act_with_state`.
+        acting: The submodule that policy workers use; :meth:`act` uses no other weights.
+        state_size: Width of the recurrent state; 0 without one. An algorithm with one implements
+            :meth:`act_with_state`.
     """
 
     acting: nn.Module
@@ -130,9 +131,9 @@ class Algorithm(nn.Module, ABC):
         Args:
             observation: Name -> ``[N, ...]``.
             action_mask: bool ``[N, mask_size]`` or None.
-            explore: None asks for the best actions known, deterministically.
+            explore: None requests the best known actions, deterministically.
 
-        With a recurrent state this is what it does at an episode's first observation.
+        With a recurrent state, the observations count as the first of an episode.
         """
 
     def act_with_state(
@@ -143,11 +144,11 @@ class Algorithm(nn.Module, ABC):
         action_mask: Tensor | None,
         explore: Explore | None,
     ) -> tuple[Action, Tensor | None]:
-        """As :meth:`act`, with a recurrent state.
+        """Choose actions with a recurrent state.
 
         Args:
             observation: Name -> ``[N, ...]``.
-            state: float32 ``[N, S]``; None stands for zeros, and is all there is without a recurrent state.
+            state: float32 ``[N, S]``; None means zeros; always None without a recurrent state.
             reset: bool ``[N]``: rows whose state is zeroed first; None resets none.
             action_mask: bool ``[N, mask_size]`` or None.
             explore: As in :meth:`act`.
@@ -159,38 +160,38 @@ class Algorithm(nn.Module, ABC):
 
     @abstractmethod
     def objectives(self) -> Sequence[Objective]:
-        """The parts of an SGD step, in order; called once, when the parameters are on their device."""
+        """Return the parts of an SGD step, in order; called once, after the parameters are on their device."""
 
     def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
-        """(online, target) networks of the same structure; none by default."""
+        """Return (online, target) networks of the same structure; none by default."""
         return ()
 
     def update_targets(self, sgd_step: int) -> bool | None:
-        """Move the target networks towards the online ones, if it is time; called after each SGD step.
+        """Move the target networks towards the online ones, if due; called after each SGD step.
 
         Args:
-            sgd_step: SGD steps done, the one before this call included.
+            sgd_step: SGD steps so far, including the last one.
 
         Returns:
-            False if nothing has changed, which saves parallel learners a copy.
+            False if nothing has changed, so that parallel learners can skip a copy.
         """
         return False
 
     @torch.no_grad()
     def copy_buffers_to_targets(self) -> None:
-        """Give the target networks the online ones' buffers, such as what pictures are centred by."""
+        """Copy the online networks' buffers, such as brightness statistics, to the target networks."""
         pairs = self.pairs_of_tensors()
         if pairs.online_buffers:
             torch._foreach_copy_(pairs.target_buffers, pairs.online_buffers)
 
     def pairs_of_tensors(self) -> _Targets:
-        """The tensors of :meth:`target_pairs`."""
+        """Return the tensors of :meth:`target_pairs`."""
         if self._targets is None:
             self._targets = _Targets.of(self.target_pairs())
         return self._targets
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Algorithm:
-        # On another device the tensors may be other ones.
+        # The tensors may change with the device.
         self._targets = None
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return self
@@ -199,19 +200,19 @@ class Algorithm(nn.Module, ABC):
 class OffPolicyAlgorithm(Algorithm):
     """An algorithm that learns from a replay.
 
-    A subclass sets ``acting`` and writes :meth:`act`, :meth:`objectives` and :meth:`target_pairs`; see
-    :mod:`rollmill.algorithms.registry` for an example. Where ``state_size`` is 0 it learns from single transitions,
-    else from sequences.
+    A subclass sets ``acting`` and implements :meth:`act`, :meth:`objectives` and :meth:`target_pairs`; see
+    :mod:`rollmill.algorithms.registry` for an example. With ``state_size`` 0 it learns from single transitions, else
+    from sequences.
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What networks.
-        config: What is learned.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
 
     Attributes:
-        published_tau: What ``tau=None`` stands for.
-        published_policy_delay: What ``policy_delay=None`` stands for.
+        published_tau: Value of ``tau=None``.
+        published_policy_delay: Value of ``policy_delay=None``.
     """
 
     published_tau: float = 0.005
@@ -232,17 +233,17 @@ class OffPolicyAlgorithm(Algorithm):
 
     @property
     def tau(self) -> float:
-        """Share of the online weights in an update of the target ones."""
+        """Weight of the online networks in an update of the target networks."""
         return self.published_tau if self.config.tau is None else self.config.tau
 
     @property
     def policy_delay(self) -> int:
-        """SGD steps for each one of the actor."""
+        """SGD steps per step of the actor."""
         return self.published_policy_delay if self.config.policy_delay is None else self.config.policy_delay
 
     @property
     def target_update_every(self) -> int:
-        """SGD steps from one update of the targets to the next."""
+        """SGD steps between updates of the targets."""
         if self.config.target_update_every is not None:
             return self.config.target_update_every
         return _HARD_UPDATE_EVERY if self.tau == 1.0 else self.policy_delay
@@ -264,7 +265,7 @@ class OffPolicyAlgorithm(Algorithm):
 
 
 class _Targets(NamedTuple):
-    """Tensors of the pairs, each target once: networks may share an encoder."""
+    """Tensors of the pairs, each target once, because networks may share an encoder."""
 
     online: list[Tensor]
     targets: list[Tensor]

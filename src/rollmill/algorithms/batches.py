@@ -1,4 +1,4 @@
-"""What losses are given: transitions or sequences of a replay, or samples of trajectories, on the learner's device."""
+"""Batches for losses, on the learner's device: transitions, sequences, or samples of trajectories."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ class TransitionBatch(NamedTuple):
     Attributes:
         observation: Name -> ``[N, ...]``, x_t.
         discrete: int32 ``[N, K]``, the choices of a_t; None without categorical heads.
-        continuous: float32 ``[N, C]``, the real numbers of a_t in [-1, 1], which stand for the Box's bounds; None
-            without real heads.
+        continuous: float32 ``[N, C]``, a_t in [-1, 1], mapped to the Box's bounds; None without real heads.
         reward: float32 ``[N]``, ``sum_{j<k} gamma^j r_{t+j}``.
-        discount: float32 ``[N]``, gamma^k: what x_{t+k}'s value counts; 0 where the episode terminated before.
+        discount: float32 ``[N]``, gamma^k, the factor of x_{t+k}'s value; 0 if the episode terminated before.
         next_observation: Name -> ``[N, ...]``, x_{t+k}; the true final observation of a truncated episode.
-        action_mask: bool ``[N, mask_size]`` at x_t; None where the environment has none.
+        action_mask: bool ``[N, mask_size]`` at x_t; None if the environment has none.
         next_action_mask: Likewise at x_{t+k}.
-        weight: float32 ``[N]``, importance weights of prioritised replay; ones where it is uniform.
+        weight: float32 ``[N]``, importance weights of prioritised replay; ones for uniform replay.
     """
 
     observation: Mapping[str, Tensor]
@@ -38,7 +37,7 @@ class TransitionBatch(NamedTuple):
 
 
 class SequenceBatch(NamedTuple):
-    """N sequences of W steps and W + 1 observations, on the learner's device; L of the steps are learned from.
+    """N sequences of W steps and W + 1 observations, on the learner's device, with L learned steps.
 
     Steps ``burn_in`` to ``burn_in + L`` are the learned ones. The steps before them only produce the recurrent state;
     the steps after them are part of the returns.
@@ -48,15 +47,15 @@ class SequenceBatch(NamedTuple):
         observation: Name -> ``[W + 1, N, ...]``.
         discrete: int32 ``[W, N, K]``, as in :class:`TransitionBatch`.
         continuous: float32 ``[W, N, C]``, likewise.
-        reward: float32 ``[L, N]``, ``sum_{j<k} gamma^j r_{t+j}``; 0 where the step is not valid.
-        discount: float32 ``[L, N]``, gamma^k: what x_{t+k}'s value counts; 0 where the episode terminated before, or
+        reward: float32 ``[L, N]``, ``sum_{j<k} gamma^j r_{t+j}``; 0 if the step is not valid.
+        discount: float32 ``[L, N]``, gamma^k, the factor of x_{t+k}'s value; 0 if the episode terminated before, or
             the step is not valid.
-        then: int64 ``[L, N]``: which of the W + 1 observations x_{t+k} is: the true final one of a truncated episode.
-        valid: bool ``[L, N]``: whether there is anything to learn from the step.
+        then: int64 ``[L, N]``, index of x_{t+k} in the W + 1 observations; the true final one of a truncated episode.
+        valid: bool ``[L, N]``, False for steps without a transition.
         reset: bool ``[W + 1, N]``: the recurrent state is zeroed before x_t is consumed.
         reset_steps: Every t with any ``reset[t]``, ascending, known to the host.
-        rnn_state: float32 ``[N, S]``, of whoever acted, before ``reset[0]`` is applied.
-        action_mask: bool ``[W + 1, N, mask_size]``; None where the environment has none.
+        rnn_state: float32 ``[N, S]``, of the acting policy, before ``reset[0]`` is applied.
+        action_mask: bool ``[W + 1, N, mask_size]``; None if the environment has none.
         weight: float32 ``[N]``, importance weights.
     """
 
@@ -76,31 +75,31 @@ class SequenceBatch(NamedTuple):
 
 
 class OnPolicyBatch(NamedTuple):
-    """A part of a minibatch that is differentiated at once: M samples ``[M, ...]``, or K trajectories ``[T, K, ...]``.
+    """A part of a minibatch with one backward pass: M samples ``[M, ...]``, or K trajectories ``[T, K, ...]``.
 
     The losses of all parts of a minibatch, on all ranks, add up. Each loss is therefore a sum over the part, divided by
     ``divisor``. See :mod:`rollmill.specs` for the meaning of the arrays.
 
     Attributes:
-        observation: Name -> ``[M, ...]`` or ``[T(+1), K, ...]``; T + 1 where V(x_T) is computed by the loss.
+        observation: Name -> ``[M, ...]`` or ``[T(+1), K, ...]``; T + 1 if the loss computes V(x_T).
         discrete: int32 ``[..., heads]``, the choices of a_t; None without categorical heads.
-        continuous: float32 ``[..., numbers]``, the real numbers of a_t; None without real heads.
-        action_mask: bool ``[..., mask_size]``; None where the environment has none.
-        log_prob: Log-probability of a_t under the policy that acted.
-        value: V(x_t) of the policy that acted, in the network's units.
+        continuous: float32 ``[..., numbers]``, the continuous part of a_t; None without real heads.
+        action_mask: bool ``[..., mask_size]``; None if the environment has none.
+        log_prob: Log-probability of a_t under the behaviour policy.
+        value: V(x_t) of the behaviour policy, in the network's units.
         reward: Scaled and clipped rewards.
-        advantage: Advantages of the policy that acted (GAE); None where the loss computes them.
-        return_: The returns that go with them, in units of the rewards; None likewise.
+        advantage: Advantages of the behaviour policy (GAE); None if the loss computes them.
+        return_: The corresponding returns, in units of the rewards; None likewise.
         keep: bool: samples that count.
-        terminated: bool ``[T, K]``; of trajectories only, as the following ones.
+        terminated: bool ``[T, K]``; for trajectories only, like the following arrays.
         cut: bool ``[T, K]``: where recursions over time stop.
-        valid: bool ``[T, K]``: steps that are transitions, whether they are too old to count or not.
+        valid: bool ``[T, K]``: steps that are transitions, including those beyond the lag limit.
         reset: bool ``[T + 1, K]``.
         reset_steps: Every t with any ``reset[t]``, ascending, known to the host.
         rnn_state: ``[K, S]`` before x_0; None without a recurrent core.
-        divisor: Samples that count in the whole minibatch; a scalar tensor where losses are compiled.
-        moments: float64 ``[3]``: count, sum and sum of squares of the advantages of the whole minibatch; None where
-            they are not known before the loss.
+        divisor: Samples that count in the whole minibatch; a scalar tensor if losses are compiled.
+        moments: float64 ``[3]``: count, sum and sum of squares of the advantages of the whole minibatch; None if
+            unknown before the loss.
         coefficients: Scheduled numbers by name, such as ``"clip_range"`` and ``"entropy_coef"``.
     """
 

@@ -24,24 +24,24 @@ from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["DiscreteSAC"]
 
-_TARGET_SHARE = 0.89  # of the greatest entropy there is: CleanRL's sac_atari.py
+_TARGET_SHARE = 0.89  # of the maximum entropy, as in CleanRL's sac_atari.py
 _SMALLEST_EXPONENTIAL = 1.0e-30
 
 
 class DiscreteSAC(SoftActorCritic):
-    """Soft actor-critic for choices (Christodoulou 2019, https://arxiv.org/abs/1910.07207), whose policy explores.
+    """Soft actor-critic for choices (Christodoulou 2019, https://arxiv.org/abs/1910.07207).
 
-    With several categorical heads the policy's are independent of each other, and each head's choices are rated by
-    themselves; every head's target is the mean of all heads' values.
+    The stochastic policy explores. Several categorical heads have independent policies and separate values; every
+    head's target is the mean of all heads' values.
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What networks.
-        config: What is learned.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
 
     Raises:
-        ValueError: An action has real numbers, or the networks are asked for what they do not have.
+        ValueError: The action has continuous heads, or the configuration asks for unsupported networks.
     """
 
     critics: ChoiceCritics
@@ -95,7 +95,7 @@ class DiscreteSAC(SoftActorCritic):
         return Loss(loss / self.branches.heads, error, statistics)
 
     def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
-        """The policy's (equation 12)."""
+        """The policy's loss (equation 12)."""
         log_policy = self._logits(batch.observation, batch.action_mask).log_softmax(-1)
         with torch.no_grad():
             q = self.critics(batch.observation)
@@ -110,7 +110,7 @@ class DiscreteSAC(SoftActorCritic):
         return policy_entropy(log_policy) - self.target_entropy(batch.action_mask)
 
     def target_entropy(self, mask: Tensor | None) -> Tensor | float:
-        """Nats, ``[N]`` with masks: what an entropy can be at most depends on how many choices are allowed."""
+        """Target in nats; ``[N]`` with masks, because the maximum entropy depends on the allowed choices."""
         if self.config.target_entropy != "auto":
             return self.config.target_entropy
         exists = self.branches.exists.unsqueeze(0)
@@ -118,5 +118,5 @@ class DiscreteSAC(SoftActorCritic):
         return _TARGET_SHARE * allowed.sum(-1).log().sum(-1)
 
     def _logits(self, observation: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
-        """``[N, K, n]``; -1e9 where a choice is not allowed."""
+        """Logits ``[N, K, n]``; -1e9 for forbidden choices."""
         return self.branches.restrict(self.branches.split(self.acting(observation)), mask)

@@ -1,4 +1,4 @@
-"""Deep Q-learning, its double and dueling variants, of one categorical head or several."""
+"""Deep Q-learning, its double and dueling variants, for one or several categorical heads."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["DQN"]
 class DQN(QLearning):
     """Deep Q-learning (Mnih et al. 2015, https://doi.org/10.1038/nature14236), with epsilon-greedy exploration.
 
-    A variant changes :meth:`target`, or :meth:`loss` as a whole. With a recurrent network it is
+    A variant overrides :meth:`target` or :meth:`loss`. For recurrent networks, see
     :class:`rollmill.algorithms.recurrent_dqn.RecurrentDQN`.
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What network.
-        config: What is learned.
+        model: The network's configuration.
+        config: The algorithm's configuration.
 
     Raises:
-        ValueError: An action has real numbers, or the network is asked for what it does not have.
+        ValueError: The action has continuous heads, or the configuration asks for an unsupported network.
     """
 
     @torch.no_grad()
@@ -37,12 +37,12 @@ class DQN(QLearning):
         return self.choose(self.acting(observation), action_mask, explore)
 
     def values(self, network: nn.Module, observation: Mapping[str, Tensor], mask: Tensor | None) -> Tensor:
-        """Q of every choice, float32 ``[N, K, n]``; -1e9 where a choice is not allowed."""
+        """Q of every choice, float32 ``[N, K, n]``; -1e9 for forbidden choices."""
         return self.acting.branches.restrict(network(observation), mask)
 
     @torch.no_grad()
     def target(self, batch: TransitionBatch) -> Tensor:
-        """What Q(x_t, a_t) is drawn to, ``[N]``."""
+        """Target of Q(x_t, a_t), ``[N]``."""
         next_q = self.values(self.target_network, batch.next_observation, batch.next_action_mask)
         online_q = None
         if self.config.double:
@@ -50,7 +50,7 @@ class DQN(QLearning):
         return self.bootstrap(batch.reward, batch.discount, next_q, online_q)
 
     def loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
-        """The temporal differences', the mean over heads where there are several (Tavakoli et al. 2018, equation 9)."""
+        """The temporal-difference loss, a mean over several heads (Tavakoli et al. 2018, equation 9)."""
         assert batch.discrete is not None
         target = self.target(batch)
         q = taken_values(self.acting(batch.observation), batch.discrete).t()

@@ -1,4 +1,4 @@
-"""Exploring actions: epsilon-greedy choices, noise on real numbers, and uniformly random ones to begin with."""
+"""Exploration: epsilon-greedy choices, action noise, and initial uniformly random actions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = [
 
 
 def scheduled_epsilon(config: OffPolicyConfig, agent_steps: int, total_steps: int) -> float:
-    """Linear from ``epsilon_start`` to ``epsilon_end``, and constant from there (Mnih et al. 2015, Methods)."""
+    """Linear from ``epsilon_start`` to ``epsilon_end``, then constant (Mnih et al. 2015, Methods)."""
     decay = config.epsilon_steps or config.epsilon_fraction * total_steps
     progress = min(1.0, agent_steps / decay) if decay else 1.0
     return config.epsilon_start + progress * (config.epsilon_end - config.epsilon_start)
@@ -37,8 +37,8 @@ def ladder(rows: Tensor, num_rows: int, epsilon: float, alpha: float) -> Tensor:
     Args:
         rows: int64 ``[N]``, i.
         num_rows: Rows of the run.
-        epsilon: Of row 0, the most curious one.
-        alpha: The last row's is ``epsilon ** (1 + alpha)``.
+        epsilon: Epsilon of row 0, the largest.
+        alpha: Determines the last row's epsilon, ``epsilon ** (1 + alpha)``.
     """
     return torch.exp(math.log(epsilon) * (1.0 + rows * (alpha / max(1, num_rows - 1))))
 
@@ -53,11 +53,11 @@ def epsilon_of(config: OffPolicyConfig, explore: Explore) -> Tensor | float:
 
 
 def random_choices(allowed: Tensor, generator: torch.Generator | None) -> Tensor:
-    """One of the allowed choices, all equally probable.
+    """Draw one of the allowed choices, uniformly.
 
     Args:
         allowed: bool ``[..., n]``, at least one of n.
-        generator: Of its device.
+        generator: Generator on its device.
 
     Returns:
         int64 ``[...]``.
@@ -69,13 +69,13 @@ def random_choices(allowed: Tensor, generator: torch.Generator | None) -> Tensor
 def epsilon_greedy(
     greedy: Tensor, allowed: Tensor, epsilon: Tensor | float, generator: torch.Generator | None
 ) -> Tensor:
-    """With probability epsilon a row's whole action is random, else it is the greedy one.
+    """Replace a row's whole action by a random one with probability epsilon.
 
     Args:
         greedy: int64 ``[N, K]``.
         allowed: bool ``[N, K, n]``.
         epsilon: ``[N]`` or one for all.
-        generator: Of their device.
+        generator: Generator on their device.
 
     Returns:
         int64 ``[N, K]``.
@@ -85,17 +85,17 @@ def epsilon_greedy(
 
 
 def uniform_actions(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Uniform in [-1, 1], of the shape of ``like``."""
+    """Draw uniform numbers in [-1, 1], with the shape of ``like``."""
     return torch.rand(like.shape, generator=generator, device=like.device) * 2.0 - 1.0
 
 
 class PinkNoise(nn.Module):
-    """Standard normal noise whose power spectrum falls as 1/f over episodes of up to some thousand steps.
+    """Standard normal noise whose power spectrum falls as 1/f over episodes of up to a few thousand steps.
 
     It is a sum of first-order autoregressive processes of equal variance, whose time constants are a factor of four
-    apart (van der Ziel 1950, https://doi.org/10.1016/0031-8914(50)90078-4). Unlike noise that is made by an inverse
-    Fourier transform, it needs no length of the episode beforehand. Each row's processes live here, in a buffer that is
-    no weight, and start from their stationary distribution in every episode.
+    apart (van der Ziel 1950, https://doi.org/10.1016/0031-8914(50)90078-4). Unlike noise from an inverse Fourier
+    transform, it needs no episode length in advance. Each row's processes are in a non-persistent buffer and start from
+    their stationary distribution in every episode.
 
     Args:
         size: C, numbers of an action.
@@ -113,7 +113,7 @@ class PinkNoise(nn.Module):
         self.register_buffer("state", torch.zeros(0, size, len(decay)), persistent=False)
 
     def forward(self, explore: Explore) -> Tensor:
-        """The next noise of these rows, float32 ``[N, C]``."""
+        """Return the next noise of these rows, float32 ``[N, C]``."""
         if len(self.state) != explore.num_rows:
             self.state = self.decay.new_zeros(explore.num_rows, self.size, len(self.decay))
         shape = (len(explore.rows), self.size, len(self.decay))
@@ -126,16 +126,16 @@ class PinkNoise(nn.Module):
 
 
 class ActionNoise(nn.Module):
-    """Noise on deterministic actions, and uniformly random ones to begin with.
+    """Noise on deterministic actions, and initial uniformly random actions.
 
-    The Ornstein-Uhlenbeck process of each row lives here, in a buffer that is no weight: a policy worker has its own.
-    It starts at 0 in every episode and then is, in steps of dt (Euler-Maruyama; Lillicrap et al. 2016, section 7)::
+    Each row's Ornstein-Uhlenbeck process is in a non-persistent buffer, so every policy worker has its own. It starts
+    at 0 in every episode and then follows, in steps of dt (Euler-Maruyama; Lillicrap et al. 2016, section 7)::
 
         x <- x - theta x dt + sigma sqrt(dt) N(0, 1)
 
     Args:
-        size: C, real numbers of an action.
-        config: Which noise.
+        size: C, continuous dimensions of an action.
+        config: The configuration of the noise.
     """
 
     state: Tensor
@@ -148,7 +148,7 @@ class ActionNoise(nn.Module):
         self.pink = PinkNoise(size) if config.noise_kind == "pink" else None
 
     def forward(self, action: Tensor, explore: Explore) -> Tensor:
-        """Float32 ``[N, C]`` in [-1, 1] to as many exploring ones."""
+        """Add exploration to actions, float32 ``[N, C]`` in [-1, 1]."""
         config = self.config
         if explore.agent_steps < config.random_steps:
             return uniform_actions(action, explore.generator)

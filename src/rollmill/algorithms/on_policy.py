@@ -1,4 +1,4 @@
-"""What on-policy algorithms have in common: an actor-critic that acts, and targets that need no present weights."""
+"""Base class of on-policy algorithms: an actor-critic that acts, and targets from stored values."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["OnPolicyAlgorithm", "PolicyEvaluation"]
 
 
 class PolicyEvaluation(NamedTuple):
-    """What the present network says of a part of a minibatch, with gradient.
+    """The current network's outputs for a part of a minibatch, with gradient.
 
     Attributes:
         log_prob: ``[M]`` or ``[T, K]``, log pi(a_t | x_t).
@@ -41,17 +41,17 @@ class PolicyEvaluation(NamedTuple):
 class OnPolicyAlgorithm(Algorithm):
     """An algorithm that learns from trajectories of recent policies.
 
-    A subclass writes :meth:`loss`. It may have parameters of its own beside the network's.
+    A subclass implements :meth:`loss`. It may have parameters in addition to the network's.
 
     Args:
         observation: Name -> spec.
-        action: The action of one row, as the environment has it.
-        model: What network.
-        config: What is learned.
+        action: The action of one row, as in the environment.
+        model: The network's configuration.
+        config: The algorithm's configuration.
 
     Attributes:
-        encoder_batch: Observations of one pass through the encoder where trajectories are unrolled; None encodes all at
-            once. It changes the speed, not the result.
+        encoder_batch: Number of observations in one pass through the encoder when trajectories are unrolled; None
+            encodes all at once. It affects speed only.
     """
 
     acting: ActorCritic
@@ -68,7 +68,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     @classmethod
     def over(cls, network: ActorCritic, config: OnPolicyConfig) -> Self:
-        """The algorithm for a network that exists already."""
+        """Build the algorithm for an existing network."""
         algorithm = cls.__new__(cls)
         Algorithm.__init__(algorithm)
         algorithm._take(network, config)
@@ -82,7 +82,7 @@ class OnPolicyAlgorithm(Algorithm):
 
     @property
     def needs_trajectories(self) -> bool:
-        """Whether minibatches are whole trajectories; else they are samples, each of which stands for itself."""
+        """Whether minibatches are whole trajectories; else they are independent samples."""
         return bool(self.state_size)
 
     @property
@@ -92,10 +92,10 @@ class OnPolicyAlgorithm(Algorithm):
 
     @abstractmethod
     def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
-        """A part's share of the loss: sums over samples that count, divided by ``batch.divisor``."""
+        """Compute a part's share of the loss: sums over samples that count, divided by ``batch.divisor``."""
 
     def prepare(self, arrays: Mapping[str, NDArray[Any]], *, value_mean: float, value_std: float) -> Targets:
-        """Compute what needs no present weights; runs in the learner's loader thread.
+        """Compute targets that do not need the current weights; runs in the learner's loader thread.
 
         Args:
             arrays: Arrays ``[T(+1), N, ...]`` of a batch, see :mod:`rollmill.specs`.
@@ -106,11 +106,11 @@ class OnPolicyAlgorithm(Algorithm):
         return targets_of(arrays, self.config, value_mean=value_mean, value_std=value_std, trace=trace)
 
     def coefficients(self, scheduled: Mapping[str, float]) -> Mapping[str, float]:
-        """The numbers that :meth:`loss` finds in ``batch.coefficients``; as scheduled by default."""
+        """Return ``batch.coefficients`` for :meth:`loss`; the scheduled numbers by default."""
         return scheduled
 
     def objectives(self) -> Sequence[Objective]:
-        """One, of all parameters."""
+        """Return one objective, over all parameters."""
         return [Objective("actor_critic", [p for p in self.parameters() if p.requires_grad], self.loss, None)]
 
     def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
@@ -138,7 +138,7 @@ class OnPolicyAlgorithm(Algorithm):
         return Action(*sample, wide(output.value)), output.rnn_state
 
     def value(self, observation: Mapping[str, Tensor], state: Tensor | None, reset: Tensor | None) -> Tensor:
-        """V(x_t) in the network's units, ``[N]``; arguments as in :meth:`act_with_state`."""
+        """Compute V(x_t) in the network's units, ``[N]``; arguments as in :meth:`act_with_state`."""
         return wide(self.acting(observation, state, reset).value)
 
     def evaluate(self, batch: OnPolicyBatch) -> PolicyEvaluation:
@@ -161,7 +161,7 @@ class OnPolicyAlgorithm(Algorithm):
         return PolicyEvaluation(evaluation.log_prob, evaluation.entropy, value)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """As every module's; checkpoints of earlier versions hold the network alone."""
+        """Load a state dict; checkpoints of earlier versions hold only the network."""
         if not any(name.startswith("acting.") for name in state_dict):
             state_dict = {f"acting.{name}": value for name, value in state_dict.items()}
         return super().load_state_dict(state_dict, strict, assign)

@@ -1,4 +1,4 @@
-"""PPO, and IMPALA, which is its loss with V-trace's advantages and without clipping."""
+"""PPO, and IMPALA, which uses V-trace and no clipping."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ class PPO(OnPolicyAlgorithm):
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What network.
-        config: What is learned.
+        model: The network's configuration.
+        config: The algorithm's configuration.
     """
 
     @property
     def needs_trajectories(self) -> bool:
-        """With a recurrent core, and for V-trace."""
+        """True with a recurrent core, and for V-trace."""
         return super().needs_trajectories or self.config.advantage == "vtrace"
 
     @property
     def needs_last_value(self) -> bool:
-        """For V-trace, whose V(x_T) is the present network's."""
+        """True for V-trace, which needs the current network's V(x_T)."""
         return self.config.advantage == "vtrace"
 
     def prepare(self, arrays: Mapping[str, NDArray[Any]], *, value_mean: float, value_std: float) -> Targets:
@@ -69,13 +69,13 @@ class PPO(OnPolicyAlgorithm):
         return targets._replace(advantage=None)
 
     def coefficients(self, scheduled: Mapping[str, float]) -> Mapping[str, float]:
-        """The ends of the range of ratios instead of its width."""
+        """Replace the clip range by its lower and upper end."""
         kind = self.config.clip_kind
         low, high = (0.0, math.inf) if kind == "none" else ratio_bounds(scheduled["clip_range"], kind)
         return {"low": low, "high": high, "entropy_coef": scheduled["entropy_coef"]}
 
     def loss(self, batch: OnPolicyBatch, generator: torch.Generator | None) -> Loss:
-        """The surrogate's, the value's and the entropy's."""
+        """Sum of the surrogate, value and entropy losses."""
         config, keep, coefficients = self.config, batch.keep, batch.coefficients
         steps = keep.shape[0]
         log_prob, entropy, value = self.evaluate(batch)
@@ -123,7 +123,7 @@ class PPO(OnPolicyAlgorithm):
         return Loss(loss, None, statistics, moments)
 
     def _vtrace(self, batch: OnPolicyBatch, log_prob: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets and advantages under the present policy, ``[T, K]``, without gradient."""
+        """Targets and advantages under the current policy, ``[T, K]``, without gradient."""
         config = self.config
         assert batch.terminated is not None
         assert batch.cut is not None

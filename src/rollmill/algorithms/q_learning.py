@@ -1,4 +1,4 @@
-"""What deep Q-learning from single transitions and from sequences have in common."""
+"""Base class of deep Q-learning from single transitions and from sequences."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class QLearning(OffPolicyAlgorithm):
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What network.
-        config: What is learned.
+        model: The network's configuration.
+        config: The algorithm's configuration.
         may_be_recurrent: Whether the network may have a core.
 
     Raises:
-        ValueError: An action has real numbers, or the network is asked for what it does not have.
+        ValueError: The action has continuous heads, or the configuration asks for an unsupported network.
     """
 
     published_tau = 1.0
@@ -58,18 +58,18 @@ class QLearning(OffPolicyAlgorithm):
 
     @abstractmethod
     def loss(self, batch: Any, generator: torch.Generator | None) -> Loss:
-        """The temporal differences' of a batch."""
+        """The temporal-difference loss of a batch."""
 
     def objectives(self) -> Sequence[Objective]:
-        """The one of the Q-network."""
+        """Return the Q-network's objective."""
         return [Objective("q", list(self.acting.parameters()), self.loss, None)]
 
     def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
-        """The Q-network's."""
+        """Return the Q-network and its target."""
         return [(self.acting, self.target_network)]
 
     def choose(self, q: Tensor, mask: Tensor | None, explore: Explore | None) -> Action:
-        """The choices of the largest values, or epsilon-greedy ones; ``q`` is ``[N, K, n]``."""
+        """Choose the largest values, or epsilon-greedily; ``q`` is ``[N, K, n]``."""
         choice = self.acting.branches.restrict(q, mask).argmax(-1)
         if explore is not None:
             allowed = self.acting.branches.allowed(mask, len(choice))
@@ -77,13 +77,13 @@ class QLearning(OffPolicyAlgorithm):
         return Action(choice.to(torch.int32), None)
 
     def bootstrap(self, reward: Tensor, discount: Tensor, next_q: Tensor, online_q: Tensor | None) -> Tensor:
-        """What Q(x_t, a_t) is drawn to, ``[N]``.
+        """Target of Q(x_t, a_t), ``[N]``.
 
         Args:
-            reward: ``[N]``, of k steps.
+            reward: ``[N]``, over k steps.
             discount: ``[N]``, gamma^k, 0 where the episode terminated.
             next_q: ``[N, K, n]``, the target network's values of x_{t+k}.
-            online_q: The online network's, which choose; None lets the target network choose.
+            online_q: The online network's values, which select the action; None selects by ``next_q``.
         """
         if self.config.value_rescaling:
             next_q = unscale(next_q)

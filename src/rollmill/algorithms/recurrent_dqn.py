@@ -1,4 +1,4 @@
-"""Deep Q-learning of a recurrent network, from sequences with burn-in (R2D2)."""
+"""Deep Q-learning with a recurrent network, from sequences with burn-in (R2D2)."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ __all__ = ["RecurrentDQN"]
 class RecurrentDQN(QLearning):
     """R2D2 (Kapturowski et al. 2019, https://openreview.net/forum?id=r1lyTjAqYX), with DQN's options.
 
-    The recurrent state starts from the one that the policy worker had, which is stale by as many versions as the
-    sequence is old, and is made again by unrolling the online and the target network over the burn-in, each for itself
-    and without gradient. Deviations: double and dueling, n and the value rescaling are options here, as they are DQN's;
-    the network does not see the previous action and reward; sequences go across the ends of episodes, where the state
-    is reset, instead of ending there.
+    The recurrent state starts from the policy worker's stored state, which is as stale as the sequence is old; the
+    online and the target network then refresh it over the burn-in, each separately and without gradient. Deviations:
+    double and dueling, n and the value rescaling are options here, as in DQN; the network does not see the previous
+    action and reward; sequences continue across the ends of episodes, where the state is reset.
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What network, with a core.
-        config: What is learned.
+        model: The network's configuration, with a core.
+        config: The algorithm's configuration.
 
     Raises:
-        ValueError: An action has real numbers, or the network is asked for what it does not have.
+        ValueError: The action has continuous heads, or the configuration asks for an unsupported network.
     """
 
     def __init__(
@@ -66,18 +65,18 @@ class RecurrentDQN(QLearning):
         return self.choose(q, action_mask, explore), state
 
     def loss(self, batch: SequenceBatch, generator: torch.Generator | None) -> Loss:
-        """The temporal differences', the mean over the valid learned steps, and over heads."""
+        """The temporal-difference loss, a mean over the valid learned steps and over heads."""
         assert batch.discrete is not None
         length, rows = batch.reward.shape
         window = len(batch.reset) - batch.burn_in
-        # The online network chooses for double Q-learning; else what comes behind the learned steps is the target's.
+        # Double Q-learning selects by the online network; otherwise only the target network sees later steps.
         q = self._unroll(self.acting, batch, window if self.config.double else length)
         with torch.no_grad():
             next_q = self._unroll(self.target_network, batch, window)
             target = self._target(batch, next_q, q.detach() if self.config.double else None)
         learned = slice(batch.burn_in, batch.burn_in + length)
         taken = taken_values(q[:length].flatten(0, 1), batch.discrete[learned].flatten(0, 1)).t()
-        # The loss is a mean over all steps, of which only the valid ones are to count.
+        # Rescale the mean over all steps to a mean over valid steps.
         share = batch.valid / batch.valid.float().mean().clamp(min=1.0 / batch.valid.numel())
         loss, error = temporal_difference_loss(
             taken, target, (batch.weight * share).flatten(), self.config.value_loss or "huber"
@@ -87,7 +86,7 @@ class RecurrentDQN(QLearning):
         return Loss(loss / len(taken), sequence_error(error.view(length, rows), batch.valid), statistics)
 
     def _unroll(self, network: QNetwork, batch: SequenceBatch, steps: int) -> Tensor:
-        """Values ``[steps, N, K, n]`` from the first learned step on, with a state that was made by the burn-in."""
+        """Values ``[steps, N, K, n]`` from the first learned step on, with the state after the burn-in."""
         begin, end = batch.burn_in, batch.burn_in + steps
         state = batch.rnn_state
         if begin:
@@ -101,7 +100,7 @@ class RecurrentDQN(QLearning):
         return q
 
     def _target(self, batch: SequenceBatch, next_q: Tensor, online_q: Tensor | None) -> Tensor:
-        """What the learned steps' Q(x_t, a_t) are drawn to, ``[L * N]``; values are ``[W + 1 - burn_in, N, K, n]``."""
+        """Targets of the learned steps' Q(x_t, a_t), ``[L * N]``; values are ``[W + 1 - burn_in, N, K, n]``."""
         rows = batch.reward.shape[1]
         place = ((batch.then - batch.burn_in) * rows + torch.arange(rows, device=batch.then.device)).flatten()
         mask = None if batch.action_mask is None else batch.action_mask[batch.burn_in :].flatten(0, 1)[place]

@@ -1,7 +1,7 @@
-'''Algorithms by name, and the door for a user's own.
+'''Registry of algorithms, including users' own.
 
-An algorithm of one's own is a class with a way to act and a loss; most change the loss of a built-in one. Munchausen
-DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole::
+An algorithm is a class that acts and has a loss; most change the loss of a built-in one. A complete example, Munchausen
+DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2)::
 
     import rollmill
     import torch
@@ -11,7 +11,7 @@ DQN (Vieillard et al. 2020, https://arxiv.org/abs/2007.14430, equation 2), whole
 
 
     class MunchausenDQN(DQN):
-        """DQN whose target adds the scaled log-probability of the action that was taken."""
+        """DQN whose target adds the scaled log-probability of the taken action."""
 
         ALPHA, TAU, LOWEST = 0.9, 0.03, -1.0
 
@@ -65,13 +65,13 @@ AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, A
 
 
 class UnknownAlgorithmError(ValueError):
-    """An algorithm's name that nobody registered."""
+    """The name of an algorithm is not registered."""
 
 
 def _deep_q_learning(
     observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
 ) -> OffPolicyAlgorithm:
-    """DQN from single transitions, or from sequences where the network has a core."""
+    """Build DQN from single transitions, or from sequences if the network has a core."""
     kind = DQN if model.core == "none" else RecurrentDQN
     return kind(observation, action, model, config)
 
@@ -79,7 +79,7 @@ def _deep_q_learning(
 def _soft_actor_critic(
     observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
 ) -> OffPolicyAlgorithm:
-    """SAC for choices where there are choices only, else the one for real numbers, which says what it needs."""
+    """Build SAC for choices if there are only choices, else SAC for a Box, which checks the action."""
     kind = DiscreteSAC if action.num_discrete and not action.num_continuous else SAC
     return kind(observation, action, model, config)
 
@@ -96,14 +96,14 @@ _on_policy = {"ppo"}
 def register_algorithm(name: str, factory: AlgorithmFactory, *, is_on_policy: bool | None = None) -> None:
     """Make ``--algo name`` build ``factory(observation, action, model_config, config)``.
 
-    Every process that builds algorithms must register it, so do it in a module that is imported everywhere
+    Every process that builds algorithms must register it, so register it in a module that is imported everywhere
     (``--import``).
 
     Args:
         name: A new name.
         factory: A subclass of :class:`rollmill.algorithms.on_policy.OnPolicyAlgorithm` or of
-            :class:`rollmill.algorithms.base.OffPolicyAlgorithm`, or a function that gives an instance of one.
-        is_on_policy: Of a function, whether it gives an on-policy algorithm; classes say so themselves.
+            :class:`rollmill.algorithms.base.OffPolicyAlgorithm`, or a function that returns an instance of one.
+        is_on_policy: For a function, whether it returns an on-policy algorithm; for a class it is inferred.
 
     Raises:
         ValueError: The name is taken by another factory.
@@ -115,7 +115,7 @@ def register_algorithm(name: str, factory: AlgorithmFactory, *, is_on_policy: bo
 
 
 def is_on_policy_algorithm(name: str) -> bool:
-    """Whether an algorithm of this name learns from trajectories of recent policies, rather than from a replay."""
+    """Whether the named algorithm is on-policy, rather than learning from a replay."""
     return name in _on_policy
 
 
@@ -133,17 +133,17 @@ def make_algorithm(
     model: ModelConfig,
     config: OffPolicyConfig | OnPolicyConfig,
 ) -> Algorithm:
-    """The algorithm that ``config`` names.
+    """Build the algorithm that ``config`` names.
 
     Args:
         observation: Name -> spec.
-        action: The action of one row: of off-policy algorithms in the unit box, else the environment's.
-        model: What networks.
-        config: What is learned.
+        action: The action of one row: in the unit box for off-policy algorithms, else the environment's.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
 
     Raises:
-        UnknownAlgorithmError: Nobody registered ``config.algorithm``.
-        TypeError: The registered factory gave something else than an algorithm of this kind.
+        UnknownAlgorithmError: ``config.algorithm`` is not registered.
+        TypeError: The registered factory did not return an algorithm of this kind.
         ValueError: The configuration or the algorithm does not fit the specs.
     """
     name = config.algorithm

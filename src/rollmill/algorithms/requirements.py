@@ -1,4 +1,4 @@
-"""What algorithms ask of an environment's actions, and what they say where it is not so."""
+"""Checks of an environment's actions against an algorithm's requirements."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ __all__ = ["UnfitActionsError", "require_bounded_box", "require_bounds", "requir
 
 
 class UnfitActionsError(ValueError):
-    """An algorithm has no use for an environment's actions."""
+    """An algorithm does not support an environment's actions."""
 
 
 def require_categorical(algorithm: str, action: ActionSpec) -> None:
-    """Checks that an action consists of choices.
+    """Check that an action has only categorical heads.
 
     Raises:
-        UnfitActionsError: It has real numbers.
+        UnfitActionsError: It has continuous heads.
     """
     if action.num_continuous or not action.num_discrete:
         raise UnfitActionsError(
@@ -25,10 +25,10 @@ def require_categorical(algorithm: str, action: ActionSpec) -> None:
 
 
 def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
-    """Checks that an action consists of real numbers with finite bounds.
+    """Check that an action has only continuous heads with finite bounds.
 
     Raises:
-        UnfitActionsError: It has choices, or no bounds.
+        UnfitActionsError: It has categorical heads, or no bounds.
     """
     if action.num_discrete or not action.num_continuous:
         raise UnfitActionsError(
@@ -39,10 +39,10 @@ def require_bounded_box(algorithm: str, action: ActionSpec) -> None:
 
 
 def require_bounds(algorithm: str, action: ActionSpec) -> None:
-    """Checks that real numbers, where an action has any, have finite bounds.
+    """Check that an action's continuous heads, if any, have finite bounds.
 
     Raises:
-        UnfitActionsError: They have none.
+        UnfitActionsError: A bound is missing.
     """
     for head in action.heads:
         if isinstance(head, BoxHead) and not head.is_bounded:

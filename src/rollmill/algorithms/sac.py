@@ -1,4 +1,4 @@
-"""Soft actor-critic for real numbers."""
+"""Soft actor-critic for continuous actions."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ __all__ = ["SAC"]
 
 
 class SAC(SoftActorCritic):
-    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1), whose policy explores.
+    """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1).
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What networks.
-        config: What is learned.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
 
     Attributes:
-        target_entropy: Nats, of the squashed Gaussian.
+        target_entropy: Target entropy of the squashed Gaussian, in nats.
 
     Raises:
-        ValueError: An action has choices or no bounds, or the networks are asked for what they do not have.
+        ValueError: The action has categorical heads or no bounds, or the configuration asks for unsupported networks.
     """
 
     critics: Critics
@@ -90,7 +90,7 @@ class SAC(SoftActorCritic):
         return Loss(loss, error, {"q": q.detach().mean(), "td_error": error.mean()})
 
     def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
-        """The policy's (equation 9)."""
+        """The policy's loss (equation 9)."""
         features = self.acting.encode(batch.observation)
         action, log_prob = self._sample(self.acting.mlp(features), generator)
         entropy = -log_prob.detach()

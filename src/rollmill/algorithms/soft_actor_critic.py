@@ -1,4 +1,4 @@
-"""What soft actor-critics for real numbers and for choices have in common: three objectives and a temperature."""
+"""Base class of soft actor-critics: three objectives and a temperature."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Temperature(nn.Module):
     """SAC's temperature alpha, learned as its logarithm, or constant.
 
     Args:
-        config: Says which.
+        config: The algorithm's configuration.
 
     Attributes:
         log: Log alpha, scalar; minus infinity for an alpha of 0.
-        is_learned: Whether it is a parameter, rather than a buffer.
+        is_learned: Whether ``log`` is a parameter, rather than a buffer.
     """
 
     log: Tensor
@@ -48,7 +48,7 @@ class Temperature(nn.Module):
 class SoftActorCritic(OffPolicyAlgorithm):
     """Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905, algorithm 1).
 
-    A subclass builds ``acting``, ``critics``, ``target_critics`` and ``temperature``, and writes the losses.
+    A subclass builds ``acting``, ``critics``, ``target_critics`` and ``temperature``, and implements the losses.
     """
 
     acting: ActorNetwork
@@ -58,7 +58,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
     _excess: tuple[TransitionBatch, Tensor] | None = None
 
     def objectives(self) -> Sequence[Objective]:
-        """Critics, then the actor against the new critics, then the temperature."""
+        """Return the objectives of critics, actor (with the new critics) and temperature."""
         config = self.config
         every = self.policy_delay
         objectives = [
@@ -72,7 +72,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
         return objectives
 
     def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
-        """The critics'."""
+        """Return the critics and their targets."""
         return [(self.critics, self.target_critics)]
 
     @abstractmethod
@@ -81,14 +81,14 @@ class SoftActorCritic(OffPolicyAlgorithm):
 
     @abstractmethod
     def actor_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
-        """The policy's (equation 9); it leaves the policy's entropy for :meth:`temperature_loss`."""
+        """The policy's loss (equation 9); it stores the policy's entropy for :meth:`temperature_loss`."""
 
     @abstractmethod
     def excess_entropy(self, batch: TransitionBatch, generator: torch.Generator | None) -> Tensor:
-        """``[N]``: the policy's entropy minus its target, where :meth:`actor_loss` has left none."""
+        """The policy's entropy minus its target, ``[N]``; used if :meth:`actor_loss` has stored none."""
 
     def temperature_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
-        """The temperature's (equation 18), for the policy before the actor's step, as SB3 has it."""
+        """The temperature's loss (equation 18), for the policy before the actor's step, as in SB3."""
         excess = self._excess[1] if self._excess is not None and self._excess[0] is batch else None
         self._excess = None
         if excess is None:
@@ -98,5 +98,5 @@ class SoftActorCritic(OffPolicyAlgorithm):
         return Loss(loss, None, {"temperature": self.temperature()})
 
     def leave_excess_entropy(self, batch: TransitionBatch, excess: Tensor) -> None:
-        """For the temperature's objective, which comes next and needs it of the same policy and observations."""
+        """Store the entropy for the temperature's objective, which uses the same policy and observations."""
         self._excess = (batch, excess.detach()) if self.temperature.is_learned else None

@@ -1,4 +1,4 @@
-"""What on-policy losses pull towards, as far as it needs no present weights; prepared in the loader's thread."""
+"""Targets of on-policy losses that do not need the current weights; computed in the loader's thread."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["NonFiniteSampleError", "Targets", "targets_of"]
 
 
 class NonFiniteSampleError(RuntimeError):
-    """A valid sample holds NaN or infinity where a number must be."""
+    """A valid sample contains NaN or infinity."""
 
 
 class Targets(NamedTuple):
-    """What the loss pulls towards, for a whole batch; advantages and returns are as precise as the values are.
+    """Targets of a whole batch; advantages and returns have the dtype of the values.
 
     Attributes:
         reward: float32 ``[T, N]``, scaled and clipped.
         cut: bool ``[T, N]``, see :mod:`rollmill.specs`.
-        advantage: float ``[T, N]``, from GAE; None where the loss computes it.
-        return_: float ``[T, N]`` in the units of the rewards, for the loss or the normaliser of returns; None where
+        advantage: float ``[T, N]``, from GAE; None if the loss computes it.
+        return_: float ``[T, N]`` in the units of the rewards, for the loss or the normaliser of returns; None if
             neither needs it.
     """
 
@@ -63,14 +63,14 @@ def targets_of(
     cut = recursion_cut_numpy(terminated, arrays["truncated"], valid)
     if trace is None:
         return Targets(reward, cut, None, None)
-    inferred = arrays["value"].dtype.type  # float64 in a run of double precision, in which nothing is rounded
+    inferred = arrays["value"].dtype.type  # float64 in a run of double precision
     value = arrays["value"] * inferred(value_std) + inferred(value_mean)
     advantage, return_ = gae_numpy(reward, value, terminated, cut, valid, discount=config.discount, gae_lambda=trace)
     return Targets(reward, cut, advantage, return_)
 
 
 def _check_finite(arrays: Mapping[str, NDArray[Any]], valid: NDArray[np.bool_]) -> None:
-    """Finds what is not finite before it spreads through the recursion over time."""
+    """Raise for non-finite samples before they spread through the recursion over time."""
     for name, origin in _FINITE.items():
         array = arrays[name][: len(valid)]
         wrong = ~np.isfinite(array) & valid

@@ -1,4 +1,4 @@
-"""Deterministic policies of real numbers: TD3, and DDPG, which is TD3 without its three improvements."""
+"""Deterministic policies for continuous actions: TD3, and DDPG, which is TD3 without its three improvements."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class TD3(OffPolicyAlgorithm):
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What networks.
-        config: What is learned.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
 
     Raises:
-        ValueError: An action has choices or no bounds, or the networks are asked for what they do not have.
+        ValueError: The action has categorical heads or no bounds, or the configuration asks for unsupported networks.
     """
 
     published_policy_delay = 2
@@ -62,7 +62,7 @@ class TD3(OffPolicyAlgorithm):
 
     @property
     def num_critics(self) -> int:
-        """Critics, of which the lowest counts."""
+        """Number of critics, whose minimum is used."""
         return self.config.num_critics
 
     @torch.no_grad()
@@ -72,7 +72,7 @@ class TD3(OffPolicyAlgorithm):
         return Action(None, action if explore is None else self.noise(action, explore))
 
     def objectives(self) -> Sequence[Objective]:
-        """Critics, then, every so often, the actor against the new critics."""
+        """Return the objectives of critics and, every ``policy_delay`` steps, the actor (with the new critics)."""
         rate = self.config.actor_learning_rate
         return [
             Objective("critic", list(self.critics.parameters()), self.critic_loss, None),
@@ -80,7 +80,7 @@ class TD3(OffPolicyAlgorithm):
         ]
 
     def target_pairs(self) -> Sequence[tuple[nn.Module, nn.Module]]:
-        """The critics' and the actor's."""
+        """Return the critics, the actor and their targets."""
         return [(self.critics, self.targets["critics"]), (self.acting, self.targets["actor"])]
 
     def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
@@ -116,11 +116,11 @@ class DDPG(TD3):
     Args:
         observation: Name -> spec.
         action: The action of one row.
-        model: What networks.
-        config: What is learned; ``num_critics`` and the targets' noise are TD3's.
+        model: The networks' configuration.
+        config: The algorithm's configuration; ``num_critics`` and the targets' noise apply to TD3 only.
 
     Raises:
-        ValueError: An action has choices or no bounds, or the networks are asked for what they do not have.
+        ValueError: The action has categorical heads or no bounds, or the configuration asks for unsupported networks.
     """
 
     published_policy_delay = 1
@@ -128,5 +128,5 @@ class DDPG(TD3):
 
     @property
     def num_critics(self) -> int:
-        """One."""
+        """Number of critics: one."""
         return 1

@@ -1,1 +1,1 @@
-"""Trained agents: loading, evaluating, filming and watching them. Importing this package imports no torch."""
+"""Loading, evaluating, recording and watching trained agents. Importing this package does not import torch."""

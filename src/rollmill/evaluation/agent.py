@@ -32,24 +32,24 @@ class AgentError(ValueError):
 class Agent:
     """A policy with the weights of one checkpoint, independent of the run that wrote it.
 
-    Observations and actions have the form of the environment's spaces. A single observation gives a single action; a
-    batch (every array with one more axis in front, as in vector environments) gives a batch. A recurrent policy keeps a
-    state: call ``reset`` when an episode begins.
+    Observations and actions have the form of the environment's spaces. A single observation yields a single action; a
+    batch (every array with an additional leading axis, as in vector environments) yields a batch. A recurrent policy
+    has a state: call ``reset`` when an episode begins.
 
     Args:
         snapshot: Weights and configuration.
-        observation_space: The environment's, of a single observation.
-        action_space: Likewise.
-        device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
+        observation_space: The environment's space of a single observation.
+        action_space: The environment's space of a single action.
+        device: Device of the network: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
         needs_mask: Whether it was trained with masks of allowed actions, so that ``act`` needs one.
 
     Attributes:
-        snapshot: What it was built from.
+        snapshot: The snapshot that the agent was built from.
 
     Raises:
         DeviceError: This machine has no such device.
-        AgentError: The weights belong to another network than these spaces and this configuration give.
+        AgentError: The weights do not fit these spaces and this configuration.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Agent:
         )
         try:
             self._policy.load(snapshot.weights)
-        except (RuntimeError, TypeError, AttributeError) as error:  # Names or values may be anything.
+        except (RuntimeError, TypeError, AttributeError) as error:  # names or values may be anything
             raise AgentError(
                 f"{snapshot.checkpoint} does not fit {snapshot.env.name!r} and the network in the run's "
                 f"config.json; were they changed after the training? ({error})"
@@ -99,23 +99,23 @@ class Agent:
         return not self._policy.is_stochastic if given is None else given
 
     def act(self, observation: Any, *, deterministic: bool | None = None, action_mask: Any = None) -> Any:
-        """Action for one observation, or actions for a batch of them.
+        """Compute an action for one observation, or actions for a batch.
 
         Args:
-            observation: As the environment gives it. An entry ``"action_mask"`` is used as the mask. Entries that the
-                environment's space does not have are ignored, as they are in training.
-            deterministic: Take the most probable action (the mean of a Gaussian) or the one that is valued most,
-                instead of sampling or exploring. None samples where probabilities were learned (on-policy algorithms),
-                and does not explore where values were (off-policy ones).
-            action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that give it in
-                ``info``. Every head of every row must allow something. An agent that was trained with masks needs one.
+            observation: As returned by the environment. An entry ``"action_mask"`` is used as the mask. Entries that
+                are not in the environment's space are ignored, as in training.
+            deterministic: Take the most probable action (the mean of a Gaussian) or the one with the highest value,
+                instead of sampling or exploring. None samples for policies with probabilities (on-policy algorithms)
+                and does not explore for value-based ones (off-policy algorithms).
+            action_mask: Allowed choices, ``[M]`` or ``[B, M]``, head after head; for environments that return it in
+                ``info``. Every head of every row must allow a choice. Required if the agent was trained with masks.
 
         Returns:
-            What ``env.step`` takes.
+            The argument of ``env.step``.
 
         Raises:
-            AgentError: The observation is neither one of this environment nor a batch of them, the mask is missing, has
-                another size or allows nothing, or the number of rows changed without a ``reset``.
+            AgentError: The observation is neither a single one of this environment nor a batch, the mask is missing,
+                has the wrong size or allows nothing, or the number of rows changed without a ``reset``.
         """
         is_batch = self._is_batch(observation)
         try:
@@ -146,7 +146,7 @@ class Agent:
         """Reset the recurrent state of rows in which a new episode begins.
 
         Args:
-            rows: bool ``[B]`` or row indices. None resets all rows; afterwards their number may differ.
+            rows: bool ``[B]`` or row indices. None resets all rows and allows a new number of rows.
         """
         if rows is None:
             self._state = None
@@ -165,15 +165,15 @@ class Agent:
     def choose(
         self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool | None
     ) -> tuple[Array | None, Array | None]:
-        """Compute actions in the form in which slots store them, for observations in that form.
+        """Compute actions for observations, both in the format of slots.
 
         Args:
-            observation: Name -> ``[B, ...]``, as ``EnvSpec.observation`` says.
+            observation: Name -> ``[B, ...]``, as in ``EnvSpec.observation``.
             action_mask: bool ``[B, M]`` or None.
             deterministic: As in ``act``.
 
         Returns:
-            ``(discrete, continuous)``: int32 ``[B, Kd]`` and float32 ``[B, Kc]``, None where there is none.
+            ``(discrete, continuous)``: int32 ``[B, Kd]`` and float32 ``[B, Kc]``, None if there are no such heads.
 
         Raises:
             AgentError: The number of rows changed without a ``reset``.
@@ -189,7 +189,7 @@ class Agent:
         self._num_rows = num_rows
         if self._is_first is None or len(self._is_first) != num_rows:
             self._is_first = np.ones(num_rows, np.bool_)
-        # Copy on the CPU too: the caller's arrays may be read-only, and the next step overwrites them.
+        # Copy on the CPU, too: the caller's arrays may be read-only, and the next step overwrites them.
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
@@ -211,7 +211,7 @@ class Agent:
             extra = np.ndim(self._first_array(observation)) - self._axes[1]
         except (KeyError, IndexError, TypeError, ValueError):
             if self._axes[0]:
-                return False  # What is missing is named when the entries are looked at.
+                return False  # The check of the entries reports what is missing.
             extra = -1
         if extra not in (0, 1):
             raise AgentError(
@@ -233,7 +233,7 @@ class Agent:
             if not (self._needs_mask or self._observations.has_mask) or not self._spec.mask_size:
                 return None
             raise AgentError(
-                f"no action mask was given, and this agent was trained with masks of allowed actions: give {where} "
+                f"no action mask was given, but this agent was trained with masks of allowed actions: give {where} "
                 f"{ACTION_MASK!r} with {self._spec.mask_size} entries a row (the environment's mask; ones allow all)"
             )
         parts = mask if isinstance(mask, tuple) else (mask,)
@@ -282,16 +282,16 @@ def load(
     Args:
         run_dir: Directory of a run, finished or not.
         checkpoint: ``"latest"``, ``"best"``, the path of a checkpoint file, or the name of one of the run's.
-        device: Where the network runs: "auto", "cpu", "cuda" or "cuda:<number>".
+        device: Device of the network: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
-        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
 
     Raises:
-        UntrustedError: Such code is needed.
-        SavedSpacesError: The spaces that the run keeps are damaged.
+        UntrustedError: Such code is needed without ``trust``.
+        SavedSpacesError: The stored spaces are damaged.
         DeviceError: This machine has no such device.
         NoRunError: There is no such run or checkpoint.
-        CheckpointError: No checkpoint is whole.
+        CheckpointError: No checkpoint is intact.
         AgentError: The weights do not fit the environment.
     """
     snapshot = read_snapshot(run_dir, checkpoint)
@@ -312,7 +312,7 @@ def load(
 
 
 def _is_network_known(snapshot: Snapshot) -> bool:
-    """Whether the network's names are built in, or registered in this process."""
+    """Whether the network's names are built in or registered in this process."""
     from rollmill.algorithms.config import OffPolicyConfig
     from rollmill.algorithms.registry import ALGORITHMS
     from rollmill.models.registry import is_known
@@ -323,12 +323,12 @@ def _is_network_known(snapshot: Snapshot) -> bool:
 
 
 def _axes_of(space: gymnasium.Space[Any]) -> tuple[tuple[str | int, ...], int]:
-    """Where the first array of an observation is, and how many axes it has."""
+    """Return the path to an observation's first array and its number of axes."""
     from gymnasium import spaces
 
     path: tuple[str | int, ...] = ()
     while isinstance(space, spaces.Dict | spaces.Tuple):
-        # The mask, an entry of the top level, may be an argument instead.
+        # The mask, a top-level entry, may be an argument instead.
         names = (name for name in space.spaces if path or name != ACTION_MASK) if isinstance(space, spaces.Dict) else ()
         key = next(iter(names), 0)
         path = (*path, key)
@@ -342,7 +342,7 @@ def _add_axis(space: gymnasium.Space[Any], observation: Any) -> Any:
     if isinstance(space, spaces.Dict):
         # The mask may be an argument instead.
         return {key: _add_axis(each, observation[key]) for key, each in space.spaces.items() if key in observation}
-    # A list is taken, too, as Gymnasium does. What else there is has been refused, except a mask of all heads in a row.
+    # Lists are accepted, as in Gymnasium. Other types raised before, except one mask over all heads.
     is_tuple = isinstance(observation, tuple | list) and len(observation) == len(getattr(space, "spaces", ()))
     if isinstance(space, spaces.Tuple) and is_tuple:
         return tuple(_add_axis(each, value) for each, value in zip(space.spaces, observation, strict=True))

@@ -37,7 +37,7 @@ _TAKEN_FOR_ENDLESS = 200_000
 
 
 class EvaluationInterruptedError(RuntimeError):
-    """An evaluation was told to stop before it was complete."""
+    """An evaluation was stopped before it was complete."""
 
 
 class EndlessEpisodeError(RuntimeError):
@@ -51,14 +51,14 @@ class EvaluationResult:
     Attributes:
         env: The environment's name.
         checkpoint: The file whose weights were evaluated.
-        agent_steps: Agent steps that these weights had been trained on.
-        returns: Raw return of each episode, environment after environment.
+        agent_steps: Agent steps of training before this checkpoint.
+        returns: Raw return of each episode, grouped by environment.
         lengths: Agent steps of each episode.
         mean: Mean return.
         interval: Its 95 % bootstrap interval.
         frames: Simulator frames of all episodes.
         seconds: Wall-clock time of the episodes.
-        deterministic: Whether the best actions were taken: the most probable, or those that are valued most.
+        deterministic: Whether the best actions were taken: the most probable, or those with the highest value.
         seed: Seed of the evaluation.
         video: The video of one episode; None if none was requested.
     """
@@ -77,7 +77,7 @@ class EvaluationResult:
     video: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, for JSON."""
+        """Return all fields, for JSON."""
         return {
             "env": self.env,
             "checkpoint": self.checkpoint,
@@ -99,7 +99,7 @@ class EvaluationResult:
         }
 
     def describe(self) -> str:
-        """A few lines for people."""
+        """Format the result as text."""
         low, high = self.interval
         lines = [
             f"{self.env}: {len(self.returns)} episodes after {self.agent_steps:,} agent steps of training",
@@ -132,25 +132,25 @@ def evaluate(
 
     Args:
         run_dir: Directory of a run, finished or not.
-        episodes: How many whole episodes.
+        episodes: Number of complete episodes.
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
         video: Also record one more episode in this mp4 file.
-        num_envs: Environments side by side; of a vector environment of the user's as many as the run's groups have.
+        num_envs: Number of parallel environments; for a user's vector environment, the run's group size.
         checkpoint: ``"latest"``, ``"best"``, or the path of a checkpoint file.
-        device: Where the network runs.
+        device: Device of the network.
         max_episode_steps: Time limit in agent steps, instead of the run's.
         is_stop_wanted: Called at every step; True interrupts the evaluation.
-        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
 
     Raises:
-        UntrustedError: The directory names such code.
-        EvaluationInterruptedError: ``is_stop_wanted``.
+        UntrustedError: The directory names such code, without ``trust``.
+        EvaluationInterruptedError: ``is_stop_wanted`` returned True.
         EndlessEpisodeError: An episode without a time limit did not end.
         NoRunError: There is no such run or checkpoint.
-        CheckpointError: No checkpoint is whole.
+        CheckpointError: No checkpoint is intact.
         ValueError: ``episodes`` or ``num_envs`` is below 1.
-        VideoError: No video can be written there.
+        VideoError: The video cannot be written.
     """
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)
@@ -251,7 +251,7 @@ def evaluate_snapshot(
 
 
 def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:
-    """How many episodes each environment contributes, fixed beforehand.
+    """Number of episodes of each environment, fixed in advance.
 
     Taking the first ``episodes`` that end in any environment would be biased towards short ones.
 

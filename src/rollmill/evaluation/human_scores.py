@@ -81,7 +81,7 @@ ATARI_SCORES: Mapping[str, AtariScores] = {
 
 
 def human_normalised(env: str, score: float) -> float | None:
-    """A score as ``(score - random) / (human - random)``: 0 is random play, 1 is the human.
+    """Return ``(score - random) / (human - random)``: 0 is random play, 1 is the human.
 
     Args:
         env: An environment's name, ``atari/<game>``.

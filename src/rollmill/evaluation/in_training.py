@@ -35,11 +35,11 @@ def play_pending(
 
     Args:
         run_dir: Directory of a run.
-        env: The environment that it is trained on. The one in its files is not used: the user may have changed it when
+        env: The environment that it is trained on, rather than the one in its files: the user may have changed it when
             resuming, or the files may have changed since they were verified.
         episodes: Complete episodes of each network.
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
-        seed: Of the evaluation: the same environments and noise for every network.
+        seed: Seed of environments and noise, the same for every network.
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
     queue = EvaluationQueue(run_dir)
@@ -79,7 +79,7 @@ def evaluate_until(
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
-        if (run_dir / "config.json").exists():  # A run's is written when its learner has begun.
+        if (run_dir / "config.json").exists():  # Written when the learner has started.
             play_pending(run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
         while_waiting()
         time.sleep(_LOOK_S)

@@ -1,4 +1,4 @@
-"""Checks of observations that a user gives an agent; errors name the entry that does not fit."""
+"""Checks of observations passed to an agent; errors name the entry that does not fit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ class ObservationError(ValueError):
 
 
 def check_observation(space: spaces.Space[Any], observation: Any, rows: int | None, *, finite: bool = True) -> None:
-    """Raise unless an observation, or a batch of them, has the entries, shapes and kinds of numbers of its space.
+    """Raise unless an observation, or a batch, has the entries, shapes and dtypes of its space.
 
-    Entries that the space does not have are ignored, as they are in training, and so is the action mask.
+    Entries that are not in the space and the action mask are ignored, as in training.
 
     Args:
-        space: Of one observation.
-        observation: As an environment gives it.
+        space: Space of one observation.
+        observation: As returned by an environment.
         rows: The length of the first axis of every array; None for one observation without such an axis.
-        finite: Whether NaN and infinity are refused.
+        finite: Whether NaN and infinity raise.
 
     Raises:
         ObservationError: Names the entry, what was given, and what is needed.
@@ -62,7 +62,7 @@ def _check(space: spaces.Space[Any], value: Any, name: str, rows: int | None, fi
 def _check_array(space: spaces.Space[Any], value: Any, name: str, rows: int | None, finite: bool) -> None:
     try:
         array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients or of a device
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists; tensors with gradients or on a device
         raise ObservationError(f"{_entry(name)} cannot be read as an array ({error}); give a NumPy array") from error
     batch = () if rows is None else (rows,)
     shape = (*batch, *(space.shape or ()))
@@ -74,7 +74,7 @@ def _check_array(space: spaces.Space[Any], value: Any, name: str, rows: int | No
     if kind not in "biuf":
         raise ObservationError(f"{_entry(name)} has dtype {array.dtype}; numbers are needed ({space})")
     if finite and kind == "f" and not np.isfinite(array).all():
-        raise ObservationError(f"{_entry(name)} holds NaN or infinity; only finite numbers can be acted on")
+        raise ObservationError(f"{_entry(name)} holds NaN or infinity; give finite numbers")
 
 
 def _entry(name: str) -> str:

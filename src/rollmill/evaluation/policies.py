@@ -1,4 +1,4 @@
-"""The algorithm behind an agent: observations in, actions in the form in which slots store them out."""
+"""The algorithm of an agent, on observations and actions in the format of slots."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rollmill.specs import ActionSpec, ArraySpec
 
 __all__ = ["Policy"]
 
-_LATE = 2**62  # agent steps after which every schedule has come to its end
+_LATE = 2**62  # agent steps after the end of every schedule
 
 
 class Policy:
-    """An algorithm that only acts; where it is asked to explore, it does as at the end of its training.
+    """An algorithm that only acts. When it explores, it explores as at the end of its training.
 
     Args:
         observation: Name -> spec.
-        action: The action of one row, as the environment has it.
-        model: Its networks.
-        config: The algorithm's.
-        device: Where it runs.
-        generator: Keys its noise.
+        action: The action of one row, as in the environment.
+        model: The networks' configuration.
+        config: The algorithm's configuration.
+        device: Device of the networks.
+        generator: Generator of noise.
 
     Attributes:
-        is_stochastic: Whether what it has learned are probabilities; else exploring is something added.
+        is_stochastic: Whether it has learned probabilities; otherwise exploration is added to its actions.
         state_size: Width of the recurrent state; 0 without a core.
     """
 
@@ -56,7 +56,7 @@ class Policy:
         self.state_size = self._algorithm.state_size
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Takes over a ``state_dict``. Raises RuntimeError where it is of another network."""
+        """Load a ``state_dict``. Raises RuntimeError if it belongs to another network."""
         self._algorithm.load_state_dict(weights)
 
     def choose(
@@ -68,14 +68,14 @@ class Policy:
         is_first: Tensor,
         deterministic: bool,
     ) -> tuple[Action, Tensor | None]:
-        """Actions of some rows, and the next state ``[N, S]``.
+        """Compute actions of some rows, and the next state ``[N, S]``.
 
         Args:
             observation: Name -> ``[N, ...]``.
-            state: ``[N, S]``, zeros where an episode begins, or None for zeros.
+            state: ``[N, S]``, zeros at the start of an episode; None means zeros.
             mask: bool ``[N, M]`` or None.
-            is_first: bool ``[N]``: where an episode begins.
-            deterministic: Whether to take the best ones.
+            is_first: bool ``[N]``: whether an episode begins.
+            deterministic: Whether to take the best actions.
         """
         explore = None
         if not deterministic:

@@ -1,4 +1,4 @@
-"""A group of environments with arrays of its own, stepped by an agent: what evaluation uses in place of slots."""
+"""A group of environments with its own arrays, stepped by an agent. Evaluation uses it instead of slots."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Step(NamedTuple):
     """One step of all rows. The arrays are overwritten by the next step.
 
     Attributes:
-        observation: What the rows show after the step.
-        outcome: What the actions caused.
+        observation: Observations after the step.
+        outcome: Results of the actions.
     """
 
     observation: ObservationView
@@ -28,9 +28,9 @@ def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | Non
     """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.
 
     Args:
-        agent: Who acts.
-        group: Whose environments; stays the caller's to close.
-        spec: The environment's.
+        agent: The agent.
+        group: The environments; the caller closes them.
+        spec: The environment's spec.
         deterministic: As in ``Agent.act``.
     """
     observation, outcome = own_views(spec, group.num_rows)

@@ -1,4 +1,4 @@
-"""``spaces.json``: the spaces of a run's environment, so that its agent acts without the environment's code."""
+"""``spaces.json``: the spaces of a run's environment, so that its agent can act without the environment's code."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class SavedSpacesError(ValueError):
 
 
 def write_spaces(run_dir: Path, data: Mapping[str, Any]) -> None:
-    """Puts spaces into a run's directory.
+    """Write spaces into a run's directory.
 
     Args:
         run_dir: The directory.
-        data: What :func:`rollmill.envs.space_data.encode_spaces` gave.
+        data: Result of :func:`rollmill.envs.space_data.encode_spaces`.
 
     Raises:
-        OSError: The disk did not take it.
+        OSError: Writing failed.
     """
     content = json.dumps(dict(data), allow_nan=False).encode()
     write_whole(run_dir / SPACES_FILE, content, run_dir / f".writing-spaces-{os.getpid()}")
 
 
 def read_spaces(run_dir: Path) -> SavedSpaces | None:
-    """The spaces of a run; None where it keeps none, as runs of older versions do.
+    """Read the spaces of a run; None if it has none, as in runs of older versions.
 
     Raises:
-        SavedSpacesError: The file is damaged, or of a newer version.
+        SavedSpacesError: The file is damaged, or from a newer version.
     """
     path = run_dir / SPACES_FILE
     try:
@@ -47,6 +47,6 @@ def read_spaces(run_dir: Path) -> SavedSpaces | None:
         return None
     except (OSError, ValueError, RecursionError) as error:
         raise SavedSpacesError(
-            f"{path} does not hold the spaces of a run ({error}): restore it, or remove it, and the environment is "
-            "built instead to know its spaces"
+            f"{path} does not hold the spaces of a run ({error}): restore it, or remove it to read the "
+            "spaces from a new environment"
         ) from error

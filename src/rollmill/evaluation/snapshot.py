@@ -1,4 +1,4 @@
-"""What evaluation needs of a run: one version of the weights, and the configurations to use them with. Read-only."""
+"""A run's weights and configuration as read by evaluation. Read-only."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Snapshot(NamedTuple):
         env: The environment that the run was trained on.
         model: The network's configuration.
         weights: ``state_dict`` of the algorithm, normalisers included.
-        agent_steps: Agent steps that the network had learned from.
+        agent_steps: Agent steps of training.
         checkpoint: The file.
         algorithm: The algorithm's configuration.
-        verdict: What the signature of the run's configuration says of it.
-        group_size: Environments of each of the run's groups; None where it was left to the machine.
+        verdict: Result of verifying the signature of the run's configuration.
+        group_size: Environments in each of the run's groups; None if it was chosen automatically.
     """
 
     env: EnvConfig
@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
     @property
     def box_actions(self) -> BoxActions:
-        """What the data plane makes of its real actions."""
+        """Conversion of continuous actions in the data plane."""
         if isinstance(self.algorithm, OffPolicyConfig):
             return "scale"
         return self.model.box_actions
@@ -64,7 +64,7 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
 
     Raises:
         NoRunError: There is no such run or file.
-        CheckpointError: No checkpoint is whole, or the one that was named holds something else.
+        CheckpointError: No checkpoint is intact, or the named file is not a checkpoint.
         OptionError: The saved configuration is not valid.
     """
     run_dir = Path(run_dir)
@@ -120,21 +120,21 @@ def _algorithm_of(saved: dict[str, Any]) -> OnPolicyConfig | OffPolicyConfig:
 
 
 def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:
-    """Raise unless the environment of a run, and the code that its configuration names, may be used.
+    """Raise unless a run's environment, and the code that its configuration names, may be used.
 
     Args:
         run_dir: The run's directory.
-        snapshot: What was read of it.
-        trust: Whether the user said to trust it.
+        snapshot: The run's snapshot.
+        trust: Whether the user trusts it.
 
     Raises:
-        UntrustedError: They may not.
+        UntrustedError: They must not be used.
     """
     require_trust(Path(run_dir) / "config.json", snapshot.verdict, named_code(snapshot.env), trust=trust)
 
 
 def newest_checkpoint(run_dir: Path | str) -> Path | None:
-    """The file that ``"latest"`` would try first; None as long as there is none."""
+    """Return the file that ``"latest"`` tries first; None if there is none."""
     return next(iter(_store(Path(run_dir)).paths()), None)
 
 

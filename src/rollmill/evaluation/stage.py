@@ -1,4 +1,4 @@
-"""Environments made to be looked at: one row, with a picture of every step."""
+"""Environments for recording and watching: one row, with a picture of every step."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _ATARI_FRAMES_PER_SECOND = 60
 
 
 def has_display() -> bool:
-    """Whether a window could be opened."""
+    """Whether a window can be opened."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 class NotRenderableError(RuntimeError):
-    """An environment gives no pictures."""
+    """An environment cannot be rendered."""
 
 
 def spaces_of(config: EnvConfig, group_size: int | None = None) -> SavedSpaces:
-    """Observation and action space of one environment of a configuration.
+    """Return the observation and action space of a configured environment.
 
     Args:
         config: The environment.
@@ -55,13 +55,13 @@ def spaces_of(config: EnvConfig, group_size: int | None = None) -> SavedSpaces:
 
 
 class Stage:
-    """One row of an environment that can be looked at; itself a ``Group``, with the other rows that come with it.
+    """One row of an environment to record or watch; itself a ``Group``, possibly with further rows.
 
     Args:
-        group: Its first row is looked at; all are played.
-        picture: Gives the present picture.
-        fps: Agent steps a second at which the environment is meant to be watched.
-        twin: A second group that is given the same actions, where it is the one that shows pictures.
+        group: The group, whose first row is shown; all rows are stepped.
+        picture: Returns the current picture.
+        fps: Agent steps a second for real-time playback.
+        twin: A second group that gets the same actions and provides the pictures.
     """
 
     def __init__(
@@ -92,10 +92,10 @@ class Stage:
         self._shown = into
 
     def picture(self) -> Picture:
-        """What the row looks like now.
+        """Return the current picture.
 
         Raises:
-            NotRenderableError: The environment gave no picture.
+            NotRenderableError: The environment returned no picture.
         """
         assert self._shown is not None, "reset comes first"
         picture = np.asarray(self._picture(self._shown))
@@ -120,7 +120,7 @@ class Stage:
 
 
 class _Twin:
-    """An Atari game in colour and full size, with the seed and the actions of the one that the agent sees."""
+    """An Atari game in colour and full size, with the seed and actions of the agent's game."""
 
     def __init__(self, config: EnvConfig, seed: int) -> None:
         height, width = _ATARI_SCREEN
@@ -143,20 +143,20 @@ class _Twin:
 
 
 def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int | None = None) -> Stage:
-    """Build the environment that a policy was trained on so that it can be looked at.
+    """Build a policy's environment for recording or watching.
 
-    Atari games are played twice with the same seed and actions, once as the agent sees them and once in colour and full
-    size. Other environments render (``render_mode="rgb_array"``); one that only exists as a native vector shows its
-    observation, if that is an image.
+    Atari games run twice with the same seed and actions, once as the agent sees them and once in colour and full size.
+    Other environments render (``render_mode="rgb_array"``); one that only exists as a native vector shows its
+    observation if that is an image.
 
     Args:
         config: The environment.
-        seed: Of its first reset.
-        box: What becomes of real actions.
+        seed: Seed of the first reset.
+        box: Conversion of continuous actions.
         group_size: See :func:`rollmill.envs.factory.rows_of_group`.
 
     Raises:
-        NotRenderableError: It cannot be looked at.
+        NotRenderableError: It cannot be rendered.
         EnvironmentFailure: Its constructor failed.
     """
     config = replace(config, on_failure="stop")
@@ -166,7 +166,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
         twin = _Twin(config, seed)
         return Stage(make_group(config, 1, [seed], box=box), twin.picture, _ATARI_FRAMES_PER_SECOND / skip, twin)
     if not has_display():
-        # Gymnasium tries a windowed OpenGL first, which fails late and unhelpfully where there is no display.
+        # Gymnasium tries windowed OpenGL first, which fails late and without a clear error if there is no display.
         os.environ.setdefault("MUJOCO_GL", "egl")
     if maker.env is None:
         seeds = range(seed, seed + rows_of_group(config, 1, group_size))
@@ -180,8 +180,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
         except RollmillEnvError:
             raise
         except Exception:
-            # No such argument, or no such mode: an environment of the user's that has one look only, or none. Whatever
-            # else it was, it is raised again.
+            # A user's environment may lack the argument or the mode. Any other error is raised again.
             built.append(make_env(replace(config, vector=False)))
         _prepare_mujoco(built[-1])
         return built[-1]
@@ -202,7 +201,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
 
 
 def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float) -> Stage:
-    """A native vector with a row for each seed, of which the first is looked at.
+    """Build a native vector with a row for each seed, which shows the first row.
 
     It renders itself if it can (EnvPool); otherwise its observation is the image.
     """
@@ -233,9 +232,9 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, f
 
 
 def _prepare_mujoco(env: Any) -> None:
-    """Follow the body, and leave out what makes software rendering four times slower: fine shadows and antialiasing.
+    """Track the body, and disable fine shadows and antialiasing, which make software rendering four times slower.
 
-    Gymnasium's default camera stands still, so that a good runner is out of sight within a second.
+    Gymnasium's default camera is static, and a good runner leaves its view within a second.
     """
     model, renderer = getattr(env.unwrapped, "model", None), getattr(env.unwrapped, "mujoco_renderer", None)
     if model is None or renderer is None:
@@ -250,11 +249,11 @@ def _prepare_mujoco(env: Any) -> None:
 
 
 def _observed_picture(view: ObservationView) -> Picture:
-    """The newest picture in an image observation, whatever its layout."""
+    """Return the newest frame of an image observation in any layout."""
     image = next((array[0] for array in view.observation.values() if array.dtype == np.uint8 and array.ndim == 4), None)
     if image is None:
         raise NotRenderableError(
-            "this environment neither renders nor observes images, so there is nothing to look at: give it "
+            "this environment neither renders nor observes images: give it "
             'render_mode="rgb_array", or evaluate without a video'
         )
     if image.shape[0] <= 4 < image.shape[2]:  # channels, or stacked frames, come first

@@ -1,4 +1,4 @@
-"""Films of an agent: real frames of an environment that it plays, as mp4."""
+"""Videos of an agent in its environment, as mp4."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _RENDERING_BUDGET_S = 60.0
 
 
 class VideoError(ValueError):
-    """A video cannot be written where, or as what, it was asked for."""
+    """A video cannot be written to the given path or format."""
 
 
 class Frame(NamedTuple):
-    """One step of a filmed episode.
+    """One step of a recorded episode.
 
     Attributes:
         picture: uint8 ``[H, W, 3]``.
         reward_sum: Sum of the raw rewards so far.
         length: Agent steps so far.
         ended: Whether this is the episode's last picture.
-        fps: Pictures a second at which it is meant to be seen.
+        fps: Pictures a second for real-time playback.
     """
 
     picture: Picture
@@ -52,9 +52,9 @@ class Film(NamedTuple):
 
     Attributes:
         path: The mp4 file.
-        episode_return: Return of the episode that is seen; of its filmed part, where it is cut.
+        episode_return: Return of the recorded part of the episode.
         frames: Pictures.
-        complete: Whether the episode is seen to its end.
+        complete: Whether the recording reaches the end of the episode.
     """
 
     path: Path
@@ -64,16 +64,16 @@ class Film(NamedTuple):
 
 
 def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool | None = None) -> Iterator[Frame]:
-    """Play one episode and look at what every step led to, the true final picture included.
+    """Play one episode and yield the frame of every step, including the true final one.
 
     Args:
-        agent: Who plays.
-        env: On what; built for this, and closed when the iterator ends or is closed.
-        seed: Of the environment.
+        agent: The agent.
+        env: The environment; built here, and closed with the iterator.
+        seed: Seed of the environment.
         deterministic: As in ``Agent.act``.
 
     Raises:
-        NotRenderableError: The environment gives no pictures.
+        NotRenderableError: The environment cannot be rendered.
     """
     group_size = agent.snapshot.group_size
     spec = probe(env, group_size=group_size)
@@ -103,14 +103,14 @@ def film_episode(
     """Play one episode and write it as an mp4.
 
     Args:
-        agent: Who plays.
-        env: On what.
-        path: The file; its directory is made. An existing file is replaced when the new one is whole.
+        agent: The agent.
+        env: The environment.
+        path: The file; its directory is created. An existing file is replaced when the new one is complete.
         seed: Of the environment.
         deterministic: As in ``Agent.act``.
         caption: Whether a line below the picture shows the steps and the return so far.
-        longest_s: Cut after so many seconds of film.
-        budget_s: Cut after so many wall-clock seconds: a simulator that draws without a GPU may need a second a frame.
+        longest_s: Maximum length of the video in seconds.
+        budget_s: Maximum wall-clock seconds; a simulator without a GPU may need a second for each frame.
     """
     last: list[Frame] = []
     started = time.monotonic()
@@ -127,10 +127,10 @@ def film_episode(
 
 
 def check_video_path(path: Path | str) -> Path:
-    """Makes the folder of a video that is going to be written.
+    """Create the folder of a video.
 
     Raises:
-        VideoError: The name is none of an mp4 file, or its folder cannot be made or written to.
+        VideoError: The name does not end in .mp4, or its folder cannot be created or written to.
     """
     path = Path(path)
     if path.suffix.lower() != ".mp4":
@@ -139,7 +139,7 @@ def check_video_path(path: Path | str) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise VideoError(
-            f"the folder of the video {path} cannot be made ({error.strerror}): give another one"
+            f"the folder of the video {path} cannot be created ({error.strerror}): give another one"
         ) from error
     if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
         raise VideoError(f"the video {path} cannot be written: it is a folder, or in one that you may not write to")
@@ -150,8 +150,8 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
     """Encode frames as H.264, enlarged to a readable size with every pixel kept a square.
 
     Args:
-        path: The file; written aside and renamed when it is whole.
-        frames: At least one; all of one size. The first one's ``fps`` is the film's.
+        path: The file; written to a temporary file and renamed when complete.
+        frames: At least one, all of one size. The first frame's ``fps`` is used.
         caption: First word of a line below the picture, before steps and return; None for no line.
 
     Returns:
@@ -171,7 +171,7 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
     count = 0
     try:
         height, width = _render(first, caption).shape[:2]
-        # Even sizes are what the encoder's colour format needs; `_render` gives them, so nothing is rescaled.
+        # The encoder's colour format needs even sizes; `_render` returns them, so nothing is rescaled.
         writer = imageio_ffmpeg.write_frames(
             str(aside), (width, height), fps=first.fps, codec="libx264", quality=7, macro_block_size=2
         )
@@ -194,7 +194,7 @@ def write_mp4(path: Path | str, frames: Iterator[Frame], *, caption: str | None 
 
 
 def enlarge(picture: Picture, least_height: int = _LEAST_HEIGHT) -> Picture:
-    """Repeat every pixel so that the picture has at least this height; sizes come out even."""
+    """Repeat pixels so that the picture has at least this height and even sizes."""
     factor = max(1, math.ceil(least_height / picture.shape[0]))
     large = picture.repeat(factor, axis=0).repeat(factor, axis=1)
     return np.pad(large, ((0, large.shape[0] % 2), (0, large.shape[1] % 2), (0, 0)))

@@ -34,31 +34,32 @@ def watch(
     say: Callable[[str], None] = print,
     trust: bool = False,
 ) -> list[float]:
-    """Play episodes to be looked at, until ``episodes`` are over, the window is closed, or Ctrl-C.
+    """Show episodes until ``episodes`` are over, the window is closed, or Ctrl-C.
 
     Args:
         run_dir: Directory of a run, finished or still training.
-        episodes: How many; None is one without a window (endless when following), and endless in a window.
+        episodes: Number of episodes; None is one without a window (unlimited with ``follow``), and unlimited in a
+            window.
         video: Write a video here instead of opening a window; a later episode replaces it. Without a display, and
             without this, it is ``run_dir/watch.mp4``.
-        follow: Take the newest checkpoint for each episode; without a window, film one episode of each new checkpoint.
+        follow: Use the newest checkpoint for each episode; without a window, record one episode of each new checkpoint.
         seed: Keys environments and actions; each episode has its own.
         deterministic: As in ``Agent.act``.
-        checkpoint: Which weights, where ``follow`` is off.
-        device: Where the network runs.
-        say: Gets one line for each episode.
-        trust: Whether code that the directory names may be executed although this user's own runs did not write it.
+        checkpoint: The checkpoint to use without ``follow``.
+        device: Device of the network.
+        say: Called with one line for each episode.
+        trust: Whether to execute code that the directory names even if this user's runs did not write it.
 
     Returns:
         The episodes' returns.
 
     Raises:
-        ValueError: ``episodes`` is no integer, or below 1.
-        UntrustedError: The directory names such code.
+        ValueError: ``episodes`` is not an integer, or below 1.
+        UntrustedError: The directory names such code, without ``trust``.
         NoRunError: There is no such run or checkpoint.
-        CheckpointError: No checkpoint is whole.
-        NotRenderableError: The environment gives no pictures.
-        VideoError: No video can be written there.
+        CheckpointError: No checkpoint is intact.
+        NotRenderableError: The environment cannot be rendered.
+        VideoError: The video cannot be written.
     """
     run_dir = Path(run_dir)
     windowed = video is None and has_display()
@@ -93,7 +94,7 @@ def watch(
 
 
 def _show(window: Window, agent: Agent, seed: int, deterministic: bool | None) -> float:
-    """One episode at its own speed."""
+    """Show one episode in real time."""
     due = time.monotonic()
     total = 0.0
     for frame in play_episode(agent, agent.snapshot.env, seed, deterministic=deterministic):
@@ -104,14 +105,14 @@ def _show(window: Window, agent: Agent, seed: int, deterministic: bool | None) -
 
 
 def _load(run_dir: Path, checkpoint: str | Path, device: str, seed: int, *, trust: bool) -> Agent:
-    """An agent with whose environment it may be watched."""
+    """Load an agent whose environment may be executed."""
     agent = load(run_dir, checkpoint, device, seed=seed, trust=trust)
     require_trusted(run_dir, agent.snapshot, trust=trust)
     return agent
 
 
 def _newer(agent: Agent, run_dir: Path, device: str, seed: int, *, wait: bool, trust: bool) -> Agent:
-    """The agent of a newer checkpoint, if there is one; with ``wait``, when there is one."""
+    """Return the agent of a newer checkpoint, if there is one; ``wait`` waits for one."""
     while newest_checkpoint(run_dir) in (None, agent.snapshot.checkpoint):
         if not wait:
             return agent

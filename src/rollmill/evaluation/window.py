@@ -1,4 +1,4 @@
-"""A window that shows pictures, with nothing but the standard library."""
+"""A window that shows pictures, with only the standard library."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class WindowClosedError(RuntimeError):
 
 
 class Window:
-    """Opens when it is made.
+    """A window, opened on construction.
 
     Args:
-        title: Its title.
+        title: The window's title.
 
     Raises:
-        NotRenderableError: No window can be opened here.
+        NotRenderableError: No window can be opened.
     """
 
     def __init__(self, title: str) -> None:
@@ -31,7 +31,7 @@ class Window:
             import tkinter
 
             self._root = tkinter.Tk(className=title)
-        except Exception as error:  # tkinter's own class has no name where tkinter is missing
+        except Exception as error:  # without tkinter its exception class is undefined
             raise NotRenderableError(f"no window can be opened here ({error}): use --video FILE.mp4 instead") from error
         self._tkinter = tkinter
         self._root.protocol("WM_DELETE_WINDOW", self.close)
@@ -42,7 +42,7 @@ class Window:
         self._open = True
 
     def show(self, picture: Picture, caption: str, until: float) -> None:
-        """Show a picture until a moment of ``time.monotonic()``.
+        """Show a picture until ``time.monotonic()`` reaches ``until``.
 
         Raises:
             WindowClosedError: The window is closed.
@@ -62,7 +62,7 @@ class Window:
         raise WindowClosedError("the window was closed")
 
     def close(self) -> None:
-        """Close it; calling it twice does nothing."""
+        """Close the window; may be called twice."""
         if self._open:
             self._open = False
             self._root.destroy()

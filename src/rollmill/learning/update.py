@@ -417,7 +417,7 @@ def _check_objectives(algorithm: Algorithm, objectives: Sequence[Objective]) -> 
     if not objectives:
         wrong = "returned none: return at least one"
     elif len(set(names)) < len(names):
-        wrong = f"has objectives with the names {', '.join(names)}: use unique names, under which checkpoints store optimisers"
+        wrong = f"has objectives with the names {', '.join(names)}: use unique names, which checkpoints use"
     else:
         for objective in objectives:
             if not objective.parameters:
