@@ -2,16 +2,41 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
 
+from rollmill.algorithms.ppo import PPO
+from rollmill.learning.admission import FirstInFirstOut
+from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone
+from rollmill.learning.config import LearnerConfig
+from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.lag import LagStatistics, admitted
-from rollmill.learning.progress import Progress
-from rollmill.learning.timetable import ByIteration
+from rollmill.learning.learner import Learner, run_in_turn
+from rollmill.learning.minibatches import Minibatches
+from rollmill.learning.on_policy_trainer import OnPolicyTrainer
+from rollmill.learning.progress import LearnerSetup, Progress, RunPlan
+from rollmill.learning.report import LearnerFinished
+from rollmill.learning.timetable import ByIteration, ByTime
 from rollmill.learning.trajectories import Trajectories
+from rollmill.learning.update import Update
 from rollmill.learning.versions import ExactVersions, NewestVersions, WrongVersionError
+from rollmill.models.config import ModelConfig
+from rollmill.models.flat_state import flat_nbytes
+from rollmill.roles import LEARNER
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.runtime.child import ChildContext
+from rollmill.runtime.ledger import Ledger
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage import slots, weights
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.group_states import GroupStates
+from rollmill.storage.slots import SlotStore, Topology, slot_fields
 
 
 def trajectories(versions: list[list[int]]) -> Trajectories:
@@ -76,3 +101,101 @@ def test_iterations_have_rows_and_checkpoints_at_fixed_counts() -> None:
     assert set(saves) <= set(rows), "a resumed run needs the row before its checkpoint"
     assert {300, 310, 320} <= set(rows), "a thousand rows in a run"
     assert 321 not in rows
+
+
+SPEC = EnvSpec(
+    name="random",
+    observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
+    action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
+)
+STEPS, ROWS, SLOTS = 4, 2, 3
+
+
+def a_learner(folder: Path, seed: int) -> tuple[Learner, SlotStore, list[object]]:
+    """A learner of its own policy; its three slots are complete."""
+    topology = Topology(
+        rollout_length=STEPS,
+        group_rows=ROWS,
+        worker_of_group=(0,),
+        policy_worker_of_group=(0,),
+        slots_of_worker=(SLOTS,),
+    )
+    config = LearnerConfig(batch_size=STEPS * ROWS, device="cpu", precision="fp32", micro_batch=STEPS * ROWS)
+    torch.manual_seed(seed)
+    algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(8,)), config)
+    fields = slot_fields(SPEC, rollout_length=STEPS, state_size=0)
+    layout = ArenaLayout()
+    slots.add_to_layout(layout, fields, topology)
+    weights.add_to_layout(layout, nbytes=flat_nbytes(algorithm.acting))
+    arena = Arena.create(layout)
+    store = SlotStore(arena, fields, topology, create=True)
+    random = np.random.default_rng(seed)
+    for array in store.arrays.values():
+        array[...] = random.standard_normal(array.shape) if array.dtype.kind == "f" else 0
+    store.arrays["valid"][...] = True
+    sent: list[object] = []
+    plan = RunPlan(
+        total_steps=5 * STEPS * ROWS,
+        seed=seed,
+        report_every_s=0.0,
+        resume=False,
+        checkpoints=CheckpointStore(folder, CheckpointConfig()),
+    )
+    setup = LearnerSetup(
+        context=ChildContext(
+            name="learner",
+            stop=threading.Event(),
+            send=sent.append,
+            ledger=Ledger.private(LEARNER),
+            log=logging.getLogger("test"),
+        ),
+        config=config,
+        plan=plan,
+        progress=Progress(),
+        clock=TrainingClock(),
+        collective=Alone(),
+        device=torch.device("cpu"),
+    )
+    generator, versions = np.random.default_rng(seed), NewestVersions(1)
+    path = PLAIN
+    trainer = OnPolicyTrainer(
+        setup,
+        store,
+        algorithm,
+        update=Update(algorithm, config, path),
+        minibatches=Minibatches(algorithm, store.observation, config, path, generator),
+        admission=FirstInFirstOut(store, ROWS),
+        versions=versions,
+        spec=SPEC,
+        random=generator,
+    )
+    published = weights.WeightStore(arena, create=True)
+    timetable = ByTime(plan.checkpoints, saves=True)
+    learner = Learner(setup, published, algorithm, trainer=trainer, versions=versions, timetable=timetable)
+    for slot in range(SLOTS):
+        store.complete(slot)
+    return learner, store, sent
+
+
+def test_a_process_hosts_learners_of_several_policies(tmp_path: Path) -> None:
+    made = [a_learner(tmp_path / str(seed), seed) for seed in (1, 2)]
+    done, messages = threading.Event(), np.empty(16, np.int64)
+
+    def complete_free() -> None:  # As rollout workers do, whenever a learner has given a slot back.
+        while not done.is_set():
+            for _, store, _ in made:
+                for message in messages[: store.inboxes[0].get_many(messages, 0.001)].tolist():
+                    store.complete(slots.decode(message)[1])
+
+    sampling = threading.Thread(target=complete_free)
+    sampling.start()
+    try:
+        run_in_turn([learner for learner, _, _ in made])
+    finally:
+        done.set()
+        sampling.join()
+    for learner, _, sent in made:
+        assert (learner.progress.batches, learner.progress.agent_steps) == (5, 5 * STEPS * ROWS)
+        assert isinstance(sent[-1], LearnerFinished)
+        assert sum(isinstance(message, LearnerFinished) for message in sent) == 1
+        assert Path(sent[-1].checkpoint).exists()

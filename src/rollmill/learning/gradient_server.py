@@ -81,14 +81,14 @@ class GradientServer:
         yield
         self._receive_episodes()
 
-    def advance(self, learner: Learner) -> bool:
+    def advance(self, learner: Learner, wait_s: float) -> bool:
         """Applies the next gradient, if it may be applied."""
         if self._context.stop.is_set() or self._account.is_done:
             return False
         self._receive_episodes()
         # With a gradient at hand that may be applied, there is nothing to wait for.
         ready = self._next()
-        for submitted in self._exchange.collect(0.0 if ready is not None else _POLL_S):
+        for submitted in self._exchange.collect(0.0 if ready is not None else min(wait_s, _POLL_S)):
             self._waiting[submitted.learner] = submitted
         if (index := self._next()) is not None:
             self._apply(learner, self._waiting.pop(index))

@@ -7,10 +7,9 @@ replay (:mod:`rollmill.learning.replay_trainer`) or the gradients of several lea
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +18,7 @@ import numpy as np
 
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.targets import NonFiniteSampleError
+from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.progress import LearnerSetup
@@ -30,7 +30,7 @@ from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["Learner", "Trainer"]
+__all__ = ["Learner", "Trainer", "run_in_turn"]
 
 _NO_ROW = (-1, -1)
 _SAVED_PARTS = ("model", "counters", "recent_episodes", "random")
@@ -55,10 +55,12 @@ class Trainer(Protocol):
         """What training needs while it goes on."""
         ...
 
-    def advance(self, learner: Learner) -> bool:
+    def advance(self, learner: Learner, wait_s: float) -> bool:
         """Takes the next SGD steps, after each of which it calls ``learner.after_step``.
 
-        It waits for what it needs, a moment at most.
+        Args:
+            learner: Whose steps they are.
+            wait_s: How long it may wait for what it needs.
 
         Returns:
             Whether to go on.
@@ -94,8 +96,24 @@ class Trainer(Protocol):
         ...
 
 
+def run_in_turn(learners: Sequence[Learner]) -> None:
+    """Runs the learners of a process, each until it has nothing more to do; they take turns, batch by batch.
+
+    Args:
+        learners: One for each policy that the process learns.
+    """
+    with ExitStack() as sessions:
+        for learner in learners:
+            sessions.enter_context(learner.start())
+        active = list(learners)
+        while active:
+            active = [learner for learner in active if learner.turn(POLL_S / len(active))]
+    for learner in learners:
+        learner.finish()
+
+
 class Learner:
-    """Owns a policy: its weights, counters, reports and checkpoints.
+    """Owns a policy: its weights, counters, reports and checkpoints. :func:`run_in_turn` runs it.
 
     Args:
         setup: The process, the run and its counters.
@@ -117,8 +135,6 @@ class Learner:
         timetable: Timetable,
     ) -> None:
         """Restores the newest checkpoint when resuming, and publishes the first weights."""
-        # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
-        signal.signal(signal.SIGTERM, lambda number, frame: setup.context.stop.set())
         self._setup = setup
         self._ledger = setup.ledger
         self._weights = weights
@@ -136,31 +152,45 @@ class Learner:
         self._flat = FlatState(algorithm.acting, alias=False)
         self.publish()
 
-    def run(self) -> None:
-        """Learns until the trainer has nothing more to do or the stop flag is set; saves a checkpoint in any case."""
+    def start(self) -> AbstractContextManager[None]:
+        """Sends the first report; returns what training needs while it goes on."""
         if not self.progress.agent_steps:
             self._save()
         self._leave_for_evaluation()
         # Says what was chosen, and is where the clock of the speed starts.
         self._send(self._report(is_row=self._has_new_row))
+        return self._trainer.session()
+
+    def turn(self, wait_s: float) -> bool:
+        """Lets the trainer take its next SGD steps, then reports and saves if it is time.
+
+        Args:
+            wait_s: How long the trainer may wait for what it needs.
+
+        Returns:
+            Whether to go on: False when the trainer has nothing more to do or the stop flag is set.
+        """
         numbers = self._setup.numbers
-        with self._trainer.session():
-            try:
-                self._ledger.enter(LearnerPhase.WAITING)
-                while self._trainer.advance(self):
-                    self._trainer.count()
-                    self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
-                    self._report_if_due()
-                    # Taken in any case: a checkpoint that is due anyway serves the request as well.
-                    is_asked = numbers.take_request(Request.CHECKPOINT)
-                    if self._timetable.is_save_due(self.progress) or is_asked:
-                        self._save()
-                    self._ledger.enter(LearnerPhase.WAITING)
+        try:
+            self._ledger.enter(LearnerPhase.WAITING)
+            if not self._trainer.advance(self, wait_s):
                 self._trainer.check()
-            except (NonFiniteGradientError, NonFiniteSampleError):
-                # Gradients that are not finite are left out, so what has been learned is sound.
-                self._save(is_failing=True)
-                raise
+                return False
+        except (NonFiniteGradientError, NonFiniteSampleError):
+            # Gradients that are not finite are left out, so what has been learned is sound.
+            self._save(is_failing=True)
+            raise
+        self._trainer.count()
+        self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
+        self._report_if_due()
+        # Taken in any case: a checkpoint that is due anyway serves the request as well.
+        is_asked = numbers.take_request(Request.CHECKPOINT)
+        if self._timetable.is_save_due(self.progress) or is_asked:
+            self._save()
+        return True
+
+    def finish(self) -> None:
+        """Publishes and saves the last weights, and sends the last report."""
         self.publish_if_newer()
         path = self._save()
         self._leave_for_evaluation(is_end=True)

@@ -130,12 +130,12 @@ class OnPolicyTrainer:
         finally:
             self._loader.close()
 
-    def advance(self, learner: Learner) -> bool:
+    def advance(self, learner: Learner, wait_s: float) -> bool:
         """Learns from the next batch, if it is ready; False at ``total_steps``, or when a rank was told to stop."""
         if self._progress.agent_steps >= self._total_steps:
             return False
         assert self._loader is not None, "called within session()"
-        prepared = self._loader.next()
+        prepared = self._loader.next(timeout_s=wait_s)
         if prepared is None and not self._context.stop.is_set():
             return True
         episodes = self._agree_to_go_on(prepared)

@@ -229,11 +229,11 @@ class ReplayTrainer:
             self._loader.close()
             self._progress.take_episodes(self._source.take_episodes())
 
-    def advance(self, learner: Learner) -> bool:
+    def advance(self, learner: Learner, wait_s: float) -> bool:
         """Learns from the next batch, if every rank has one."""
         assert self._loader is not None, "called within session()"
         if self._batch is None:
-            self._batch = self._loader.next()
+            self._batch = self._loader.next(timeout_s=wait_s)
         if not self._agree():
             return False
         if self._batch is not None and self._all_have_batches:

@@ -5,6 +5,7 @@ Only these processes import this module: the main process and rollout workers do
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
@@ -28,7 +29,7 @@ from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from rollmill.learning.learner import Learner, Trainer
+from rollmill.learning.learner import Learner, Trainer, run_in_turn
 from rollmill.learning.live_numbers import LiveNumbers, control_block
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.on_policy_trainer import OnPolicyTrainer
@@ -190,6 +191,8 @@ class LearnerSide:
             **settings: Settings of the learner that the regime decides.
         """
         config = replace(run.config.learner, **settings)  # type: ignore[arg-type]  # checked by the dataclass
+        # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
+        signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
         take_threads(config.threads)
         collective: Collective = Alone()
         device = take_device(str(device_of_rank(config.device, run.ranks)))
@@ -222,7 +225,8 @@ class LearnerSide:
 
     def start(self, algorithm: Algorithm, trainer: Trainer, versions: Versions, timetable: Timetable) -> None:
         """Runs the loop with these strategies."""
-        Learner(self.setup, self.weights, algorithm, trainer=trainer, versions=versions, timetable=timetable).run()
+        learner = Learner(self.setup, self.weights, algorithm, trainer=trainer, versions=versions, timetable=timetable)
+        run_in_turn([learner])
         self.setup.collective.close()
 
     def start_on_policy(
