@@ -92,14 +92,14 @@ def value_of(group: int, iteration: int, step: int) -> float:
     return 1000.0 * group + 10.0 * iteration + step
 
 
-def context_of(ledger: Ledger) -> ChildContext:
+def context_of(ledger: Ledger, send: Callable[[object], None] = print) -> ChildContext:
     """The context of a rollout worker in this process."""
     layout = ArenaLayout()
     layout.add(StopFlag.FIELD, (1,), "int64", poisoned=False)
     return ChildContext(
         name="rollout worker 0",
         stop=StopFlag(Arena.create(layout)),
-        send=print,
+        send=send,
         ledger=ledger,
         log=logging.getLogger("rollmill.rollout worker 0"),
     )
@@ -143,6 +143,7 @@ class Driver:
         self.context = context
         self.account = account
         self.unanswered: list[int] = []
+        self.sent: list[object] = []
         self._messages = np.empty(store.topology.num_groups + store.topology.num_slots, np.int64)
         self.error: BaseException | None = None
 
@@ -235,7 +236,8 @@ def driving(
     """Runs worker 0 of the store until the end of the block; its exception comes out there."""
     board = LedgerBoard(1)
     seat = board.seat("rollout worker 0", ROLLOUT_WORKER, os.getpid())
-    context = context_of(seat.open())
+    sent: list[object] = []
+    context = context_of(seat.open(), sent.append)
     builder = GroupBuilder(
         context=context,
         make_environments=make,
@@ -253,6 +255,7 @@ def driving(
         first_iteration=first_iteration,
     )
     driver = Driver(store, context, lambda: board.account(seat))
+    driver.sent = sent
 
     def run() -> None:
         try:

@@ -19,6 +19,7 @@ from tests.rollout.driven_worker import (
     value_of,
 )
 
+from rollmill.envs.info_metrics import InfoMetrics
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.rollout.slot_policies import EvictingSlots, GroupSlots, PooledSlots
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec, FrameStack
@@ -214,6 +215,7 @@ class _Counting:
 
     def __init__(self) -> None:
         self.failures: list[str] = []
+        self.metrics = InfoMetrics()
         self.stack = np.zeros((ROWS, 3, 2), np.int32)
 
     def reset(self, into: ObservationView) -> None:

@@ -13,6 +13,7 @@ from tests.rollout.driven_worker import ROWS, STEPS, driving, make_environments,
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import EnvironmentFailure
 from rollmill.envs.factory import make_group, probe
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import SavableGroup, own_views
 from rollmill.rollout.slot_policies import PooledSlots
@@ -69,6 +70,37 @@ def test_the_stop_flag_ends_the_wait_and_closes_the_environments() -> None:
         driver.requests(2)
         assert not closed
     assert closed == [0, 1]
+
+
+def test_metrics_of_environments_are_sent_now_and_then_and_at_the_end() -> None:
+    store = slot_store(topology_of(groups=2, slots=6))
+    environments: dict[int, SavableGroup] = {}
+
+    def make(group: int, iteration: int) -> SavableGroup:
+        environments[group] = make_environments(group)
+        return environments[group]
+
+    def give(group: int, **numbers: object) -> None:
+        environments[group].metrics.add(numbers)
+
+    with driving(store, lambda _: PooledSlots(store, 0), make=make) as driver:
+        driver.requests(2)
+        give(0, speed=2.0, text="x")
+        give(1, speed=4.0)
+        driver.wait_until(lambda: bool(driver.sent))
+        give(1, speed=7.0)
+    first, last = driver.sent
+    assert isinstance(first, EnvMetrics)
+    assert first.sums == {"speed": (6.0, 2)}
+    assert set(first.refused) == {"text"}
+    assert last == EnvMetrics({"speed": (7.0, 1)}, {})
+
+
+def test_environments_without_metrics_send_nothing() -> None:
+    store = slot_store(topology_of(groups=1, slots=3))
+    with driving(store, lambda _: PooledSlots(store, 0)) as driver:
+        driver.play(0, 2 * STEPS + 1)
+    assert not driver.sent
 
 
 def test_no_more_groups_are_built_once_the_stop_flag_is_set() -> None:

@@ -75,6 +75,16 @@ class ComparedRun:
         return int(self.records[-1]["agent_steps"]) if self.records else 0
 
     @property
+    def env_metrics(self) -> dict[str, float]:
+        """``env/NAME`` -> the last value that environments have given in ``info["metrics"]``."""
+        return {
+            name: float(value)
+            for record in self.records
+            for name, value in record.items()
+            if name.startswith("env/") and value is not None
+        }
+
+    @property
     def minutes(self) -> float:
         """Minutes of training at its last record."""
         return float(self.records[-1]["time_s"]) / 60.0 if self.records else 0.0

@@ -45,6 +45,11 @@ def scores_section(comparison: Comparison, env: str, intervals: Mapping[str, Sco
     if len(differing) > _MOST_SETTINGS:
         rows = [[label, *_settings(runs, differing)] for label, runs in runs_of.items()]
         parts += ["<h3>Settings that differ</h3>", table(["method", *differing], rows)]
+    if names := sorted({name for runs in runs_of.values() for run in runs for name in run.env_metrics}):
+        rows = [[label, *_env_metrics(runs, names)] for label, runs in runs_of.items()]
+        head = ["method", *(name.removeprefix("env/") for name in names)]
+        note = '<p class="note">The last value of each run, mean over the seeds that have one.</p>'
+        parts += ["<h3>Metrics of the environment</h3>", table(head, rows), note]
     return "\n".join(parts)
 
 
@@ -99,6 +104,11 @@ def _summary(runs: Sequence[ComparedRun], interval: ScoreInterval | None, *, has
     if has_human:
         cells.append(f"{np.mean(normalised):.3f}" if normalised else _NONE)
     return cells
+
+
+def _env_metrics(runs: Sequence[ComparedRun], names: Sequence[str]) -> list[str]:
+    found = [[run.env_metrics[name] for run in runs if name in run.env_metrics] for name in names]
+    return [f"{np.mean(values):,.4g}" if values else _NONE for values in found]
 
 
 def _at_common_places(runs: Sequence[ComparedRun], common: tuple[int, float]) -> list[str]:

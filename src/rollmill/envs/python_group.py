@@ -12,6 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, failures
 from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -39,6 +40,7 @@ class PythonGroup:
         num_rows: Rows of the group.
         failures: Failures followed by a rebuild, with tracebacks (only with ``on_failure="restart"``); the reader
             may clear the list.
+        metrics: What the environments give in ``info["metrics"]``, for whoever steps the group to take.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class PythonGroup:
             raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: give one for each")
         self.num_rows = num_envs
         self.failures: list[str] = []
+        self.metrics = InfoMetrics()
         self._make_env = make_env
         self._name = name
         self._first = first_index
@@ -119,6 +122,8 @@ class PythonGroup:
         for row, env in enumerate(self._envs):
             try:
                 observation, info = env.reset(seed=self._seeds[row])
+                if info and METRICS in info:
+                    self.metrics.add(info[METRICS])
                 self._write(row, observation, info, into)
             except RollmillEnvError:
                 raise
@@ -152,6 +157,8 @@ class PythonGroup:
             try:
                 for row in range(first, num_rows):
                     observation, rewards[row], terminated, truncated, info = steps[row](actions[row])
+                    if info and METRICS in info:
+                        self.metrics.add(info[METRICS])
                     # No conversion needed; NumPy's built-in dtypes are singletons.
                     as_stored = type(observation) is np.ndarray and observation.dtype is dtype
                     if plain is not None and as_stored and observation.shape == shape:

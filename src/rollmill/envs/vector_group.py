@@ -12,6 +12,7 @@ from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
 from rollmill.envs.errors import RollmillEnvError, UnsupportedSpace, failures
 from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.snapshots import restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
@@ -74,6 +75,7 @@ class VectorGroup:
         num_rows: Rows of the group.
         failures: Failures followed by a rebuild, with tracebacks (only with ``on_failure="restart"``); the reader
             may clear the list.
+        metrics: What the environments give in ``info["metrics"]``, for whoever steps the group to take.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class VectorGroup:
         """
         self.num_rows = len(seeds)
         self.failures: list[str] = []
+        self.metrics = InfoMetrics()
         self._make_vector = make_vector
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = 0
@@ -167,6 +170,7 @@ class VectorGroup:
             self._rebuild("step", error, into)
             _write_failed(outcome)
             return
+        self._add_metrics(info)
         self._codec.write(observation, into.observation)
         self._checks.reward_batch(reward, outcome.reward, self._clock)
         np.copyto(outcome.terminated, terminated)
@@ -206,6 +210,7 @@ class VectorGroup:
                 self._rebuild("reset", error, into)
                 _write_failed(outcome)
                 return
+            self._add_metrics(info)
             self._write_mask(observation, info, into, ended)
             for row in np.flatnonzero(ended & ~self._masked).tolist():
                 self._codec.write_row(_row_of(observation, row), row, into.observation)
@@ -252,6 +257,8 @@ class VectorGroup:
                 "a vector with autoreset SAME_STEP or DISABLED hides: nothing could be learned from them; build "
                 "it with autoreset_mode=NEXT_STEP"
             )
+        if self._mode == "same_step" and isinstance(final := info.get("final_info"), dict):
+            self._add_metrics(final)
         if self._mode == "same_step" and self._any_masked:
             final = info.get("final_obs", info.get("final_observation"))
             if final is None:
@@ -266,6 +273,10 @@ class VectorGroup:
         lost = (lives < self._lives) & outcome.valid & ~ended
         np.logical_or(outcome.terminated, lost, out=outcome.terminated)
         np.copyto(self._lives, lives)
+
+    def _add_metrics(self, info: Any) -> None:
+        if METRICS in info:
+            self.metrics.add_rows(info[METRICS], self.num_rows)
 
     def _write_mask(self, observation: Any, info: Any, into: ObservationView, rows: Array) -> None:
         """Write the masks of the rows selected by bool ``rows [B]``."""
@@ -287,6 +298,7 @@ class VectorGroup:
 
     def _first_observation(self, seeds: Sequence[int], into: ObservationView) -> None:
         observation, info = self._env.reset(seed=self._reset_seed(self._env, seeds))
+        self._add_metrics(info)
         self._codec.write(observation, into.observation)
         into.reset.fill(True)
         self._masked = np.zeros(self.num_rows, bool)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from rollmill.envs.info_metrics import InfoMetrics
 from rollmill.specs import EnvSpec
 
 __all__ = ["Array", "Group", "ObservationView", "OutcomeView", "SavableGroup", "own_views"]
@@ -89,7 +90,13 @@ class Group(Protocol):
 
 
 class SavableGroup(Group, Protocol):
-    """A group whose state can be saved and restored."""
+    """A group whose state can be saved and restored.
+
+    Attributes:
+        metrics: What the environments give in ``info["metrics"]``.
+    """
+
+    metrics: InfoMetrics
 
     def snapshot(self) -> bytes | None:
         """Return the group's state; None if its environments cannot be saved."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.report import CheckpointWritten, LearnerFinished, LearnerNote, LearnerReport
 from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.hanging import HangLimits
@@ -47,7 +48,7 @@ def watch(
     is_alone: bool = True,
     memory: Sequence[MemoryPart] = (),
 ) -> tuple[LearnerFinished, EndedBy, float]:
-    """Passes on what the learner reports until the run is over; raises what must end it.
+    """Passes on what the processes report until the run is over; raises what must end it.
 
     Args:
         supervisor: Has started the processes.
@@ -59,7 +60,8 @@ def watch(
         memory: What the run takes, as far as that is known, for when it does not suffice.
 
     Returns:
-        The learner's last message, what ended the run, and how many seconds the other processes have to end.
+        The learner's last message, which is not passed on yet, what ended the run, and how many seconds the other
+        processes have to end.
 
     Raises:
         ProcessFailed: A process or a callback failed, or a process hung or did not end when told to.
@@ -95,10 +97,11 @@ def watch(
                 monitor.report(event.content, supervisor.snapshot())
             if isinstance(event, Message) and isinstance(event.content, CheckpointWritten):
                 callbacks.checkpoint(Path(event.content.path))
+            if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
+                monitor.take_env_metrics(event.content)
             if isinstance(event, Message) and isinstance(event.content, LearnerNote):
                 monitor.note(event.content.text)
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
-                monitor.report(event.content.report, supervisor.snapshot())
                 if event.content.stopped_by_others:
                     ended_by = "caller"  # The stop flag that the learner has set looks like a signal's.
                 if ended_by is None:

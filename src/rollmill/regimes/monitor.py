@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
@@ -96,6 +97,9 @@ class Monitor:
         self._shares: Mapping[str, Stage] = {}
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
+        self._env = EnvMetrics({}, {})
+        self._env_names: dict[str, None] = {}
+        self._env_refused: set[str] = set()
         self._fast_path = ""
         num_rows = config.num_envs * probed.spec.rows_per_env
         least = partial(least_entropy, probed.spec.action, share=_COLLAPSED)
@@ -154,7 +158,7 @@ class Monitor:
         if report.is_row:
             if shares:  # What is for the display alone leaves the next row's shares whole.
                 self._accounts, self._accounts_at = accounts, now
-            row = row_of(report, status, shares, time_before_s=self._time_before_s)
+            row = row_of(report, status, shares, env=self._env_means(), time_before_s=self._time_before_s)
             if self._writer is not None:
                 self._writer.write(row)
             for warning in self._health.warnings(row):
@@ -162,6 +166,22 @@ class Monitor:
             self._on_row(row)
         if self._display is not None:
             self._display.update(status)
+
+    def take_env_metrics(self, metrics: EnvMetrics) -> None:
+        """Takes in what environments have given in ``info["metrics"]``, for the next row."""
+        self._env = EnvMetrics.merged([self._env, metrics])
+        for name, why in metrics.refused.items():
+            if name not in self._env_refused:
+                self._env_refused.add(name)
+                self.note(f"warning: {why}")
+
+    def _env_means(self) -> dict[str, float | None]:
+        """Means since the previous row; None of names that have had values before."""
+        self._env_names |= dict.fromkeys(self._env.sums)
+        means: dict[str, float | None] = dict.fromkeys(self._env_names)
+        means |= {name: total / count for name, (total, count) in self._env.sums.items()}
+        self._env = EnvMetrics({}, {})
+        return means
 
     def take_evaluations(self) -> None:
         """Takes in what evaluations have found meanwhile."""

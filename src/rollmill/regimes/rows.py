@@ -16,7 +16,14 @@ from rollmill.reporting.status import Status
 __all__ = ["row_of"]
 
 
-def row_of(report: LearnerReport, status: Status, shares: Mapping[str, Stage], *, time_before_s: float) -> Record:
+def row_of(
+    report: LearnerReport,
+    status: Status,
+    shares: Mapping[str, Stage],
+    *,
+    env: Mapping[str, float | None],
+    time_before_s: float,
+) -> Record:
     """What one report adds to ``metrics.jsonl``.
 
     A value is null where there was nothing to measure since the previous row; what a regime does not have has no key.
@@ -26,6 +33,7 @@ def row_of(report: LearnerReport, status: Status, shares: Mapping[str, Stage], *
         status: What the display shows of it.
         shares: How the processes spent their time since the last row that says so; empty where that is too short a time
             to tell.
+        env: Name -> mean of what environments have given since the previous row.
         time_before_s: Seconds that earlier sessions of a resumed run trained for.
     """
     returns = [episode.episode_return for episode in report.recent_episodes]
@@ -47,6 +55,7 @@ def row_of(report: LearnerReport, status: Status, shares: Mapping[str, Stage], *
     if report.lag is not None:
         row |= _lag(report.lag, status.policy_lag_expected)
     row |= report.figures
+    row |= {f"env/{name}": value for name, value in env.items()}
     row |= {f"loss/{name}": value for name, value in report.losses.items()}
     return row | share_metrics(shares)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rollmill.callback import Callback, LiveRun
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.evaluation.saved_spaces import SPACES_FILE, write_spaces
 from rollmill.learning.live_numbers import control_block
 from rollmill.learning.report import LearnerReport
@@ -251,10 +252,14 @@ def run(
                     ),
                 ]
             summary = _summary(supervisor, caveats)
-            supervisor.stop(grace_s=grace_s)
+            accounts = supervisor.snapshot()
+            for event in supervisor.stop(grace_s=grace_s):
+                if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
+                    monitor.take_env_metrics(event.content)
             if has_replay_file:
                 _close_replay(run_dir, note=monitor.note)
             _leave_ledger(run_dir, summary, note=monitor.note)
+            monitor.report(finished.report, accounts)  # Now that rollout workers have sent their last metrics.
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)

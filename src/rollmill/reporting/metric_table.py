@@ -103,6 +103,15 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "every row, with a Box in the action space",
         ),
     ),
+    "Environment": (
+        Metric(
+            "env/NAME",
+            "-",
+            'Mean of the numbers that environments have given as `info["metrics"]["NAME"]` of `step` and `reset` since '
+            "the previous row; null where there were none. Of several ranks, rank 0's environments.",
+            when="rows after the first such number",
+        ),
+    ),
     "Policy lag": (
         Metric(
             "policy_lag_mean",

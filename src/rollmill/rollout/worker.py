@@ -10,8 +10,12 @@ The regimes differ in the slot policy (:mod:`rollmill.rollout.slot_policies`) an
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 
+from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.roles import RolloutCounter, RolloutPhase
 from rollmill.rollout.group_builder import GroupBuilder
 from rollmill.rollout.hosted_group import HostedGroup
@@ -24,6 +28,7 @@ _POLL_S = 0.2
 # A learner wakes the groups that the rate limiter parks; a missed wake-up would cost this long. Episodes that a full
 # ring has kept back are sent again after it.
 _SHORT_POLL_S = 0.05
+_METRICS_EVERY_S = 1.0
 
 
 class RolloutWorker:
@@ -62,6 +67,7 @@ class RolloutWorker:
         self._inbox = store.inboxes[worker]
         self._messages = np.empty(store.topology.num_groups + store.topology.num_slots, np.int64)
         self._groups: dict[int, HostedGroup] = {}
+        self._metrics_sent_at = -math.inf
 
     def run(self) -> None:
         """Build the environments, sample until the stop flag is set, and close the environments.
@@ -83,11 +89,21 @@ class RolloutWorker:
             while not stop.is_set():
                 self._serve_inbox()
                 self._builder.report_failures(groups.values())
+                if time.monotonic() - self._metrics_sent_at >= _METRICS_EVERY_S:
+                    self._send_metrics()
         finally:
             self._builder.report_failures(groups.values())
+        self._send_metrics()
         for group in groups.values():
             group.environments.close()
         self._builder.report_failures(groups.values())
+
+    def _send_metrics(self) -> None:
+        """Send the main process what environments have given in ``info["metrics"]``, if they have given any."""
+        self._metrics_sent_at = time.monotonic()
+        metrics = EnvMetrics.merged(group.environments.metrics.take() for group in self._groups.values())
+        if metrics.sums or metrics.refused:
+            self._context.send(metrics)
 
     def _start(self, group: HostedGroup) -> None:
         """Write x_0 of a group's first slot, and request its action."""
