@@ -23,7 +23,7 @@ from rollmill.learning.update import Update
 from rollmill.regimes.lockstep import plan_topology
 from rollmill.regimes.setup import Probed, build_group, random_steps
 from rollmill.runtime.arena import Arena, ArenaLayout
-from rollmill.runtime.noise import RowNoise
+from rollmill.runtime.row_noise import RowNoise
 from rollmill.runtime.seeds import int_seed, stream
 from rollmill.settings.config import Config
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields

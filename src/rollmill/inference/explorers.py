@@ -11,7 +11,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore
 from rollmill.envs.random_actions import random_actions
-from rollmill.runtime.noise import RowNoise
+from rollmill.runtime.row_noise import RowNoise
 from rollmill.specs import ActionSpec
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import SlotStore, Topology

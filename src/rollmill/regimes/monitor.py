@@ -16,7 +16,7 @@ from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
 from rollmill.learning.report import RECENT_EPISODES, LearnerReport, PolicyLag
-from rollmill.regimes.rows import row_of
+from rollmill.regimes.metric_rows import row_of
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.health import Health

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rollmill.runtime.noise import RowNoise
+from rollmill.runtime.row_noise import RowNoise
 
 
 def test_a_row_draws_the_same_in_any_company() -> None:
