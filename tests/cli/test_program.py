@@ -169,6 +169,10 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --resume", "resume"),
         ("train gym/CartPole-v1 --resume --run-dir runs/a", "runs/a holds no run"),
         ("train a --import no_such_module", "--import no_such_module (env.imports): there is no such module in"),
+        ("train a --callback no_such:Mine", "--callback no_such: there is no such module in"),
+        ("train a --callback json", "--callback json: give module:Class or path/to/file.py:Class"),
+        ("train a --callback json:Mine", "'Mine' of json is nothing, not a callback; it has no class derived from"),
+        ("train a --callback no_such.py:Mine", "--callback no_such.py: there is no such file"),
         ("plot runs/a", "runs/a"),
     ],
 )
