@@ -96,7 +96,6 @@ _OF_TRAJECTORIES = {
         "kl_target",
         "min_learning_rate",
         "max_learning_rate",
-        "max_policy_lag",
     )
 }
 
@@ -149,7 +148,7 @@ def make_config(
             f"off_policy.algorithm={given['off_policy.algorithm']!r} with algo={algo!r}, which brings settings of its "
             "own: give only one of the two."
         )
-    if given.get("regime", config.regime) == "replay" and not config.in_replay:
+    if given.get("regime", config.regime.name) == "replay" and not config.in_replay:
         wanted = given.get("off_policy.algorithm")
         if wanted is None:
             raise ConfigError(
@@ -157,7 +156,7 @@ def make_config(
                 "ddpg, td3 and sac."
             )
         config = apply(config, off_policy_overrides(str(wanted), chosen.name))
-    if given.get("regime", config.regime) == "lockstep":
+    if given.get("regime", config.regime.name) == "lockstep":
         # Read them without applying them: they may be inconsistent with the preset's batch, made for async.
         num_envs, rollout_length = (
             coerce(given.get(key, getattr(config, key)), int, key, text=isinstance(given.get(key), str))

@@ -150,7 +150,7 @@ def verify(
         difference = Difference(difference.update, "batch", None)
     hash_a, hash_b = a[made - 1]["chain"], b[made - 1]["chain"]
     return Verification(
-        config.regime, made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from
+        config.regime.name, made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from
     )
 
 

@@ -130,5 +130,5 @@ def test_a_name_that_nobody_registered_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_is_for_async_alone() -> None:
-    with pytest.raises(ValueError, match="admission='windowed' with regime='lockstep': only async"):
+    with pytest.raises(ValueError, match="admission belongs to regime=async; this run has regime=lockstep"):
         rollmill.make_config("gym/CartPole-v1", {"regime": "lockstep", "admission": "windowed"})

@@ -22,7 +22,6 @@ def test_defaults_are_sample_factorys() -> None:
     assert config.value_coef == 0.5
     assert config.entropy_coef == 0.003
     assert config.max_grad_norm == 4.0
-    assert config.max_policy_lag == 1000
 
 
 def test_derived_sizes() -> None:
@@ -39,7 +38,6 @@ def test_derived_sizes() -> None:
         ("minibatches", True, "integer of at least 1"),
         ("epochs", -1, "integer of at least 1"),
         ("threads", 0, "integer of at least 1"),
-        ("max_policy_lag", -1, "integer of at least 0"),
         ("micro_batch", 0, 'at least 1 or "auto"'),
         ("micro_batch", "full", 'at least 1 or "auto"'),
         ("discount", 1.01, r"in \[0, 1\]"),

@@ -26,6 +26,7 @@ from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.runtime.seeds import int_seed, stream
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.storage.slots import SlotStore, add_to_layout, slot_fields
 
 
@@ -53,6 +54,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     algorithm.encoder_batch = path.micro_batch
     random = np.random.default_rng(int_seed(config.seed, "learner", 0))
     torch.manual_seed(int_seed(config.seed, "learner", 0))
+    lag = config.regime_as(LockstepConfig).lag
     update = Update(algorithm, config.learner, path)
     cut = Minibatches(algorithm, store.observation, config.learner, path, random)
     noise = RowNoise(config.seed, "actions", width=model.distribution.noise_size)
@@ -77,7 +79,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     fingerprints = Fingerprints(folder / FINGERPRINTS_FILE, store.observation)
     agent_steps = 0
     for i in range(updates):
-        acting, moments = versions[max(0, i - config.lag)]
+        acting, moments = versions[max(0, i - lag)]
         for t in range(steps + 1):
             for first in range(0, count, topology.groups_per_batch):
                 batch = list(range(first, first + topology.groups_per_batch))
@@ -99,7 +101,7 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
                 assert sample.discrete is not None
                 a["action_discrete"][batch, t] = sample.discrete.numpy().reshape(len(batch), rows, -1)
                 a["log_prob"][batch, t] = sample.log_prob.numpy().reshape(-1, rows)
-                a["policy_version"][batch, t] = max(0, i - config.lag)
+                a["policy_version"][batch, t] = max(0, i - lag)
                 if model.state_size:
                     state[batch] = output.rnn_state.float().view(-1, rows, model.state_size)
                 for g in batch:

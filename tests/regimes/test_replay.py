@@ -433,15 +433,16 @@ def test_a_replay_file_is_kept_with_other_limits_and_recreated_by_other_rules(
         ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
         ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
         ({"off_policy.algorithm": "sac"}, "off_policy.algorithm='sac' with algo='dqn', which brings settings of its"),
-        ({"learner.advantage": "vtrace", "max_policy_lag": 3}, "learner.advantage, learner.max_policy_lag: without"),
+        ({"learner.advantage": "vtrace", "gae_lambda": 0.9}, "learner.advantage, learner.gae_lambda: without"),
+        ({"max_policy_lag": 3}, "learner.max_policy_lag belongs to regime=async; this run has regime=replay"),
         ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
         ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant', 'linear' or"),
         ({"replay.update_interval": 501}, "is more than the 500 agent steps after replay.min_size"),
         ({"replay.epsilon": 1e-60}, "replay.epsilon=1e-60: give a finite number above 1e-12"),
-        ({"num_slots": 7}, "the size of the replay is replay.capacity"),
+        ({"num_slots": 7}, "num_slots belongs to regime=async; this run has regime=replay"),
         ({"learner.precision": "fp64"}, "fp64': only lockstep supports it"),
         ({"learner.num_learners": 3, "learner.max_staleness": 1}, "learner.max_staleness=1: give an integer of at"),
-        ({"lag": 3}, "lag=3 with regime='replay': only lockstep has a lag"),
+        ({"lag": 3}, "lag belongs to regime=lockstep; this run has regime=replay: omit it, or use"),
         ({"model.squash_actions": True}, "off-policy algorithms always act within the bounds"),
     ],
 )
@@ -456,7 +457,7 @@ def test_only_dqn_learns_from_sequences() -> None:
 
 
 def test_replay_settings_in_another_regime_are_refused() -> None:
-    with pytest.raises(ValueError, match="replay settings with regime='async', which has no replay"):
+    with pytest.raises(ValueError, match=r"replay.n_step belongs to regime=replay; this run has regime=async"):
         rollmill.make_config("gym/CartPole-v1", {"replay.n_step": 3})
 
 

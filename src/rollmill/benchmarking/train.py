@@ -164,7 +164,7 @@ def _run_replay(preset: str, config: Config, seconds: float) -> dict[str, object
         "batch_size": config.learner.batch_size,
         "num_envs": config.num_envs,
         "rollout_workers": config.rollout.num_workers,
-        "learners": config.learner.num_learners,
+        "learners": config.num_learners,
         "fast_path": training.fast_path,
         "ledger": training.ledger,
     }

@@ -62,11 +62,6 @@ class LearnerConfig(OnPolicyConfig):
         kl_target: Nats, for ``schedule="kl"``.
         min_learning_rate: Lower bound for ``schedule="kl"``.
         max_learning_rate: Upper bound for ``schedule="kl"``.
-        max_policy_lag: Samples that are more than this many policy versions older than the learner's at admission are
-            left out and counted. Versions count SGD steps in async, and batches in lockstep.
-        publish_every: SGD steps from one published version of the weights to the next; the last one of a batch is
-            always published, but for a replay's. Publishing and loading cost both sides time; samples become
-            ``(publish_every - 1) / 2`` steps older.
         device: ``"auto"`` (the first CUDA device, else CPU) or a torch device such as ``"cpu"`` or ``"cuda:1"``.
         precision: Of the forward and backward pass; ``"auto"`` measures, or in the replay regime goes by the device.
             Parameters are fp32 with either. On a GPU, PyTorch lets fp32 convolutions and recurrent layers compute in
@@ -77,10 +72,6 @@ class LearnerConfig(OnPolicyConfig):
             ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
             (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
-        num_learners: In the replay regime, processes that learn at the same time, each from batches of its own; with
-            more than one, the ``learner`` process is their parameter server, and each gradient is an SGD step.
-        max_staleness: SGD steps, at most, between the weights that one of several learners' gradient was computed at
-            and those that it is applied to; whoever is faster waits. "auto" is twice the number of learners.
         compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does without:
             on a CPU it saves 7 % of a small network's update and takes 14 s and a C++ compiler to start; on a GPU it
             has not been measured.
@@ -110,15 +101,10 @@ class LearnerConfig(OnPolicyConfig):
     min_learning_rate: float = 1e-6
     max_learning_rate: float = 1e-2
 
-    max_policy_lag: int = 1000
-    publish_every: int = 2
-
     device: str = "auto"
     precision: PrecisionChoice = "auto"
     micro_batch: int | Literal["auto"] = "auto"
     threads: int = 1
-    num_learners: int = 1
-    max_staleness: int | Literal["auto"] = "auto"
     compile: bool | Literal["auto"] = "auto"
     channels_last: bool | Literal["auto"] = "auto"
     step_timeout_s: float = 900.0
@@ -140,11 +126,6 @@ class LearnerConfig(OnPolicyConfig):
     def minibatch_size(self) -> int:
         """Samples of one SGD step."""
         return self.batch_size // self.minibatches
-
-    @property
-    def staleness_bound(self) -> int:
-        """``max_staleness``, or what "auto" stands for."""
-        return 2 * self.num_learners if self.max_staleness == "auto" else self.max_staleness
 
     @property
     def num_epochs(self) -> int:
@@ -174,21 +155,12 @@ class LearnerConfig(OnPolicyConfig):
                 raise ValueError(f"learner.schedule={self.schedule!r}: {error}; choose {kinds}, or {SYNTAX}") from None
 
     def _check_numbers(self) -> None:
-        for name in ("batch_size", "minibatches", "publish_every", "threads", "num_learners"):
+        for name in ("batch_size", "minibatches", "threads"):
             check_integer(f"learner.{name}", getattr(self, name), 1)
         if self.epochs != "auto":
             check_integer("learner.epochs", self.epochs, 1, ' or "auto"')
-        check_integer("learner.max_policy_lag", self.max_policy_lag, 0)
         if self.micro_batch != "auto":
             check_integer("learner.micro_batch", self.micro_batch, 1, ' or "auto"')
-        if self.max_staleness != "auto":
-            if self.num_learners == 1:
-                raise ValueError(
-                    f"learner.max_staleness={self.max_staleness!r} with one learner, whose gradients are never stale: "
-                    "leave it out, or use a larger learner.num_learners"
-                )
-            # Gradients that are begun at the same weights are applied one after the other.
-            check_integer("learner.max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
 
         rules: list[tuple[str, Callable[[float], bool], str]] = [
             ("learning_rate", above_zero, "above 0"),

@@ -40,10 +40,17 @@ class GradientServer:
         algorithm: What learns, on its device.
         exchange: Where gradients come from.
         arrays: Shared memory with the rings of weights.
+        max_staleness: SGD steps, at most, between a gradient's weights and those that it is applied to.
     """
 
     def __init__(
-        self, account: ReplayAccount, algorithm: OffPolicyAlgorithm, *, exchange: GradientExchange, arrays: Any
+        self,
+        account: ReplayAccount,
+        algorithm: OffPolicyAlgorithm,
+        *,
+        exchange: GradientExchange,
+        arrays: Any,
+        max_staleness: int,
     ) -> None:
         _refuse_own_statistics(algorithm)
         setup = account.setup
@@ -59,7 +66,7 @@ class GradientServer:
         self._device = setup.device
         self._exchange = exchange
         self._arrays = arrays
-        self._max_staleness = setup.config.staleness_bound
+        self._max_staleness = max_staleness
         self._messages = np.empty(_MOST_MESSAGES, np.int64)
         self._waiting: dict[int, Submitted] = {}
         self._staleness_sum, self._staleness_count, self._staleness_max = 0, 0, 0

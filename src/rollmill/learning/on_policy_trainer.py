@@ -76,6 +76,7 @@ class OnPolicyTrainer:
         update: Update,
         minibatches: Minibatches,
         admission: Admission,
+        max_policy_lag: int,
         versions: Versions,
         spec: EnvSpec,
         random: np.random.Generator,
@@ -96,6 +97,7 @@ class OnPolicyTrainer:
         self._update = update
         self._minibatches = minibatches
         self._admission = admission
+        self._max_policy_lag = max_policy_lag
         self._versions = versions
         self._random = random
         self._fingerprints = fingerprints
@@ -340,7 +342,7 @@ class OnPolicyTrainer:
             valid,
             batch.arrays["policy_version"],
             version=version,
-            most=self._config.max_policy_lag,
+            most=self._max_policy_lag,
             statistics=self._lag,
         )
         self.stale_samples += stale

@@ -48,6 +48,7 @@ class ReplayAccount:
         update: Takes its SGD steps.
         replay: What is drawn, and how.
         generator: Noise of the losses.
+        several: Whether the run has several learners.
 
     Attributes:
         setup: As given, and so on.
@@ -67,6 +68,7 @@ class ReplayAccount:
         update: Update,
         replay: ReplayConfig,
         generator: torch.Generator,
+        several: bool,
     ) -> None:
         config = setup.config
         self.setup, self.store, self.update, self.replay = setup, store, update, replay
@@ -75,7 +77,7 @@ class ReplayAccount:
         self._is_alone = setup.collective.world_size == 1
         self.samples = config.batch_size * replay.steps_per_sample
         self._way = f"{self.samples} transitions a batch, {update.path.precision}"
-        if has_convolutions(algorithm) and config.num_learners == 1:
+        if has_convolutions(algorithm) and not several:
             self._way += ", channels_last" if update.path.channels_last else ", channels_first"
         self._schedule = learning_rate_schedule(config, setup.plan.total_steps, setup.clock.share)
         self.draws = np.array([setup.plan.seed + setup.collective.rank, 0], np.uint64)

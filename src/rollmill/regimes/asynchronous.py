@@ -32,6 +32,7 @@ from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.regime_config import AsyncConfig
 from rollmill.storage.slots import Topology, slots_needed
 
 
@@ -47,13 +48,14 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: Fewer slots were asked for than the run needs to go on.
     """
     assert world_size == 1
-    ADMISSIONS.find(config.admission, "admission")  # An unknown name is refused before anything is started.
+    regime = config.regime_as(AsyncConfig)
+    ADMISSIONS.find(regime.admission, "admission")  # An unknown name is refused before anything is started.
     assert config.envs_per_group != "auto"
     groups = spread_groups(config)
     num_groups = len(groups.worker_of_group)
     group_rows = config.envs_per_group * probed.spec.rows_per_env
     least = num_groups + -(-config.learner.batch_size // (config.rollout_length * group_rows)) + 1
-    wanted = config.num_slots
+    wanted = regime.num_slots
     if wanted == "auto":
         wanted = slots_needed(
             num_groups=num_groups,
@@ -130,11 +132,13 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.regimes.torch_side import LearnerSide
 
     side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
-    make_admission = ADMISSIONS.find(config.admission, "admission")
+    regime = config.regime_as(AsyncConfig)
+    make_admission = ADMISSIONS.find(regime.admission, "admission")
     side.start_on_policy(
         store,
         admission=make_admission(store, config.learner.batch_size // config.rollout_length),
-        versions=NewestVersions(config.learner.publish_every),
+        max_policy_lag=regime.max_policy_lag,
+        versions=NewestVersions(regime.publish_every),
         timetable=ByTime(side.setup.plan.checkpoints, saves=True),
         choose_path=partial(choose_fast_path, is_stop_wanted=context.stop.is_set),
     )

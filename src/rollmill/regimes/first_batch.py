@@ -8,6 +8,7 @@ from rollmill.learning.report import LearnerReport
 from rollmill.roles import ROLLOUT_WORKER, RolloutCounter
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import ReplayRegimeConfig
 from rollmill.specs import EnvSpec
 
 __all__ = ["long_wait", "nothing_learned"]
@@ -68,13 +69,13 @@ def nothing_learned(
     counter = ROLLOUT_WORKER.counters[RolloutCounter.AGENT_STEPS]
     collected = int(sum(a.counters[counter] for a in accounts.values() if a.role == ROLLOUT_WORKER.name))
     begin = f"nothing was learned: the run ended ({why}) before its first SGD step. "
-    if config.in_replay:
+    if isinstance(config.regime, ReplayRegimeConfig):
         wanted = f"learning begins at replay.min_size={config.replay.min_size:,}"
         advice = "use a smaller replay.min_size, or let the run last longer"
     elif last.lag is not None and (last.lag.stale_samples or last.lag.invalid_samples):
         wanted = (
             f"of which {last.lag.stale_samples:,} were older than learner.max_policy_lag="
-            f"{config.learner.max_policy_lag} allows and {last.lag.invalid_samples:,} were no transitions"
+            f"{config.regime.max_policy_lag} allows and {last.lag.invalid_samples:,} were no transitions"
         )
         advice = "allow more lag, or use fewer environments, or let the run last longer"
     else:

@@ -31,6 +31,7 @@ from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.storage.slots import Topology
 
 
@@ -45,7 +46,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     assert num_workers != "auto"
     assert envs_per_group != "auto"
     num_groups = config.num_envs // envs_per_group // world_size
-    slots_per_group = config.lag + 1
+    slots_per_group = config.regime_as(LockstepConfig).lag + 1
     return Topology(
         rollout_length=config.rollout_length,
         group_rows=envs_per_group * probed.spec.rows_per_env,
@@ -142,6 +143,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     side.start_on_policy(
         store,
         admission=Iterations(store),
+        max_policy_lag=config.regime_as(LockstepConfig).max_policy_lag,
         versions=ExactVersions(
             num_versions=setup.topology.slots_per_group,
             num_groups=setup.topology.num_groups,

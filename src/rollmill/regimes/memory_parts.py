@@ -33,7 +33,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
     parts = []
     numbers = probed.num_parameters
     if _is_on_host(config.learner.device, probed):
-        moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.learner.num_learners
+        moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.num_learners
         # Parameters and gradients in each learner, the optimiser's state once; several have a parameter server.
         copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
         parts.append(
@@ -55,7 +55,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
         parts.append(
             MemoryPart(
                 f"{_BATCHES} batches of {batch:,} samples of {steps} observations each",
-                _BATCHES * batch * steps * _nbytes(probed.spec.observation) * config.learner.num_learners,
+                _BATCHES * batch * steps * _nbytes(probed.spec.observation) * config.num_learners,
             )
         )
     elif config.learner.micro_batch != "auto":

@@ -25,6 +25,7 @@ from rollmill.reporting.metrics import MetricsWriter, Record
 from rollmill.reporting.status import Status
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.storage.episodes import EpisodeEnd
 
 _log = logging.getLogger("rollmill.run")
@@ -73,8 +74,8 @@ class Monitor:
         self._on_row = on_row
         # In policy versions, as the measured one.
         self._expected_lag: float | None = None
-        if config.in_lockstep:
-            self._expected_lag = float(config.lag)
+        if isinstance(config.regime, LockstepConfig):
+            self._expected_lag = float(config.regime.lag)
         elif not config.in_replay:
             self._expected_lag = expected_lag(
                 num_rows=config.num_envs * probed.spec.rows_per_env,

@@ -73,7 +73,7 @@ def probe(
         try:
             shared = shared_sizes(algorithm)
         except ValueError:
-            if config.learner.num_learners > 1:
+            if config.num_learners > 1:
                 raise
     size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
     context.send(

@@ -170,7 +170,8 @@ def _about_the_start(config: Config, ranks: Ranks, *, resume: bool) -> list[str]
     defaults = flatten(Config(env=EnvConfig(name=config.env.name)))
     differing = [f"{k}={format_value(v)}" for k, v in flatten(config).items() if v != defaults.get(k)]
     return [
-        f"start: a {'resumed' if resume else 'new'} {config.regime} run of {config.env.name}, pid {os.getpid()}{rank}",
+        f"start: a {'resumed' if resume else 'new'} {config.regime.name} run of {config.env.name}, "
+        f"pid {os.getpid()}{rank}",
         f"versions: Python {platform.python_version()}, {versions}; {platform.platform()}",
         f"command: {shlex.join(sys.orig_argv)} (in {Path.cwd()})",
         f"settings that differ from the defaults: {', '.join(differing)}",

@@ -37,6 +37,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.regime_config import ReplayRegimeConfig
 from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits, inserted_of, resumed_limits
 from rollmill.storage.removers import make_remover
@@ -105,7 +106,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
         num_policy_workers=config.inference.num_workers,
         # Each learner is woken by a ring of its own; of several, the first one is the parameter server's.
-        num_learners=1 if config.learner.num_learners == 1 else 1 + config.learner.num_learners,
+        num_learners=1 if config.num_learners == 1 else 1 + config.num_learners,
     )
 
 
@@ -181,7 +182,7 @@ def allocate(
     add_beside_to_layout(beside, probed.spec, fields, topology)
     weights.add_to_layout(beside, nbytes=probed.weight_nbytes)
     add_numbers_to_layout(beside)
-    sizes, num_learners = probed.shared if config.learner.num_learners > 1 else None, config.learner.num_learners
+    sizes, num_learners = probed.shared if config.num_learners > 1 else None, config.num_learners
     if sizes is not None:
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
         for ring, nbytes in sizes.rings.items():
@@ -369,10 +370,11 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.regimes.torch_side import LearnerSide, make_off_policy
     from rollmill.storage.gradients import GradientExchange
 
-    several = setup.config.learner.num_learners > 1
+    regime = setup.config.regime_as(ReplayRegimeConfig)
+    several = regime.num_learners > 1
     # Gradients and weights travel in channels_last, whatever the learners compute in; the server only adds them up.
     side = LearnerSide.of(context, setup, **({"channels_last": True} if several else {}))
-    store, arena, replay = store_of(setup), setup.memory.arena, setup.config.replay
+    store, arena, replay = store_of(setup), setup.memory.arena, regime.replay
     config, ranks = side.setup.config, side.setup.collective
     algorithm = side.make(make_off_policy)
     generator = torch.Generator(side.setup.device).manual_seed(noise_seed(side.setup.plan, ranks, 0))
@@ -385,15 +387,19 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         is_stop_wanted=context.stop.is_set,
     )
     update = Update(algorithm, config, path, generator=generator, collective=ranks)
-    account = ReplayAccount(side.setup, store, algorithm, update=update, replay=replay, generator=generator)
+    account = ReplayAccount(
+        side.setup, store, algorithm, update=update, replay=replay, generator=generator, several=several
+    )
     trainer: Trainer
     if several:
-        exchange = GradientExchange(arena, config.num_learners)
-        trainer = GradientServer(account, algorithm, exchange=exchange, arrays=arena)
+        exchange = GradientExchange(arena, regime.num_learners)
+        trainer = GradientServer(
+            account, algorithm, exchange=exchange, arrays=arena, max_staleness=regime.staleness_bound
+        )
     else:
         trainer = ReplayTrainer(account)
     timetable = ByTime(side.setup.plan.checkpoints, saves=not ranks.rank)
-    side.start(algorithm, trainer, NewestVersions(config.publish_every), timetable)
+    side.start(algorithm, trainer, NewestVersions(regime.publish_every), timetable)
 
 
 def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:
@@ -412,7 +418,7 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
     GradientLearner(
         with_delays(context, config),
         store_of(setup),
-        GradientExchange(arena, config.learner.num_learners),
+        GradientExchange(arena, config.num_learners),
         index,
         control_block(arena),
         make_off_policy(config, spec),

@@ -448,8 +448,8 @@ def prepare(
     """
     ranks = ranks or Ranks()
     config = probed.settle(config)
-    topology = _REGIMES[config.regime].plan_topology(config, probed, ranks.world_size)
-    memory = _REGIMES[config.regime].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)
+    topology = _REGIMES[config.regime.name].plan_topology(config, probed, ranks.world_size)
+    memory = _REGIMES[config.regime.name].allocate(config, probed, topology, run_dir, saved_steps, ranks, trust=trust)
     done = memory.steps_done(saved_steps)
     return RunSetup(
         config,
@@ -480,7 +480,7 @@ def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
     """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
     config = run_setup.config
-    regime = _REGIMES[config.regime]
+    regime = _REGIMES[config.regime.name]
     placement = _placement(run_setup, learner=learner)
     if learner:
         cpus, nice = placement.learners[0]

@@ -12,6 +12,7 @@ from rollmill.algorithms.on_policy_config import auto_entropy_coef
 from rollmill.learning.config import auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import AsyncConfig
 from rollmill.specs import EnvSpec
 
 __all__ = ["SMALL_NETWORK", "settled_settings"]
@@ -44,7 +45,7 @@ def settled_settings(
     if config.model.scale_actions == "auto":
         settled["model.scale_actions"] = config.model.scales_actions(spec.action)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
-    has_rule = is_small or config.regime != "async"
+    has_rule = is_small or not isinstance(config.regime, AsyncConfig)
 
     def by_rule(device: str) -> str:
         return "fp32" if is_small else settled_precision(resolve_device(device), has_images=spec.has_images)

@@ -234,6 +234,7 @@ class LearnerSide:
         store: SlotStore,
         *,
         admission: Admission,
+        max_policy_lag: int,
         versions: Versions,
         timetable: Timetable,
         choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, LearnerConfig], FastPath],
@@ -243,6 +244,7 @@ class LearnerSide:
         Args:
             store: The slots.
             admission: Makes batches of completed slots.
+            max_policy_lag: Versions by which a sample that counts may be older than the learner's.
             versions: How versions are numbered.
             timetable: When rows of metrics and checkpoints are due.
             choose_path: How to compute: by measurement or by rule.
@@ -264,6 +266,7 @@ class LearnerSide:
             update=Update(algorithm, setup.config, path, collective=ranks),
             minibatches=Minibatches(algorithm, observation, setup.config, path, random, ranks),
             admission=admission,
+            max_policy_lag=max_policy_lag,
             versions=versions,
             spec=spec,
             random=random,

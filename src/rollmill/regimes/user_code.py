@@ -14,6 +14,7 @@ from rollmill.envs.registry import Registration, install, registrations
 from rollmill.envs.user_code import import_user_code, let_interpreters_in
 from rollmill.runtime.shipping import Definition, SealedDefinition, is_main_importable, require_sendable
 from rollmill.settings.config import Config
+from rollmill.settings.options import flatten
 
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvCreator
@@ -76,12 +77,13 @@ def _definitions(config: Config) -> Iterator[Definition]:
     for entry in registrations():
         yield Definition(_ENVIRONMENT, entry.name, entry, is_needed=entry.name == config.env.name)
     yield from _gymnasium_ids(config.env)
+    settings = flatten(config)
     used = {
-        "remover": config.replay.remover,
+        "remover": settings.get("replay.remover"),
         "model": config.model.model,
         "encoder": config.model.encoder,
         "algorithm": config.algorithm_name,
-        "admission": config.admission,
+        "admission": settings.get("admission"),
     }
     for kind, (module, attribute) in _REGISTRIES.items():
         # A module that nobody has loaded has nothing registered in it; loading it may load torch.

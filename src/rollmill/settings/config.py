@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, TypeVar
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS, OffPolicyConfig
 from rollmill.envs.config import EnvConfig
@@ -18,12 +18,15 @@ from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
+from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
 from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.rate_limiter import least_error_buffer
 from rollmill.storage.replay_config import ReplayConfig
 
 __all__ = ["Config", "ConfigError"]
+
+R = TypeVar("R", AsyncConfig, LockstepConfig, ReplayRegimeConfig)
 
 
 class ConfigError(ValueError):
@@ -50,13 +53,10 @@ class Config:
             learns from exactly what policy version max(0, i - lag) collected, so that the result does not depend on the
             speed or the number of workers (Cleanba). "replay": off-policy algorithms learn from a replay of collected
             steps, with a fixed ratio of SGD steps to agent steps (PAL).
-        lag: In lockstep, iterations between the policy that collects and the one that learns. With 0 they take turns,
-            with 1 they overlap. Other regimes do not use it.
         env: The environment.
         model: The network.
         learner: The learner.
         off_policy: In the replay regime, the algorithm.
-        replay: In the replay regime, the replay and how it is sampled.
         inference: The policy workers.
         rollout: The rollout workers.
         checkpoint: When checkpoints are written and which are kept.
@@ -67,9 +67,6 @@ class Config:
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
             at least 4 and at most 16 groups.
         rollout_length: T, agent steps of a slot.
-        admission: In async, the rule that makes batches of completed slots: "fifo", in the order in which they were
-            completed, or a name given to :func:`rollmill.learning.admission.register_admission`.
-        num_slots: Slots in shared memory; "auto" reserves enough that no stage waits for a slot.
         total_steps: Agent steps (valid samples consumed by the learner; in replay, collected) after which the run ends.
         max_seconds: Wall-clock seconds of training after which the run ends. The time of the start does not count;
             earlier sessions of a resumed run do. None sets no limit.
@@ -91,13 +88,11 @@ class Config:
     """
 
     preset: str = ""
-    regime: Literal["async", "lockstep", "replay"] = "async"
-    lag: int = 1
+    regime: RegimeConfig = field(default_factory=AsyncConfig)
     env: EnvConfig
     model: ModelConfig = field(default_factory=ModelConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
-    replay: ReplayConfig = field(default_factory=ReplayConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
@@ -106,8 +101,6 @@ class Config:
     num_envs: int = 64
     envs_per_group: int | Literal["auto"] = "auto"
     rollout_length: int = 32
-    admission: str = "fifo"
-    num_slots: int | Literal["auto"] = "auto"
     total_steps: int = 10_000_000
     max_seconds: float | None = None
     target_return: float | None = None
@@ -147,12 +140,27 @@ class Config:
     @property
     def in_lockstep(self) -> bool:
         """Whether the regime is "lockstep"."""
-        return self.regime == "lockstep"
+        return isinstance(self.regime, LockstepConfig)
 
     @property
     def in_replay(self) -> bool:
         """Whether the regime is "replay"."""
-        return self.regime == "replay"
+        return isinstance(self.regime, ReplayRegimeConfig)
+
+    @property
+    def replay(self) -> ReplayConfig:
+        """In the replay regime, the replay and how it is sampled."""
+        return self.regime_as(ReplayRegimeConfig).replay
+
+    @property
+    def num_learners(self) -> int:
+        """Processes that compute gradients on each rank."""
+        return self.regime.num_learners if isinstance(self.regime, ReplayRegimeConfig) else 1
+
+    def regime_as(self, kind: type[R]) -> R:
+        """The settings of the regime, for code that runs in no other one."""
+        assert isinstance(self.regime, kind)
+        return self.regime
 
     @property
     def algorithm_name(self) -> str:
@@ -256,17 +264,17 @@ class Config:
 
     def _check_ranks(self, world_size: int) -> None:
         if self.in_replay:
-            if self.learner.batch_size % world_size or self.learner.num_learners > 1:
+            if self.learner.batch_size % world_size or self.num_learners > 1:
                 raise ConfigError(
-                    f"learner.batch_size={self.learner.batch_size}, learner.num_learners={self.learner.num_learners} "
+                    f"learner.batch_size={self.learner.batch_size}, learner.num_learners={self.num_learners} "
                     f"with {world_size} ranks: each rank has one learner for an equal part of each batch; use a "
                     f"multiple of {world_size}, and one learner."
                 )
             return
         if not self.in_lockstep:
             raise ConfigError(
-                f"regime={self.regime!r} with {world_size} ranks: only lockstep and replay support several ranks; use "
-                "one of these, or start one program without torchrun."
+                f"regime={self.regime.name!r} with {world_size} ranks: only lockstep and replay support several ranks; "
+                "use one of these, or start one program without torchrun."
             )
         if self.learner.advantage == "vtrace" and self.learner.normalise_advantages:
             raise ConfigError(
@@ -275,35 +283,14 @@ class Config:
             )
 
     def _check_regime(self) -> None:
-        if self.regime not in ("async", "lockstep", "replay"):
-            raise ConfigError(f"regime={self.regime!r}: choose 'async', 'lockstep' or 'replay'.")
-        if self.admission != "fifo" and self.regime != "async":
-            raise ConfigError(f"admission={self.admission!r} with regime={self.regime!r}: only async has such a rule.")
-        if self.lag < 0:
-            raise ConfigError(f"lag={self.lag}: must be at least 0 (collecting and learning take turns).")
         if self.in_replay:
             self._check_replay()
         elif self.off_policy != OffPolicyConfig():
             raise ConfigError(
-                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime!r}: off-policy "
+                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime.name!r}: off-policy "
                 "algorithms learn from a replay; use regime='replay', or omit off_policy and algo."
             )
-        elif self.replay != ReplayConfig():
-            raise ConfigError(
-                f"replay settings with regime={self.regime!r}, which has no replay; use regime='replay' with an "
-                "algorithm (algo), or omit them."
-            )
-        elif self.learner.num_learners > 1:
-            raise ConfigError(
-                f"learner.num_learners={self.learner.num_learners}: learners share a replay; with regime="
-                f"{self.regime!r} use 1, or several ranks in lockstep (torchrun)."
-            )
         if not self.in_lockstep:
-            if self.lag != Config.lag:
-                raise ConfigError(
-                    f"lag={self.lag} with regime={self.regime!r}: only lockstep has a lag; omit it, or use "
-                    "regime='lockstep'."
-                )
             if self.learner.precision == "fp64":
                 raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
             return
@@ -325,8 +312,6 @@ class Config:
                 f"inference.precision={self.inference.precision!r} with learner.precision='fp64': the whole network "
                 "uses double precision then; use inference.precision='auto'."
             )
-        if self.num_slots != "auto":
-            raise ConfigError(f"num_slots={self.num_slots}: in lockstep each group has lag + 1 slots; use 'auto'.")
         if self.inference.random_actions:
             raise ConfigError(
                 "inference.random_actions=True: it is for measuring throughput, and its actions are not keyed by "
@@ -358,8 +343,6 @@ class Config:
             )
         if self.learner.schedule == "kl":
             raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
-        if self.num_slots != "auto":
-            raise ConfigError(f"num_slots={self.num_slots}: the size of the replay is replay.capacity; use 'auto'.")
         if self.learner.minibatches != 1 or self.learner.epochs != 1:
             raise ConfigError(
                 f"learner.minibatches={self.learner.minibatches}, learner.epochs={self.learner.epochs}: in the replay "

@@ -8,6 +8,7 @@ import stat
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 from rollmill.envs.registry import find_registration
 from rollmill.envs.trust import named_code
@@ -127,13 +128,17 @@ def _read(run_dir: Path | str) -> tuple[Config, Verdict]:
         raise RunDirectoryError(
             f"{path} is incomplete or invalid ({error}): restore it, or start a new run."
         ) from error
-    for section, names in _REMOVED.items():
-        saved = content.get(section)
-        if isinstance(saved, dict):
-            content = {**content, section: {key: value for key, value in saved.items() if key not in names}}
-    config = from_json(Config, content)
+    config = from_json(Config, _as_saved_today(content))
     assert isinstance(config, Config)
     return config, verdict
+
+
+def _as_saved_today(content: dict[str, Any]) -> dict[str, Any]:
+    """A saved configuration without what only earlier versions have saved: their files have the keys of all regimes."""
+    for section, names in _REMOVED.items():
+        if isinstance(saved := content.get(section), dict):
+            content = {**content, section: {key: value for key, value in saved.items() if key not in names}}
+    return content
 
 
 def changed_settings(saved: Config, config: Config) -> dict[str, tuple[object, object]]:
@@ -164,7 +169,7 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")
-    if saved.regime != config.regime:
+    if saved.regime.name != config.regime.name:
         changed.append("regime")
     if saved.in_replay:
         of = saved.off_policy, config.off_policy
@@ -177,10 +182,11 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
             changed.append("off_policy.temperature")
     if saved.in_lockstep:
         # The saved states of groups, the noise and the versions in flight depend on these.
+        old, new = flatten(saved), flatten(config)
         changed += [
             name
             for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
-            if getattr(saved, name) != getattr(config, name)
+            if old.get(name) != new.get(name)
         ]
     changed += [
         f"env.{family}.{name}"
@@ -223,7 +229,7 @@ def _is_registered_by_user(config: Config) -> bool:
     algorithms = sys.modules.get("rollmill.algorithms.registry")
     if algorithms is not None and algorithms.ALGORITHMS.is_registered(config.algorithm_name):
         return True
-    if REMOVERS.is_registered(config.replay.remover):
+    if config.in_replay and REMOVERS.is_registered(config.replay.remover):
         return True
     gym = sys.modules.get("rollmill.envs.gym")
     return gym is not None and config.env.name.startswith("gym/") and gym.is_registered_by_import(config.env.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from rollmill.native import FANOUTS
 from rollmill.settings.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
@@ -54,6 +54,8 @@ class ReplayConfig:
             one by a rule of your own (:func:`rollmill.storage.removers.register_remover`).
         storage: "memory", or "file": the replay is a file in the run's directory, and a resumed run keeps it.
     """
+
+    SECTION: ClassVar[str] = "replay"
 
     capacity: int = 1_000_000
     min_size: int = 10_000

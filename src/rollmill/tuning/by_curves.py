@@ -12,6 +12,7 @@ import numpy as np
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
 from rollmill.envs.registry import find_registration
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.tuning.curves import LARGEST, Balance, Curve, CurveError, Curves, balance
 from rollmill.tuning.explain import Change
 from rollmill.tuning.model import Allocation, Floats
@@ -47,7 +48,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     Raises:
         CurveError: Collecting and learning take turns, which curves do not describe.
     """
-    if config.in_lockstep and config.lag == 0:
+    if isinstance(config.regime, LockstepConfig) and config.regime.lag == 0:
         raise CurveError(
             "lag=0: collecting and learning take turns on the same cores, so there is nothing to balance between "
             "curves; tune without --curves, or with lag=1."

@@ -20,6 +20,7 @@ from rollmill.regimes.setup import Probed
 from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.tuning.curves import Curve
 from rollmill.tuning.model import Allocation, StageCosts, Workload
 from rollmill.tuning.network import NetworkTimes
@@ -81,12 +82,12 @@ def workload_of(config: Config, probed: Probed | None) -> Workload:
     # Nothing is known of an environment that only curves stand for: pictures are the dearer case.
     epochs = auto_epochs(has_images=True) if learner.epochs == "auto" else learner.epochs
     return Workload(
-        regime=config.regime,
+        regime=config.regime.name,
         update_interval=(config.replay.update_interval if config.in_replay else learner.minibatch_size / epochs),
         batch_size=learner.batch_size,
         rollout_length=config.rollout_length,
         rows_per_env=1 if probed is None else probed.spec.rows_per_env,
-        lag=config.lag,
+        lag=config.regime.lag if isinstance(config.regime, LockstepConfig) else 1,
         groups_per_batch=config.inference.groups_per_batch,
         on_cpu=not _on_accelerator(config.inference.device),
     )

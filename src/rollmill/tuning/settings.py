@@ -10,6 +10,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.settings.config import Config
 from rollmill.settings.options import full_keys
+from rollmill.settings.regime_config import AsyncConfig
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 
@@ -36,7 +37,7 @@ def allocation_of(config: Config) -> Allocation:
     return Allocation(
         config.rollout.num_workers,
         config.inference.num_workers,
-        config.learner.num_learners * config.learner.threads,
+        config.num_learners * config.learner.threads,
         config.num_envs,
         config.envs_per_group,
     )
@@ -88,13 +89,11 @@ def space_of(
     if config.in_replay:
         # Before learning begins every row must have a complete transition or sequence.
         most_envs = config.replay.min_size // config.replay.least_min_size(workload.rows_per_env)
-    elif config.learner.max_policy_lag is not None:
+    elif isinstance(config.regime, AsyncConfig):
         # While all rows fill a slot, the learner takes this many SGD steps. Samples also wait in queues, so use half of
         # max_policy_lag.
         row_steps = config.rollout_length * workload.rows_per_env
-        most_envs = max(
-            config.num_envs, int(config.learner.max_policy_lag * workload.update_interval / (2 * row_steps))
-        )
+        most_envs = max(config.num_envs, int(config.regime.max_policy_lag * workload.update_interval / (2 * row_steps)))
     return Space.of(
         workload,
         allocation_of(config),

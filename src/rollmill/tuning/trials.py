@@ -23,6 +23,7 @@ from rollmill.roles import LEARNER, ROLLOUT_WORKER, LearnerCounter
 from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
+from rollmill.settings.regime_config import ReplayRegimeConfig
 from rollmill.tuning.outside import Outside, outside_of
 
 __all__ = ["Slice", "Trial", "for_trial"]
@@ -73,7 +74,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
         debug_fingerprints=False,
         checkpoint=replace(config.checkpoint, every_s=None, every_steps=None),
     )
-    if not config.in_replay:
+    if not isinstance(config.regime, ReplayRegimeConfig):
         return config
     enough = max(2 * config.learner.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
     # A trial fills little of the replay, so that one for the disk need not fit into memory.
@@ -81,7 +82,7 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
     replay = replace(config.replay, capacity=capacity, min_size=min(config.replay.min_size, enough), storage="memory")
     return replace(
         config,
-        replay=replay,
+        regime=replace(config.regime, replay=replay),
         off_policy=replace(config.off_policy, random_steps=0),
     )
 

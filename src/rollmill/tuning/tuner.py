@@ -19,6 +19,7 @@ from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.regime_config import LockstepConfig
 from rollmill.tuning.curves import balance
 from rollmill.tuning.explain import LIMITS, bounds_sentence, changes, curves_of, describe_allocation
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
@@ -316,8 +317,8 @@ class Tuner:
         demands = [self._demand(each, workload) for each in tried]
         curves = curves_of(costs, workload, best.allocation, self._cores)
         prediction = predict(costs, workload, best.allocation, self._cores)
-        solution = None
-        if not (self._config.in_lockstep and self._config.lag == 0):
+        solution, regime = None, self._config.regime
+        if not (isinstance(regime, LockstepConfig) and regime.lag == 0):
             interval = workload.update_interval
             solution = balance(curves.actors, curves.learners, update_interval=interval, cores=self._cores)
         return Tuning(

@@ -1,0 +1,63 @@
+"""Runs that a version before tagged unions has written, in ``old_runs/``, one of each regime and kind of algorithm."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+import rollmill
+from rollmill.cli.program import main
+from rollmill.reporting.metrics import read_metrics
+from rollmill.settings.options import flatten
+from rollmill.settings.run_config import load_config
+
+RUNS = Path(__file__).parent / "old_runs"
+
+
+@pytest.fixture
+def copied(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    return Path(shutil.copytree(RUNS / request.param, tmp_path / "run"))
+
+
+def values_of(content: dict[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, value in content.items():
+        is_mapping = isinstance(value, dict) and name not in ("kwargs", "entry_encoders")
+        flat |= values_of(value, f"{prefix}{name}.") if is_mapping else {prefix + name: value}  # type: ignore[arg-type]
+    return flat
+
+
+@pytest.mark.parametrize("name", ["async", "lockstep", "dqn", "sac"])
+def test_every_setting_of_the_run_keeps_its_value(name: str) -> None:
+    saved = values_of(json.loads((RUNS / name / "config.json").read_text()))
+    loaded = flatten(load_config(RUNS / name))
+    added = {"learner.algorithm", "admission"}
+    assert loaded.keys() - saved.keys() <= added
+    for key in loaded.keys() & saved.keys():
+        value = loaded[key]
+        assert (list(value) if isinstance(value, tuple) else value) == saved[key], key
+
+
+@pytest.mark.parametrize("copied", ["async", "lockstep", "dqn", "sac"], indirect=True)
+def test_the_run_resumes_and_its_agent_plays(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert rollmill.evaluate(copied, episodes=1).returns
+    before = read_metrics(copied)[-1]["agent_steps"]
+    run = rollmill.train(run_dir=copied, resume=True, total_steps=before + 256, quiet=True, trust=True)
+    assert run.agent_steps >= before + 256
+    assert read_metrics(copied)[-1]["agent_steps"] == run.agent_steps
+    assert main(["plot", str(copied)]) == 0
+    assert main(["report", str(copied), "--output", str(copied / "report.html")]) == 0
+    assert flatten(load_config(copied)).items() >= {"num_envs": 4, "model.mlp_sizes": (8,)}.items()
+
+
+@pytest.mark.parametrize(
+    ("copied", "message"),
+    [("sac", "lag belongs to regime=lockstep; this run has regime=replay"), ("lockstep", "with another lag")],
+    indirect=["copied"],
+)
+def test_what_a_resumed_run_cannot_change_is_refused(copied: Path, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rollmill.train(run_dir=copied, resume=True, total_steps=10_000, quiet=True, trust=True, lag=1)
