@@ -68,7 +68,7 @@ def test_derived_sizes() -> None:
         ("clip_kind", None, "'reciprocal', 'symmetric', 'none'"),
         ("optimiser", "lamb", "'adam', 'adamw', 'rmsprop'"),
         ("schedule", "cosine", "'cosine' is not two numbers .* choose 'constant', 'linear', 'kl', or points as"),
-        ("schedule", "0:3e-4", "one point is no schedule"),
+        ("schedule", "0:3e-4", "a schedule needs at least two points"),
         ("schedule", "0:3e-4,1e6", "'1e6' is not two numbers"),
         ("schedule", "0:3e-4,1e6:fast", "'1e6:fast' is not two numbers"),
         ("schedule", "0:3e-4;1e6:0", "'0:3e-4;1e6:0' is not two numbers"),

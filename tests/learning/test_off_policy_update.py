@@ -266,7 +266,7 @@ def test_priorities_require_td_errors() -> None:
     plain.step([batch])
     plain.require_td_errors()  # no actor step yet
     plain.step([batch])
-    with pytest.raises(ValueError, match=r"no loss of TD3 gives td_error, .* choose replay.priorities=uniform"):
+    with pytest.raises(ValueError, match=r"no loss of TD3 returns td_error, .* choose replay.priorities=uniform"):
         plain.require_td_errors()
 
 

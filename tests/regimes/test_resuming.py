@@ -32,7 +32,7 @@ def test_a_run_of_months_and_a_checkpoint_of_another_network(tmp_path: Path) -> 
     again = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=many + 500)
     assert again.agent_steps >= many + 500
     log = (run.dir / "run.log").read_text()
-    assert f"{foreign.name} does not fit this run: it is of another network" in log
+    assert f"{foreign.name} does not fit this run: it belongs to another network" in log
 
 
 def test_a_run_that_has_all_its_steps_is_left_as_it_is(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""The learner and its parts. Importing this package imports no torch; its modules, other than ``config``, do."""
+"""The learner and its parts. Importing this package does not import torch; its modules do, except ``config``."""

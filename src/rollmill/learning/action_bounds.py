@@ -1,4 +1,4 @@
-"""How many of a policy's real-valued actions end at a bound of the action space: a sign that it uses extremes only."""
+"""Share of continuous actions at a bound of the action space: high for a policy that uses only extremes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from rollmill.specs import ActionSpec, BoxHead
 
 __all__ = ["ActionBounds"]
 
-# What counts as a bound of (-1, 1) where actions are squashed and never reach it.
+# Squashed actions never reach a bound of (-1, 1); beyond this value they count as at the bound.
 _NEAR = math.atanh(0.99)
 
 
 class ActionBounds:
-    """The bounds of an action's real numbers, as slots hold them.
+    """The bounds of continuous actions, in the format of slots.
 
     Args:
         action: The action spec.
-        squash: Whether slots hold numbers from before tanh.
+        squash: Whether slots store numbers before tanh.
     """
 
     def __init__(self, action: ActionSpec, *, squash: bool) -> None:
@@ -31,11 +31,11 @@ class ActionBounds:
             self._low[:], self._high[:] = -_NEAR, _NEAR
 
     def share_at(self, actions: NDArray[np.float32], keep: NDArray[np.bool_]) -> float | None:
-        """Share of the numbers that are at a bound or beyond it; None of none.
+        """Return the share of numbers at or beyond a bound; None if there are no numbers.
 
         Args:
             actions: float32 ``[T, N, C]``.
-            keep: bool ``[T, N]``: which count.
+            keep: bool ``[T, N]``, samples to include.
         """
         kept = actions[: len(keep)][keep]
         if not kept.size:

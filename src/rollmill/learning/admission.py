@@ -1,6 +1,6 @@
-"""Admission: which completed slots make the learner's next batch of trajectories.
+"""Admission: which completed slots form the learner's next batch of trajectories.
 
-A rule of your own is a class with ``add`` and ``take``; ``examples/windowed_admission.py`` is one, whole::
+A custom rule is a class with ``add`` and ``take``; ``examples/windowed_admission.py`` is a complete example::
 
     rollmill.register_admission("windowed", WindowedFirstInFirstOut)
 
@@ -34,21 +34,21 @@ Prepared = TypeVar("Prepared")
 
 
 class Admission(Protocol):
-    """A rule that makes batches of completed slots. Not thread-safe; the loader's thread owns it."""
+    """A rule that forms batches from completed slots. Not thread-safe; the loader's thread owns it."""
 
     def add(self, slot: int) -> None:
-        """Appends a completed slot, whose reference the rule takes over."""
+        """Append a completed slot. The rule takes ownership of its reference."""
         ...
 
     def take(self) -> Trajectories | None:
-        """The next batch, or None while it is not complete."""
+        """Return the next batch, or None while it is incomplete."""
         ...
 
 
 class FirstInFirstOut:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
-    A slot that reaches over the end of a batch is split: its remaining rows open the next batch, and it gets one more
+    A slot that crosses the end of a batch is split: its remaining rows open the next batch, and it gets one more
     reference. See :class:`Admission`.
     """
 
@@ -60,12 +60,12 @@ class FirstInFirstOut:
         self._rows = 0
 
     def add(self, slot: int) -> None:
-        """Appends a completed slot, whose reference the rule takes over."""
+        """Append a completed slot. The rule takes ownership of its reference."""
         self._segments.append((slot, 0, self._store.topology.group_rows))
         self._rows += self._store.topology.group_rows
 
     def take(self) -> Trajectories | None:
-        """The next batch, or None while too few rows have come."""
+        """Return the next batch, or None while there are too few rows."""
         if self._rows < self._num_trajectories:
             return None
         chosen: list[tuple[int, int, int, int]] = []
@@ -86,17 +86,17 @@ class Iterations:
     """Batch i is the i-th slot of every group, in the order of the groups. See :class:`Admission`."""
 
     def __init__(self, store: SlotStore) -> None:
-        """The store's slots belong to groups."""
+        """The store's slots must belong to groups."""
         self._store = store
         self._group_of_slot = store.topology.group_of_slot()
         self._waiting: list[deque[int]] = [deque() for _ in range(store.topology.num_groups)]
 
     def add(self, slot: int) -> None:
-        """Appends a completed slot. A group's slots come in the order of their iterations."""
+        """Append a completed slot. A group's slots arrive in the order of their iterations."""
         self._waiting[self._group_of_slot[slot]].append(slot)
 
     def take(self) -> Trajectories | None:
-        """The next iteration's batch, or None while a group's slot is missing."""
+        """Return the next iteration's batch, or None while a group's slot is missing."""
         if not all(self._waiting):
             return None
         rows = self._store.topology.group_rows
@@ -118,7 +118,7 @@ def register_admission(name: str, factory: AdmissionFactory) -> None:
 
     Args:
         name: A new name.
-        factory: Makes an :class:`Admission` from the slots and the number of trajectories of a batch.
+        factory: Builds an :class:`Admission` from the slots and the number of trajectories in a batch.
 
     Raises:
         ValueError: The name is taken by another factory.
@@ -131,9 +131,8 @@ class CompletedSlots(Generic[Prepared]):
 
     Args:
         store: The slots.
-        admission: Makes batches of them.
-        prepare: Called in the loader's thread for every batch, to do there what can be done before the weights are
-            known.
+        admission: Forms batches of the slots.
+        prepare: Called in the loader's thread for every batch, for work that does not need the weights.
     """
 
     def __init__(self, store: SlotStore, admission: Admission, prepare: Callable[[Trajectories], Prepared]) -> None:
@@ -150,7 +149,7 @@ class CompletedSlots(Generic[Prepared]):
             yield self._prepare(batch)
 
     def while_full(self) -> None:
-        """Nothing has to be done while a batch waits for the learner."""
+        """Do nothing while a batch waits for the learner."""
 
     def wake(self) -> None:
         """See :class:`rollmill.learning.batch_loader.Source`."""

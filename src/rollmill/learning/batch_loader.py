@@ -1,4 +1,4 @@
-"""A thread that has the learner's next batch ready while the learner is busy with the present one."""
+"""A thread that loads the learner's next batch while the learner processes the current one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Produced = TypeVar("Produced", covariant=True)
 
 
 class Source(Protocol[Produced]):
-    """Where batches come from. Only the loader's thread calls it, except for :meth:`wake`."""
+    """A source of batches. Only the loader's thread calls it, except for :meth:`wake`."""
 
     def collect(self) -> Iterable[Produced]:
-        """The batches that are ready, made one by one; waits for the first one, ``POLL_S`` at most."""
+        """Yield the batches that are ready; waits for the first one, at most ``POLL_S``."""
         ...
 
     def while_full(self) -> None:
@@ -27,19 +27,19 @@ class Source(Protocol[Produced]):
         ...
 
     def wake(self) -> None:
-        """Cuts short what :meth:`collect` waits for; called from another thread."""
+        """Interrupt the wait of :meth:`collect`; called from another thread."""
         ...
 
 
 class BatchLoader(Generic[Item]):
-    """One batch ahead of the learner.
+    """Loads one batch ahead of the learner.
 
     Args:
-        source: Where batches come from.
+        source: The source of batches.
     """
 
     def __init__(self, source: Source[Item]) -> None:
-        """Starts the thread."""
+        """Start the thread."""
         self._source = source
         self._ready: Queue[Item | BaseException] = Queue(maxsize=1)
         self._stop = threading.Event()
@@ -47,7 +47,7 @@ class BatchLoader(Generic[Item]):
         self._thread.start()
 
     def next(self, *, timeout_s: float = POLL_S) -> Item | None:
-        """The next batch, or None when none came in time; raises what went wrong in the thread."""
+        """Return the next batch, or None after the timeout; re-raises exceptions of the thread."""
         try:
             item = self._ready.get(timeout=timeout_s)
         except Empty:
@@ -57,7 +57,7 @@ class BatchLoader(Generic[Item]):
         return item
 
     def close(self) -> None:
-        """Ends the thread."""
+        """End the thread."""
         self._stop.set()
         self._source.wake()
         self._thread.join(timeout=5.0)
@@ -68,11 +68,11 @@ class BatchLoader(Generic[Item]):
                 for item in self._source.collect():
                     if not self._put(item):
                         return
-        except BaseException as error:  # The learner's thread is the one that may end the process.
+        except BaseException as error:  # re-raised in the learner's thread
             self._put(error)
 
     def _put(self, item: Item | BaseException) -> bool:
-        """Waits until the learner has taken the last batch; False when it takes no more."""
+        """Wait until the learner has taken the last batch; False if the loader is closed."""
         while not self._stop.is_set():
             try:
                 self._ready.put(item, timeout=POLL_S)

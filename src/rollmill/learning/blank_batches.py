@@ -1,4 +1,4 @@
-"""Batches as an off-policy learner draws them, but of zeros: to time what learns before there is anything to draw."""
+"""Batches of zeros in the format of an off-policy learner, for timing it before the replay has data."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DISCOUNT = 0.99
 def blank_batch(
     spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, device: torch.device
 ) -> TransitionBatch | SequenceBatch:
-    """What one SGD step is made of.
+    """Build a batch for one SGD step.
 
     Args:
         spec: The environment.
-        replay: Whether transitions are drawn or sequences, and how long those are.
-        rows: Transitions, or sequences.
+        replay: Whether to draw transitions or sequences, and their length.
+        rows: Number of transitions or sequences.
         state_size: Width of the algorithm's recurrent state; 0 without one.
-        device: The learner's.
+        device: The learner's device.
     """
     if replay.has_sequences:
         return _sequences(spec, replay, rows, state_size, device)
@@ -43,7 +43,7 @@ def blank_batch(
 
 
 def blank_observation(spec: EnvSpec, rows: int, device: torch.device) -> dict[str, Tensor]:
-    """Name -> ``[rows, ...]``."""
+    """Build an observation, name -> ``[rows, ...]``."""
     return {
         name: torch.from_numpy(np.zeros((rows, *item.shape), item.dtype)).to(device)
         for name, item in spec.observation.items()
@@ -51,7 +51,7 @@ def blank_observation(spec: EnvSpec, rows: int, device: torch.device) -> dict[st
 
 
 def _sequences(spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, device: torch.device) -> SequenceBatch:
-    """With an end in none of them."""
+    """Build sequences without the end of an episode."""
     window, length = replay.window, replay.sequence_length
 
     def in_time(array: Tensor, steps: int) -> Tensor:
@@ -79,7 +79,7 @@ def _sequences(spec: EnvSpec, replay: ReplayConfig, rows: int, state_size: int, 
 
 
 def _actions(spec: EnvSpec, rows: int, device: torch.device) -> tuple[Tensor | None, Tensor | None]:
-    """Discrete and continuous ones."""
+    """Build discrete and continuous actions."""
     action = spec.action
     return (
         torch.zeros((rows, action.num_discrete), dtype=torch.int32, device=device) if action.num_discrete else None,
@@ -88,7 +88,7 @@ def _actions(spec: EnvSpec, rows: int, device: torch.device) -> tuple[Tensor | N
 
 
 def _mask(spec: EnvSpec, rows: int, device: torch.device) -> Tensor | None:
-    """Everything is allowed."""
+    """Build a mask that allows everything."""
     if not spec.has_action_mask:
         return None
     return torch.ones((rows, spec.action.mask_size), dtype=torch.bool, device=device)

@@ -1,6 +1,6 @@
-"""What data-parallel ranks exchange: sums of gradients, and a few small things that all have to know.
+"""Communication between data-parallel ranks: sums of gradients, and small items of plain data.
 
-Every rank makes the same calls in the same order. Alone, each of them gives back what it was given.
+Every rank makes the same calls in the same order. With one rank, each call returns its argument.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ class Collective(Protocol):
     """The ranks of a run, seen from one of them.
 
     Attributes:
-        rank: Which one this is.
-        world_size: How many there are.
+        rank: Index of this rank.
+        world_size: Number of ranks.
     """
 
     rank: int
     world_size: int
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks, elementwise; of the same bits on every rank."""
+        """Return the elementwise sum over the ranks; bitwise equal on every rank."""
         ...
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
-        """Replaces each parameter's gradient by the sum over the ranks, in the parameter's memory layout.
+        """Replace each parameter's gradient by the sum over the ranks, in the parameter's memory layout.
 
-        A rank without a gradient counts as zeros. A parameter without a gradient on every rank keeps none, so that an
-        optimiser skips it as it does with one rank.
+        A missing gradient on one rank counts as zeros. A parameter without a gradient on every rank keeps none, so that
+        an optimiser skips it as it does with one rank.
 
         Args:
             parameters: The same on every rank.
-            statistics: float32 ``[n]``, summed with them.
+            statistics: float32 ``[n]``, summed with the gradients.
 
         Returns:
             The sum of the statistics.
@@ -50,47 +50,47 @@ class Collective(Protocol):
         ...
 
     def columns(self, array: NDArray[Dtype]) -> NDArray[Dtype]:
-        """The arrays ``[T, N / W]`` of all ranks, side by side in the order of the ranks: ``[T, N]``."""
+        """Concatenate the arrays ``[T, N / W]`` of all ranks, in rank order: ``[T, N]``."""
         ...
 
     def gather(self, item: Item) -> list[Item]:
-        """What each rank gave, in their order: plain data, see :mod:`rollmill.runtime.plain_data`."""
+        """Return each rank's item, in rank order: plain data, see :mod:`rollmill.runtime.plain_data`."""
         ...
 
     def broadcast(self, item: Item) -> Item:
-        """What rank 0 gave: plain data, see :mod:`rollmill.runtime.plain_data`."""
+        """Return rank 0's item: plain data, see :mod:`rollmill.runtime.plain_data`."""
         ...
 
     def close(self) -> None:
-        """Leaves the others."""
+        """Leave the group."""
         ...
 
 
 class Alone:
-    """One rank. See :class:`Collective`."""
+    """A single rank. See :class:`Collective`."""
 
     rank = 0
     world_size = 1
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """As given."""
+        """Return the argument."""
         return tensor
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
-        """As given."""
+        """Return the argument."""
         return statistics
 
     def columns(self, array: NDArray[Dtype]) -> NDArray[Dtype]:
-        """As given."""
+        """Return the argument."""
         return array
 
     def gather(self, item: Item) -> list[Item]:
-        """As given."""
+        """Return the argument in a list."""
         return [item]
 
     def broadcast(self, item: Item) -> Item:
-        """As given."""
+        """Return the argument."""
         return item
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing."""

@@ -1,8 +1,8 @@
-"""Keeps a policy exploring while its returns show it nothing to prefer.
+"""Keeps a policy exploring while all its returns are equal.
 
-Where every episode ends with the same return, advantages are the critic's errors. Normalised, they are as large as any
-others, and the policy becomes certain of what does not matter: with CartPole's settings Acrobot's entropy fell to 0.001
-within 100,000 steps, every episode timed out, and nothing was learned from then on.
+If every episode has the same return, advantages are the critic's errors. Normalised, they are as large as any others,
+and the policy becomes certain about irrelevant choices: with CartPole's settings Acrobot's entropy fell to 0.001 within
+100,000 steps, every episode timed out, and learning stopped.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["EntropyGuard", "least_entropy"]
 
 
 def least_entropy(action: ActionSpec, first: float, share: float) -> float:
-    """The entropy of a policy that keeps a share of its first exploration, in nats.
+    """Return the entropy, in nats, of a policy that keeps a share of its initial exploration.
 
     Args:
         action: The action spec.
-        first: Its first entropy, in nats; of Gaussians that of their densities, which may be negative.
-        share: Above 0: what choices keep of their entropy, and Gaussians of their standard deviation.
+        first: Initial entropy in nats; for Gaussians the differential entropy, which may be negative.
+        share: Share to keep, above 0: of the entropy for choices, of the standard deviation for Gaussians.
     """
     if not action.num_continuous:
         return share * first
@@ -33,26 +33,26 @@ def least_entropy(action: ActionSpec, first: float, share: float) -> float:
 
 
 class EntropyGuard:
-    """Raises the entropy bonus while the policy is stuck and too certain, and lets it fall again afterwards.
+    """Raises the entropy bonus while the policy is stuck and too certain, and lowers it again afterwards.
 
-    A policy is stuck when the last 100 episodes all had the worst return of the run. A solved task, whose episodes all
-    have the same return as well, has seen worse ones. The bonus follows the entropy as a temperature does (Haarnoja et
-    al. 2018, arXiv:1812.05905, section 5), in steps of a factor as the learning rate's KL rule has them. It depends on
-    episodes and batches alone, so lockstep stays reproducible.
+    A policy is stuck if the last 100 episodes all had the worst return of the run. In a solved task all episodes have
+    the same return, too, but there were worse ones before. The bonus follows the entropy as a temperature does
+    (Haarnoja et al. 2018, arXiv:1812.05905, section 5), in multiplicative steps as in the KL rule of the learning rate.
+    It depends on episodes and batches only, so lockstep stays reproducible.
 
     Args:
         action: The action spec.
-        floor: What a stuck policy keeps of the first batch's entropy: choices this share of it, Gaussians this share of
-            their standard deviation. 0 switches the guard off.
+        floor: Share of the first batch's entropy that a stuck policy keeps (choices), or of
+            the standard deviation (Gaussians). 0 disables the guard.
 
     Attributes:
-        is_stuck: Whether it was at the last call of :meth:`observe`.
+        is_stuck: Whether the policy was stuck at the last call of :meth:`observe`.
     """
 
     FACTOR = 1.5
     # With advantages of deviation 1, a bonus of 0.3 outweighs them in any action space of a few choices.
     MOST = 0.3
-    # What is raised where the preset has no bonus.
+    # Base of the bonus if the preset has none.
     LEAST = 1e-3
 
     def __init__(self, action: ActionSpec, floor: float) -> None:
@@ -65,10 +65,10 @@ class EntropyGuard:
         self.is_stuck = False
 
     def observe(self, ended: Sequence[EpisodeEnd], recent: Sequence[EpisodeEnd]) -> None:
-        """Takes in the episodes that ended since the last call, and the last 100, these included."""
+        """Observe the episodes that ended since the last call, and the last 100 episodes including these."""
         if not self._floor or not recent:
             return
-        # All recent ones, of which the first may be of before a resume.
+        # Uses all recent episodes: the first ones may precede a resume.
         seen = [episode.episode_return for episode in (*ended, *recent)]
         self._knows_worst = self._knows_worst or min(*seen, self._worst) < max(seen)
         self._worst = min(self._worst, *seen)
@@ -76,14 +76,14 @@ class EntropyGuard:
         self.is_stuck = is_worst and self._knows_worst
 
     def resume_without_state(self) -> None:
-        """Continues a run of a version that had no guard: it is not stuck before it has seen returns that differ.
+        """Resume a run of a version without a guard: not stuck until returns differ.
 
-        Nothing says whether returns that are all equal are the run's worst ones, or those of a solved task.
+        Equal returns may be the run's worst, or those of a solved task.
         """
         self._knows_worst = False
 
     def coefficient(self, base: float) -> float:
-        """The entropy bonus' weight, given the schedule's."""
+        """Return the weight of the entropy bonus, given the schedule's."""
         if self._factor == 1.0:
             return base
         return max(base, min(max(base, self.LEAST) * self._factor, self.MOST))
@@ -94,15 +94,15 @@ class EntropyGuard:
         return bool(self._floor) and (self._first_entropy is None or self.is_stuck or self._factor > 1.0)
 
     def update(self, entropy: float, base: float = 0.0) -> None:
-        """Takes note of the policy's mean entropy after a batch.
+        """Observe the policy's mean entropy after a batch.
 
         Args:
-            entropy: Nats.
-            base: The entropy bonus' weight by its schedule, as for :meth:`coefficient`.
+            entropy: Entropy in nats.
+            base: The scheduled weight of the entropy bonus, as for :meth:`coefficient`.
         """
         if self._first_entropy is None:
             self._first_entropy = entropy
-        # What grows beyond the greatest bonus would have to fall again before the bonus does.
+        # Clamped, because growth beyond the largest bonus would delay its fall.
         most = max(1.0, self.MOST / max(base, self.LEAST))
         if self.is_stuck and entropy < least_entropy(self._action, self._first_entropy, self._floor):
             self._factor = min(self._factor * self.FACTOR, most)
@@ -110,7 +110,7 @@ class EntropyGuard:
             self._factor = max(min(self._factor, most) / self.FACTOR, 1.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold: plain numbers."""
+        """Return the state for a checkpoint: plain numbers."""
         return {
             "first_entropy": self._first_entropy,
             "worst": self._worst,
@@ -120,7 +120,7 @@ class EntropyGuard:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues from ``state``."""
+        """Restore ``state``."""
         self._first_entropy = state["first_entropy"]
         self._worst, self._factor = float(state["worst"]), float(state["factor"])
         self._knows_worst = bool(state.get("knows_worst", True))

@@ -1,8 +1,8 @@
-"""Chooses how the learner computes, by measuring the real model for a moment before training starts.
+"""Choice of the learner's compute settings by measuring the real model before training starts.
 
-Precision, memory format and the size of a micro-batch change the time of a training sample by a factor of five on a CPU
-(and which of them help depends on the CPU), CUDA graphs by a factor of two on a GPU. None of them changes what is
-learned, except for rounding. What the user sets is not measured, only kept.
+Precision, memory format and micro-batch size change the time of a training sample by a factor of five on a CPU
+(depending on the CPU), CUDA graphs by a factor of two on a GPU. None of them changes what is learned, except for
+rounding. Settings of the user are kept and not measured.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rollmill.learning.config import LearnerConfig
 __all__ = ["PLAIN", "Candidate", "FastPath", "FastPathError", "Measurement", "candidates_for", "choose", "undisturbed"]
 
 MICRO_BATCHES = (64, 128, 256, 512)
-# A candidate must beat the ones listed before it by this much; with less, noise would decide, and runs would differ.
+# A candidate must beat earlier ones by this margin; a smaller one would let noise decide between runs.
 MARGIN = 0.03
 _NUMBER = re.compile(r"\d+")
 
 
 class FastPathError(RuntimeError):
-    """Not one of the ways to compute an update works for this model on this device."""
+    """No way to compute an update works for this model on this device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class Candidate:
 
     Attributes:
         precision: ``"bf16"`` runs under autocast.
-        micro_batch: Samples of one forward and backward pass; of one pass through the encoder where time matters.
+        micro_batch: Samples of one forward and backward pass; in one pass of the encoder for trajectories.
         channels_last: Memory format of convolutions and images.
         compile: Whether torch.compile is used.
     """
@@ -51,7 +51,7 @@ class Candidate:
     compile: bool = False
 
     def describe(self) -> str:
-        """Returns it in words, such as ``bf16, channels_last, micro-batch 128``."""
+        """Describe the candidate, such as ``bf16, channels_last, micro-batch 128``."""
         words = [self.precision, "channels_last" if self.channels_last else "channels_first"]
         words += [f"micro-batch {self.micro_batch}"]
         words += ["compiled"] * self.compile
@@ -62,10 +62,10 @@ class Measurement(NamedTuple):
     """One row of the report.
 
     Attributes:
-        candidate: What was tried.
+        candidate: The measured candidate.
         us_per_sample: Median microseconds for a sample's forward and backward pass; None if it failed.
-        repetitions: How many times it was timed.
-        failure: Why it failed; empty if it did not.
+        repetitions: Number of timings.
+        failure: Reason of the failure; empty without one.
     """
 
     candidate: Candidate
@@ -76,19 +76,19 @@ class Measurement(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FastPath(Candidate):
-    """The chosen way, and what was measured to choose it.
+    """The chosen candidate and its measurements.
 
     Attributes:
-        graph_samples: Where time matters: samples whose activations may be held at once, in whole trajectories. 0
-            stands for ``micro_batch``.
-        report: One row for each candidate that was tried, in the order they were tried; empty if there was no choice.
+        graph_samples: For trajectories: maximum number of samples whose activations are held at once, in whole
+            trajectories. 0 means ``micro_batch``.
+        report: One row for each candidate in order of measurement; empty if there was no choice.
     """
 
     graph_samples: int = 0
     report: tuple[Measurement, ...] = ()
 
     def describe(self) -> str:
-        """Returns the choice in words, with its time where it was measured."""
+        """Describe the choice, with its time if it was measured."""
         words = super().describe()
         for row in self.report:
             if row.us_per_sample is not None and row.candidate.describe() == words:
@@ -97,14 +97,14 @@ class FastPath(Candidate):
 
 
 PLAIN = FastPath(precision="fp32", micro_batch=1024, channels_last=True)
-"""What works for every model on every device."""
+"""A path that works for every model on every device."""
 
 
 def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_images: bool) -> tuple[Candidate, ...]:
-    """Lists the ways that ``config`` leaves open on ``device``, what needs a reason to be preferred coming later.
+    """List the candidates that ``config`` allows on ``device``, the default ones first.
 
     Args:
-        config: Each option of it that is not ``"auto"`` has one value in all candidates.
+        config: Options other than ``"auto"`` have the same value in all candidates.
         device: Compilation is open on CUDA only: on a CPU a compiler may be missing.
         has_images: Whether the memory format matters to the model.
     """
@@ -112,7 +112,7 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
     full = config.minibatch_size
     sizes = {full, *(size for size in MICRO_BATCHES if size < full)}
     if has_images and not on_cuda and full > 2 * max(MICRO_BATCHES):
-        sizes.remove(full)  # Far beyond any cache, and long to time.
+        sizes.remove(full)  # too large for any cache, and slow to time
     micro_batches = sorted(sizes) if config.micro_batch == "auto" else [config.micro_batch]
 
     def options(choice: bool | Literal["auto"], *, is_open: bool) -> tuple[bool, ...]:
@@ -126,7 +126,7 @@ def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_ima
     return tuple(
         Candidate(precision=precision, micro_batch=size, channels_last=layout, compile=compiled)
         for compiled in options(config.compile, is_open=on_cuda)
-        # The likely ones first, should the time be too short for all: channels_last, which nearly always pays.
+        # Likely ones first, in case of a short budget: channels_last is nearly always faster.
         for layout in reversed(options(config.channels_last, is_open=has_images))
         for precision in precisions
         for size in micro_batches
@@ -144,34 +144,34 @@ def choose(
     clock: Callable[[], float] = time.perf_counter,
     timer: Callable[[], float] | None = None,
 ) -> FastPath:
-    """Times candidates and returns the one with the smallest median time for a sample.
+    """Time candidates and return the one with the smallest median time per sample.
 
-    Not every combination is tried. First precisions and memory formats are compared at one micro-batch size (on CPU the
-    smallest, which is the cheapest to time; on CUDA the largest, as small ones measure kernel launches), then sizes for
-    the best of those, then graphs and compilation for the best of those. Within each of these stages, those close to
-    the best are timed twice, some time apart, as other processes load the machine unevenly, and those far behind are
-    given up early.
+    Not every combination is measured. Precisions and memory formats are compared at one micro-batch size (on CPU the
+    smallest, which is the fastest to time; on CUDA the largest, because small ones measure kernel launches), then sizes
+    for the best of those, then graphs and compilation for the best of those. Within each stage, candidates close to the
+    best are timed twice, some time apart, because other processes load the machine unevenly, and slow ones are
+    abandoned early.
 
     Args:
-        make_step: Gives for a candidate the function that runs the forward and backward pass of ``micro_batch`` samples
-            of random data. It may set the model up for the candidate: another candidate's function is only made when
-            this one's is no longer called. The function's first call, which is not timed, may compile or capture.
+        make_step: Returns, for a candidate, a function that runs the forward and backward pass of ``micro_batch``
+            samples of random data. It may set the model up for the candidate; the previous candidate's function is not
+            called afterwards. The function's first call, which is not timed, may compile or capture.
         candidates: From ``candidates_for``. A single one is returned without measuring anything.
-        budget_s: Seconds, after which no further candidate is started; the time that compilation takes is not counted.
-        device: Waited for around each measurement, if it is a CUDA device.
-        modules: What the steps touch. They, and torch's random states, are afterwards what they were.
-        is_stop_wanted: True ends the measuring as the end of the budget does.
-        clock: Gives the seconds of the budget.
-        timer: Gives the seconds that candidates are compared by. By default, the wall clock; for one torch thread on a
-            CPU, that thread's CPU time, so that it does not matter how busy the machine is with other processes.
+        budget_s: Seconds after which no further candidate is started, without compilation time.
+        device: A CUDA device is synchronised around each measurement.
+        modules: Modules that the steps change. They and torch's random states are restored afterwards.
+        is_stop_wanted: True ends the measurement like the end of the budget.
+        clock: Seconds for the budget.
+        timer: Seconds for comparing candidates. By default, the wall clock; for one torch thread on a CPU, that
+            thread's CPU time, which does not depend on other processes.
 
     Raises:
         ValueError: There are no candidates.
-        FastPathError: Every candidate that was tried failed for another reason; the first failure is its cause.
-        Exception: The error of the model itself, where every candidate that was tried failed with it.
+        FastPathError: All candidates failed for different reasons; the first failure is the cause.
+        Exception: The error of the model itself, if all candidates failed with it.
     """
     if not candidates:
-        raise ValueError("no candidates to choose from: give at least one, as candidates_for does")
+        raise ValueError("no candidates to choose from: give at least one")
     if len(candidates) == 1:
         return FastPath(**vars(candidates[0]))
     on_cuda = torch.device(device).type == "cuda"
@@ -190,29 +190,29 @@ def choose(
                     kinds.append((candidate, error))
             first = kinds[0][1]
             if len(kinds) == 1:
-                raise first  # The model's own error, in whatever way it is called.
+                raise first  # the model's own error
             failures = "; ".join(f"{candidate.describe()}: {_first_line(error)}" for candidate, error in kinds)
             raise FastPathError(
-                f"the model's forward and backward pass failed in every way that was tried ({failures}): mend the "
-                f"model, or set learner.precision, micro_batch and channels_last to what works"
+                f"the model's forward and backward pass failed with all settings tried ({failures}): fix the "
+                f"model, or set learner.precision, micro_batch and channels_last to working values"
             ) from first
         engines = [c for c in candidates if _plain(c) == best]
         best = (bench.best_of(engines) or engines[0]) if len(engines) > 1 else engines[0]
     if on_cuda:
-        torch.cuda.empty_cache()  # what only the other candidates needed
+        torch.cuda.empty_cache()  # memory of the other candidates
     return FastPath(**vars(best), report=bench.report())
 
 
 @contextmanager
 def undisturbed(*modules: nn.Module) -> Iterator[None]:
-    """Puts parameters, buffers, gradients, memory formats and torch's random states back to what they were before.
+    """Restore parameters, buffers, gradients, memory formats and torch's random states on exit.
 
-    Parameters keep their storage, so that views of it elsewhere (flat weights, shared memory) stay views of it.
+    Parameters keep their storage, so that other views of it (flat weights, shared memory) stay valid.
     """
     tensors = [t for module in modules for t in (*module.parameters(), *module.buffers())]
     saved = [(t, t.data, t.detach().clone(), t.grad) for t in tensors]
     gradients = [None if t.grad is None else t.grad.clone() for t in tensors]
-    # Asking a GPU that nothing else uses for its random state would set up CUDA.
+    # Reading a GPU's random state would initialise CUDA.
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices):
         try:
@@ -227,12 +227,12 @@ def undisturbed(*modules: nn.Module) -> Iterator[None]:
 
 
 def _plain(candidate: Candidate) -> Candidate:
-    """The candidate without graphs and compilation, which are compared last, as they take long to set up."""
+    """Return the candidate without compilation, which is compared last because of its setup time."""
     return replace(candidate, compile=False)
 
 
 def _is_alike(one: Exception, other: Exception) -> bool:
-    """Whether two errors are the same but for their numbers, which follow the size of the batch."""
+    """Whether two errors differ only in numbers, such as batch sizes."""
     return type(one) is type(other) and _NUMBER.sub("#", str(one)) == _NUMBER.sub("#", str(other))
 
 
@@ -244,7 +244,7 @@ class _Bench:
     """Times candidates until a deadline, and keeps all times and failures."""
 
     MIN_REPETITIONS = 3
-    ENOUGH_S = 0.25  # of timing one candidate, however few repetitions that is
+    ENOUGH_S = 0.25  # of timing one candidate, for any number of repetitions
     CLOSE = 0.15
     HOPELESS = 1.5
 
@@ -267,7 +267,7 @@ class _Bench:
         self.failures: dict[Candidate, Exception] = {}
 
     def best_of(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The first of the candidates that is within ``MARGIN`` of the fastest; None if none could be timed."""
+        """Return the first candidate that is within ``MARGIN`` of the fastest; None if none could be timed."""
         for candidate in candidates:
             if candidate not in self.times and candidate not in self.failures:
                 self._measure(candidate)
@@ -278,22 +278,22 @@ class _Bench:
         close = [c for c in timed if self._median(c) <= fastest * (1 + self.CLOSE)]
         if len(close) > 1:
             for candidate in close:
-                if not candidate.compile:  # setting it up again would take long
+                if not candidate.compile:  # its setup is slow
                     self._measure(candidate)
             fastest = min(map(self._median, close))
         return next(c for c in close if self._median(c) <= fastest * (1 + MARGIN))
 
     def report(self) -> tuple[Measurement, ...]:
-        """One row for each candidate that was tried; those that failed come last."""
+        """Return one row for each measured candidate, failed ones last."""
         rows = [Measurement(c, 1e6 * self._median(c), len(times)) for c, times in self.times.items()]
         return (*rows, *(Measurement(c, None, 0, _first_line(e)) for c, e in self.failures.items()))
 
     def _median(self, candidate: Candidate) -> float:
-        """Seconds for a sample."""
+        """Return the median seconds per sample."""
         return statistics.median(self.times[candidate]) / candidate.micro_batch
 
     def _measure(self, candidate: Candidate) -> None:
-        """Adds a few times, or the failure; does nothing after the deadline, except for the very first candidate."""
+        """Add a few timings, or the failure; a no-op after the deadline, except for the first candidate."""
         if (self.times or self.failures) and (self._clock() >= self._deadline or self._is_stop_wanted()):
             return
         hopeless_s = self.HOPELESS * candidate.micro_batch * min(map(self._median, self.times), default=math.inf)
@@ -301,15 +301,15 @@ class _Bench:
             began = self._clock()
             step = self._make_step(candidate)
             first_s = self._time(step)
-            if candidate.compile or self._on_cuda:  # a GPU's libraries are loaded at their first use
+            if candidate.compile or self._on_cuda:  # a GPU loads libraries on first use
                 self._deadline += self._clock() - began
             times = [self._time(step)]
-            if min(first_s, times[0]) < hopeless_s:  # else the budget is better spent on others
+            if min(first_s, times[0]) < hopeless_s:  # else spend the budget on other candidates
                 while len(times) < self.MIN_REPETITIONS and sum(times) < self.ENOUGH_S:
                     times.append(self._time(step))
-        except Exception as error:  # whatever a backend that this machine lacks raises: the others may work
+        except Exception as error:  # a missing backend may raise anything; others may work
             self.failures[candidate] = error
-            traceback.clear_frames(error.__traceback__)  # they hold the activations of what ran out of memory
+            traceback.clear_frames(error.__traceback__)  # frees activations after an out-of-memory error
             if self._on_cuda:
                 torch.cuda.empty_cache()
             self.times.pop(candidate, None)

@@ -1,7 +1,7 @@
-"""Fingerprints of a run: what was learned from, step by step, and what became of the network, after every update.
+"""Fingerprints of a run: hashes of every update's batch, step by step, and of the resulting network.
 
-Two runs that did the same have the same file. Where two files differ, the first difference says who began it: the
-environments, the policy workers or the learner.
+Identical runs have identical files. The first difference between two files shows its origin: the environments, the
+policy workers or the learner.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["FINGERPRINTS_FILE", "Difference", "Fingerprints", "first_difference"
 FINGERPRINTS_FILE = "fingerprints.jsonl"
 _DIGITS = 16
 
-# By who writes them; see rollmill.specs for the time axis. Step t of the environment's part is x_t with what led there.
+# Arrays by writer; see rollmill.specs for the time axis. Step t of the environment's part is x_t and its causes.
 _SHOWN = ("reset", "action_mask")
 _CAUSED = ("reward", "terminated", "truncated", "valid")
 _INFERRED = ("value", "action_discrete", "action_continuous", "log_prob", "policy_version")
 
 
 class Difference(NamedTuple):
-    """Where two runs part.
+    """The first difference between two runs.
 
     Attributes:
         update: Index of the first update that differs.
@@ -50,7 +50,7 @@ class Fingerprints:
     Args:
         path: The file.
         observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
-        first_update: The one that comes next; lines of those before it stay.
+        first_update: Index of the next update; lines of earlier updates are kept.
     """
 
     def __init__(self, path: Path, observation: Mapping[str, NDArray[Any]], *, first_update: int = 0) -> None:
@@ -65,13 +65,13 @@ class Fingerprints:
     def add(
         self, update: int, batch: Trajectories, model: nn.Module, optimisers: Sequence[torch.optim.Optimizer]
     ) -> None:
-        """Takes in a batch, and the network and its optimisers after it.
+        """Record a batch, and the network and its optimisers after it.
 
         Args:
-            update: Which update this was, from 0.
-            batch: Its slots not yet given back.
-            model: Parameters and buffers, the normalisers among them.
-            optimisers: Of its parameters.
+            update: Index of the update, from 0.
+            batch: The batch, before its slots are released.
+            model: Its parameters and buffers, including normalisers, are recorded.
+            optimisers: The optimisers of its parameters.
         """
         steps = range(batch.rollout_length + 1)
         self._write(
@@ -131,12 +131,12 @@ def _digest(arrays: Iterable[NDArray[Any]]) -> str:
 
 
 def read_fingerprints(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of a run's file, one for each update."""
+    """Read the lines of a run's file, one for each update."""
     return [json.loads(line) for line in (run_dir / FINGERPRINTS_FILE).read_text().splitlines()]
 
 
 def first_difference(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> Difference | None:
-    """Where two runs part, over the updates that both have; None where they do not."""
+    """Find the first difference in the updates that both runs have; None if they agree."""
     for one, other in zip(a, b, strict=False):
         if one["chain"] == other["chain"]:
             continue

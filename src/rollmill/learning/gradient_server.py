@@ -1,7 +1,7 @@
-"""The trainer that applies the gradients of several learners, which it shares its networks with: a parameter server.
+"""A parameter server: the trainer that applies the gradients of several learners.
 
-Asynchronous, as PAL's (Zhang et al., section V-B; Li et al. 2014): each gradient is an SGD step of its own, applied in
-the order in which they were begun. See :mod:`rollmill.storage.gradients` for how stale they may be.
+Asynchronous, as in PAL (Zhang et al., section V-B; Li et al. 2014): each gradient is one SGD step, applied in the order
+in which the gradients were started. See :mod:`rollmill.storage.gradients` for the bound on staleness.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class GradientServer:
     """Applies gradients. See :class:`rollmill.learning.learner.Trainer`.
 
     Args:
-        account: What is known of the run; its update is in channels_last, in which gradients and weights travel.
-        algorithm: What learns, on its device.
-        exchange: Where gradients come from.
+        account: State of the run. Its update uses channels_last, the layout of shared gradients and weights.
+        algorithm: The algorithm, on its device.
+        exchange: The exchange of gradients.
         arrays: Shared memory with the rings of weights.
         max_staleness: SGD steps, at most, between a gradient's weights and those that it is applied to.
     """
@@ -75,7 +75,7 @@ class GradientServer:
         self.can_resume = True
 
     def begin(self) -> None:
-        """Publishes all networks for the learners."""
+        """Publish all networks for the learners."""
         self._account.begin()
         self._gradients = [FlatGradients(self._update, values) for values in self._exchange.values]
         self._ring = NetworkRing(self._arrays, self._algorithm)
@@ -84,16 +84,16 @@ class GradientServer:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Receives the last episodes at the end."""
+        """Receive the last episodes at the end."""
         yield
         self._receive_episodes()
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
-        """Applies the next gradient, if it may be applied."""
+        """Apply the next gradient, if its turn has come."""
         if self._context.stop.is_set() or self._account.is_done:
             return False
         self._receive_episodes()
-        # With a gradient at hand that may be applied, there is nothing to wait for.
+        # Does not wait if a gradient is ready.
         ready = self._next()
         for submitted in self._exchange.collect(0.0 if ready is not None else min(wait_s, _POLL_S)):
             self._waiting[submitted.learner] = submitted
@@ -144,12 +144,12 @@ class GradientServer:
         return self._exchange.next_turn(self._waiting, version=version, max_staleness=most)
 
     def _apply(self, learner: Learner, submitted: Submitted) -> None:
-        """One SGD step with a learner's gradient."""
+        """Run one SGD step with a learner's gradient."""
         self._ledger.enter(LearnerPhase.LEARNING)
         index = submitted.learner
         has_centred = self._centre_pictures()
         staleness = self._progress.sgd_steps - self._exchange.version_of(index)
-        assert staleness <= self._max_staleness, "a gradient is older than it may be"
+        assert staleness <= self._max_staleness, "a gradient exceeds the maximum staleness"
         self._staleness_sum += staleness
         self._staleness_count += 1
         self._staleness_max = max(self._staleness_max, staleness)
@@ -168,7 +168,7 @@ class GradientServer:
         self._ledger.add(LearnerCounter.SAMPLES, self._account.samples)
 
     def _centre_pictures(self) -> bool:
-        """Before the first SGD step, for which learners have no batch here; where they have one, there is another."""
+        """Centre images before the first SGD step, on a batch drawn here, because learners keep their batches."""
         if self._account.has_begun or not centred_layers(self._algorithm):
             return False
         sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._account.draws)
@@ -183,10 +183,10 @@ class GradientServer:
 
 
 def _refuse_own_statistics(algorithm: nn.Module) -> None:
-    """Layers that count what they see count it in a learner, whose gradients alone come here."""
+    """Raise for layers with running statistics: learners share gradients, not buffers."""
     for name, module in algorithm.named_modules():
         if isinstance(module, nn.modules.batchnorm._NormBase) and module.track_running_stats:
             raise ValueError(
-                f"{name} is a {type(module).__name__}, whose statistics several learners do not share: use one without "
-                "them, such as LayerNorm, or learner.num_learners=1"
+                f"{name} is a {type(module).__name__}, whose statistics are not shared between learners: use a layer "
+                "without statistics, such as LayerNorm, or learner.num_learners=1"
             )

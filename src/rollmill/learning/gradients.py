@@ -1,4 +1,4 @@
-"""One of several learners of the replay regime: draws batches of its own and leaves gradients for the server."""
+"""One of several learners of the replay regime: draws its own batches and submits gradients to the server."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _POLL_S = 0.2
 
 
 class GradientLearner:
-    """Differentiates until the stop flag is set.
+    """Computes gradients until the stop flag is set.
 
     Args:
         context: The process's stop flag, ledger and messages.
         store: The replay.
-        exchange: Where gradients are left.
-        index: Which of the learners this is.
-        control: Says which numbers the server uses.
-        algorithm: Its own copy.
+        exchange: The exchange of gradients.
+        index: Index of this learner.
+        control: Tells which numbers the server uses.
+        algorithm: This learner's copy of the algorithm.
         arrays: Shared memory with the rings of weights.
         spec: The environment.
         config: Batch size, precision.
-        replay: What is drawn, and how.
-        total_steps: Of the run.
+        replay: The replay's configuration.
+        total_steps: Agent steps of the run.
         seed: Keys this learner's draws and noise.
     """
 
@@ -71,7 +71,7 @@ class GradientLearner:
         total_steps: int,
         seed: int,
     ) -> None:
-        """Moves the algorithm to its device."""
+        """Move the algorithm to its device."""
         self._context = context
         self._ledger = context.ledger
         self._store = store
@@ -83,8 +83,8 @@ class GradientLearner:
         self._total_steps = total_steps
         self._device = take_device(config.device)
         algorithm = algorithm.to(self._device)
-        # Before the update, which may want convolutions in another memory format than that of the weights' bytes: such
-        # parameters are no views of what is read any more, but get copies of it.
+        # Before the update, which may change the memory format of convolutions: such parameters are then copies instead
+        # of views of the weights' bytes.
         self._networks = NetworkRing(arrays, algorithm)
         self._ledger.enter(LearnerPhase.MEASURING)
         path = choose_replay_path(algorithm, spec, config, replay, is_stop_wanted=context.stop.is_set)
@@ -96,15 +96,15 @@ class GradientLearner:
         self._names: list[str] = []
 
     def run(self) -> None:
-        """Learns until the stop flag is set."""
-        # What the run goes on from is not known before the server has published it.
+        """Learn until the stop flag is set."""
+        # Wait until the server has published the weights that the run starts or resumes from.
         while self._networks.newest == NOT_PUBLISHED:
-            self._ledger.enter(LearnerPhase.WAITING)  # Again and again: a sign of life.
+            self._ledger.enter(LearnerPhase.WAITING)  # a sign of life
             if self._context.stop.is_set():
                 return
             time.sleep(_POLL_S / 10)
         sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._draws)
-        # Ring 0 is the server's.
+        # Stream 0 is the server's.
         source = ReplaySource(
             self._store,
             sampler,
@@ -141,7 +141,7 @@ class GradientLearner:
         return None
 
     def _learn(self, drawn: Drawn, sampler: Sampler[Any]) -> None:
-        """One gradient. Only what computes is between the announcement and the submission: others may wait for it."""
+        """Compute one gradient. Between announcement and submission it only computes, because others may wait."""
         self._ledger.enter(LearnerPhase.PUBLISHING)
         self._exchange.announce(self._index, self._networks.newest)
         version = self._networks.read()

@@ -1,4 +1,4 @@
-"""What a checkpoint in lockstep holds of the samplers, so that a run resumes as if it had never been interrupted."""
+"""The samplers' part of a lockstep checkpoint, with which a resumed run is identical to an uninterrupted one."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _PURPOSE = "groups of a checkpoint"
 
 
 class PastVersion(NamedTuple):
-    """A version of the policy that groups may act by.
+    """A policy version that groups may still use.
 
     Attributes:
-        version: Its number.
+        version: The version's number.
         weights: uint8, as published.
-        moments: Mean and deviation of the returns that its values are in units of.
+        moments: Mean and standard deviation that its values are normalised with.
     """
 
     version: int
@@ -37,11 +37,11 @@ class InFlight(NamedTuple):
     """The samplers' part of a checkpoint.
 
     Attributes:
-        iteration: The one that groups are about to begin: the checkpoint's version.
-        versions: Older versions that they will still act by, the oldest first.
-        groups: State of each group, packed; empty before the first iteration. They are pickles: see
+        iteration: The iteration that groups start next, equal to the checkpoint's version.
+        versions: Older versions that groups will still use, oldest first.
+        groups: State of each group, packed; empty before the first iteration. Contains pickles: see
             :meth:`require_trusted`.
-        signature: Of the groups' states, by the user whose run wrote them.
+        signature: Signature of the groups' states by the user whose run wrote them.
     """
 
     iteration: int
@@ -50,7 +50,7 @@ class InFlight(NamedTuple):
     signature: object = None
 
     def pack(self) -> dict[str, Any]:
-        """As a checkpoint holds it."""
+        """Return the state for a checkpoint."""
         return {
             "iteration": self.iteration,
             "versions": [[v, torch.from_numpy(weights), list(moments)] for v, weights, moments in self.versions],
@@ -62,46 +62,46 @@ class InFlight(NamedTuple):
         """Raise unless the groups' states may be unpickled.
 
         Args:
-            path: The checkpoint that holds them.
-            trust: Whether the user said to trust the run.
+            path: The checkpoint's path.
+            trust: Whether the user trusts the run.
 
         Raises:
-            UntrustedError: They may not: a run of another user wrote them, or they were changed.
+            UntrustedError: Another user's run wrote them, or they were changed.
         """
         code = "it holds pickled environments" if self.groups else ""
         require_trust(path, verify(_PURPOSE, self.groups, self.signature), code, trust=trust)
 
     def check_complete(self, num_groups: int) -> None:
-        """Raise unless there is a state of every group, so that groups find none but those of this checkpoint.
+        """Raise unless there is exactly one state for every group.
 
         Args:
-            num_groups: Of the run, on all ranks.
+            num_groups: Groups of the run, on all ranks.
 
         Raises:
-            MalformedMessageError: There are fewer or more, or the iteration is no number.
+            MalformedMessageError: The number of states is wrong, or the iteration is not a number.
         """
-        if type(self.iteration) is not int or self.iteration < 0:  # It becomes a part of a path.
+        if type(self.iteration) is not int or self.iteration < 0:  # it becomes part of a path
             raise MalformedMessageError(
-                f"the checkpoint's iteration is {self.iteration!r}, allowed are whole numbers from 0: it is damaged or "
-                "was changed; restore it, or begin a new run"
+                f"the checkpoint's iteration is {self.iteration!r}, allowed are integers from 0: it is damaged or "
+                "was changed; restore it, or start a new run"
             )
         wanted = num_groups if self.iteration else 0
         if len(self.groups) != wanted:
             raise MalformedMessageError(
-                f"the checkpoint holds the states of {len(self.groups)} groups, but at iteration {self.iteration} this "
-                f"run has those of {wanted}: it is damaged or was changed; restore it, or begin a new run"
+                f"the checkpoint has the states of {len(self.groups)} groups, but at iteration {self.iteration} this "
+                f"run needs {wanted}: it is damaged or was changed; restore it, or start a new run"
             )
 
     @classmethod
     def unpack(cls, state: Mapping[str, Any]) -> InFlight:
-        """From a checkpoint's state.
+        """Restore from a checkpoint's state.
 
         Raises:
-            ValueError: The checkpoint is of another regime.
+            ValueError: The checkpoint belongs to another regime.
         """
         packed = state.get("in_flight")
         if packed is None:
-            raise ValueError("it holds no groups to go on with: the run that wrote it was not in lockstep")
+            raise ValueError("it has no states of groups: the run that wrote it was not in lockstep")
         return cls(
             packed["iteration"],
             [PastVersion(v, weights.numpy(), (moments[0], moments[1])) for v, weights, moments in packed["versions"]],

@@ -1,6 +1,6 @@
-"""Policy lag: how many versions behind the learner the policy was that chose an action. Measured, and bounded.
+"""Policy lag, measured and bounded: by how many versions an action's policy is behind the learner.
 
-Versions count SGD steps in async, and batches in lockstep; ``learner.max_policy_lag`` counts them, too.
+Versions count SGD steps in async, and batches in lockstep; ``learner.max_policy_lag`` uses the same unit.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ HISTOGRAM_BINS = 64
 
 
 def expected_lag(*, num_rows: int, rollout_length: int, batch_size: int, sgd_steps_per_batch: int) -> float:
-    """The lag that an async run's sizes imply, in SGD steps: (N_iter / N_batch - 1) x SGD steps a batch.
+    """Return the lag implied by an async run's sizes, in SGD steps: (N_iter / N_batch - 1) x SGD steps a batch.
 
-    N_iter samples are collected in one iteration of all rows over one rollout, N_batch are learned from at once
-    (Sample Factory, section 3.4). What waits in queues comes on top; that is why the measured lag stands beside it.
+    N_iter samples are collected in one iteration of all rows over one rollout, N_batch are in one batch (Sample
+    Factory, section 3.4). Queues add to this, so the measured lag may be larger.
     """
     return max(0.0, num_rows * rollout_length / batch_size - 1.0) * sgd_steps_per_batch
 
 
 @dataclass
 class LagStatistics:
-    """Lag of the samples that were observed.
+    """Statistics of the lag of observed samples.
 
     Attributes:
-        samples: Valid samples seen.
+        samples: Valid samples observed.
         total: Sum of their lags, in policy versions.
-        maximum: The largest; None where nothing was seen.
+        maximum: The largest lag; None without samples.
         histogram: int64 ``[HISTOGRAM_BINS]`` samples by lag; the last bin collects everything above.
-        trajectories: Trajectories seen.
+        trajectories: Trajectories observed.
         versions: Sum over trajectories of the number of policy versions in each.
     """
 
@@ -43,7 +43,7 @@ class LagStatistics:
     versions: int = 0
 
     def observe(self, lag: NDArray[np.integer], valid: NDArray[np.bool_]) -> None:
-        """Takes in a batch: ``lag`` and ``valid`` are ``[T, N]``."""
+        """Observe a batch: ``lag`` and ``valid`` are ``[T, N]``."""
         of_valid = lag[valid]
         if len(of_valid):
             self.samples += len(of_valid)
@@ -55,29 +55,29 @@ class LagStatistics:
 
     @property
     def mean(self) -> float | None:
-        """Mean lag; None where nothing was seen."""
+        """Mean lag; None without samples."""
         return self.total / self.samples if self.samples else None
 
     @property
     def versions_per_trajectory(self) -> float | None:
-        """Mean number of policy versions that acted within one trajectory; None where nothing was seen."""
+        """Mean number of policy versions in one trajectory; None without trajectories."""
         return self.versions / self.trajectories if self.trajectories else None
 
 
 def admitted(
     valid: NDArray[np.bool_], versions: NDArray[np.integer], *, version: int, most: int, statistics: LagStatistics
 ) -> tuple[NDArray[np.bool_], int]:
-    """Choose the samples that count: valid, and not too old.
+    """Select the samples to learn from: valid and within the lag limit.
 
     Args:
         valid: bool ``[T, N]``.
         versions: Integer ``[T, N]``: the policy version that chose each action.
-        version: The learner's.
-        most: The largest lag of a sample that counts.
-        statistics: Takes in the lag of all valid samples.
+        version: The learner's version.
+        most: The largest admitted lag.
+        statistics: Observes the lag of all valid samples.
 
     Returns:
-        bool ``[T, N]``, and how many valid samples were too old.
+        bool ``[T, N]``, and the number of valid samples that were too old.
     """
     lag = version - versions.astype(np.int64)
     statistics.observe(lag, valid)

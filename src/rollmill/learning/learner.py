@@ -1,7 +1,7 @@
-"""The learner's loop: let the trainer take SGD steps, publish the weights, report, save.
+"""The learner's loop: run the trainer's SGD steps, publish weights, report, save checkpoints.
 
-What is learned from, and how, is the trainer's: batches of trajectories (:mod:`rollmill.learning.on_policy_trainer`), a
-replay (:mod:`rollmill.learning.replay_trainer`) or the gradients of several learners
+The trainer decides what to learn from: batches of trajectories (:mod:`rollmill.learning.on_policy_trainer`), a replay
+(:mod:`rollmill.learning.replay_trainer`) or the gradients of several learners
 (:mod:`rollmill.learning.gradient_server`).
 """
 
@@ -37,61 +37,61 @@ _SAVED_PARTS = ("model", "counters", "recent_episodes", "random")
 
 
 class Trainer(Protocol):
-    """Takes SGD steps.
+    """Runs SGD steps.
 
     Attributes:
-        is_stopped_by_others: Whether the stop flag was set because another rank was told to stop.
-        can_resume: Whether nothing is half done, so that a checkpoint may be resumed from.
+        is_stopped_by_others: Whether another rank's stop request set the stop flag.
+        can_resume: Whether no work is half done, so that a checkpoint can be resumed.
     """
 
     is_stopped_by_others: bool
     can_resume: bool
 
     def begin(self) -> None:
-        """Called once, after the newest checkpoint was restored and before the first weights are published."""
+        """Prepare; called once, after restoring the newest checkpoint and before publishing the first weights."""
         ...
 
     def session(self) -> AbstractContextManager[None]:
-        """What training needs while it goes on."""
+        """Context manager for resources that are needed during training."""
         ...
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
-        """Takes the next SGD steps, after each of which it calls ``learner.after_step``.
+        """Run the next SGD steps, and call ``learner.after_step`` after each.
 
         Args:
-            learner: Whose steps they are.
-            wait_s: How long it may wait for what it needs.
+            learner: The learner.
+            wait_s: Maximum seconds to wait for data.
 
         Returns:
-            Whether to go on.
+            Whether to continue.
         """
         ...
 
     def check(self) -> None:
-        """Raises if a gradient since the last check was not finite."""
+        """Raise if a gradient since the last check was not finite."""
         ...
 
     def count(self, *, to_save: bool = False) -> None:
-        """Updates the run's agent steps, which a checkpoint may have to count otherwise."""
+        """Update the run's agent steps; ``to_save`` counts them for a checkpoint."""
         ...
 
     def moments(self) -> tuple[float, float]:
-        """Mean and deviation of the returns that values are in units of."""
+        """Return the mean and standard deviation that values are normalised with."""
         ...
 
     def fill(self, report: LearnerReport) -> LearnerReport:
-        """The report with what the trainer knows; means since the last row where ``report.is_row``."""
+        """Add the trainer's figures to a report; means since the last row if ``report.is_row``."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the algorithm's state and the counters."""
+        """Return the state for a checkpoint, without the algorithm's state and the counters."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave.
+        """Restore the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: It is of another kind of trainer or optimiser.
+            ValueError: It belongs to another kind of trainer or optimiser.
         """
         ...
 
@@ -117,9 +117,9 @@ class Learner:
 
     Args:
         setup: The process, the run and its counters.
-        weights: Where versions are published.
-        algorithm: What learns, on its device.
-        trainer: Takes the SGD steps.
+        weights: The store to publish versions in.
+        algorithm: The algorithm, on its device.
+        trainer: Runs the SGD steps.
         versions: How versions are numbered, and when they are published.
         timetable: When rows of metrics and checkpoints are due.
     """
@@ -134,7 +134,7 @@ class Learner:
         versions: Versions,
         timetable: Timetable,
     ) -> None:
-        """Restores the newest checkpoint when resuming, and publishes the first weights."""
+        """Restore the newest checkpoint when resuming, and publish the first weights."""
         self._setup = setup
         self._ledger = setup.ledger
         self._weights = weights
@@ -153,22 +153,22 @@ class Learner:
         self.publish()
 
     def start(self) -> AbstractContextManager[None]:
-        """Sends the first report; returns what training needs while it goes on."""
+        """Send the first report, and return the context manager of the training session."""
         if not self.progress.agent_steps:
             self._save()
         self._leave_for_evaluation()
-        # Says what was chosen, and is where the clock of the speed starts.
+        # Reports the compute settings, and starts the clock of the throughput.
         self._send(self._report(is_row=self._has_new_row))
         return self._trainer.session()
 
     def turn(self, wait_s: float) -> bool:
-        """Lets the trainer take its next SGD steps, then reports and saves if it is time.
+        """Run the trainer's next SGD steps, then report and save if due.
 
         Args:
-            wait_s: How long the trainer may wait for what it needs.
+            wait_s: Maximum seconds that the trainer waits for data.
 
         Returns:
-            Whether to go on: False when the trainer has nothing more to do or the stop flag is set.
+            Whether to continue: False if the trainer is done or the stop flag is set.
         """
         numbers = self._setup.numbers
         try:
@@ -177,42 +177,42 @@ class Learner:
                 self._trainer.check()
                 return False
         except (NonFiniteGradientError, NonFiniteSampleError):
-            # Gradients that are not finite are left out, so what has been learned is sound.
+            # Non-finite gradients were not applied, so the weights are valid.
             self._save(is_failing=True)
             raise
         self._trainer.count()
         self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
         self._report_if_due()
-        # Taken in any case: a checkpoint that is due anyway serves the request as well.
+        # Always taken: a checkpoint that is due serves the request, too.
         is_asked = numbers.take_request(Request.CHECKPOINT)
         if self._timetable.is_save_due(self.progress) or is_asked:
             self._save()
         return True
 
     def finish(self) -> None:
-        """Publishes and saves the last weights, and sends the last report."""
+        """Publish and save the last weights, and send the last report."""
         self.publish_if_newer()
         path = self._save()
         self._leave_for_evaluation(is_end=True)
         last = replace(self._report(is_row=True), is_row=self._has_new_row)
         self._setup.context.send(LearnerFinished(last, str(path), self._trainer.is_stopped_by_others))
 
-    # --- What a trainer calls.
+    # --- Called by the trainer.
 
     @property
     def version(self) -> int:
-        """What the present weights are published as."""
+        """Version number of the current weights."""
         return self._versions.number(self.progress)
 
     def after_step(self) -> None:
-        """Counts an SGD step, and publishes if it is time."""
+        """Count an SGD step, and publish if due."""
         self.progress.sgd_steps += 1
         self._ledger.add(LearnerCounter.SGD_STEPS, 1)
         if self._versions.is_due(self.version, self._published):
             self.publish()
 
     def publish(self) -> None:
-        """Makes the present weights the newest version."""
+        """Publish the current weights as the newest version."""
         self._ledger.enter(LearnerPhase.PUBLISHING)
         self._flat.pack()
         self._weights.publish(self.version, self._flat.bytes)
@@ -220,7 +220,7 @@ class Learner:
         self._versions.published(self.version, self._flat.bytes, self._trainer.moments())
 
     def publish_if_newer(self) -> None:
-        """Publishes what the last SGD step left, unless that was done."""
+        """Publish the weights of the last SGD step if they are not published yet."""
         if self._published < self.version:
             self.publish()
 
@@ -272,10 +272,10 @@ class Learner:
             queue.leave(self._algorithm.state_dict(), self.progress.agent_steps)
 
     def _save(self, *, is_failing: bool = False) -> Path | None:
-        """Writes a checkpoint, on rank 0; every rank calls it at the same moment, unless it alone is failing.
+        """Write a checkpoint on rank 0; called by every rank together, or by a failing rank alone.
 
-        Its metric is the mean return of the last 100 episodes. It has none before there are so many: the first to end
-        are the shortest, in many tasks the best or the worst.
+        Its metric is the mean return of the last 100 episodes. Before that it has none: the first episodes to end are
+        the shortest, in many tasks the best or the worst.
         """
         self._ledger.enter(LearnerPhase.SAVING)
         progress = self.progress
@@ -306,7 +306,7 @@ class Learner:
         return path
 
     def _restore(self) -> None:
-        """Resumes from the newest checkpoint that can be read and is of this network: rank 0's, on every rank."""
+        """Restore rank 0's newest readable checkpoint of this network, on every rank."""
         state = None
         if not self._setup.collective.rank:
             state = self._plan.checkpoints.load_latest(use=self._take_over, to_resume=True).state
@@ -317,22 +317,22 @@ class Learner:
                 self._take_over(state)
 
     def _take_over(self, state: Mapping[str, Any]) -> None:
-        """Takes everything over from a checkpoint.
+        """Load a checkpoint's state.
 
         Raises:
-            ValueError: It is of another network or optimiser; the next attempt overwrites partially loaded state.
+            ValueError: It belongs to another network or optimiser; the next attempt overwrites partially loaded state.
         """
         if missing := [part for part in _SAVED_PARTS if part not in state]:
-            raise ValueError(f"it lacks {', '.join(missing)}, so no run of this kind wrote it")
+            raise ValueError(f"it lacks {', '.join(missing)}, so another kind of run wrote it")
         try:
             self._algorithm.load_state_dict(state["model"])
         except RuntimeError as error:
-            raise ValueError(f"it is of another network: {error}") from error
+            raise ValueError(f"it belongs to another network: {error}") from error
         episodes: Sequence[EpisodeEnd] = [EpisodeEnd(*episode) for episode in state["recent_episodes"]]
         self.progress.restore(state["counters"], episodes, least_episodes=self._plan.episodes)
-        self._setup.clock.restore(state.get("training_s", 0.0))  # Earlier versions' checkpoints do not say.
+        self._setup.clock.restore(state.get("training_s", 0.0))  # missing in checkpoints of earlier versions
         self._trainer.load_state_dict(state)
-        if "numbers" in state:  # Earlier versions' checkpoints have none.
+        if "numbers" in state:  # missing in checkpoints of earlier versions
             self._setup.numbers.load_state_dict(state["numbers"])
         self._versions.restore(state, self._weights)
         if not self._timetable.repeats_rows:

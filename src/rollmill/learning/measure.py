@@ -1,4 +1,4 @@
-"""The learner's own question to :mod:`rollmill.learning.fast_path`: how is *this* model trained fastest, here?"""
+"""Measurement of the real model for :mod:`rollmill.learning.fast_path`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
 
 _BUDGET_S = 5.0
-# What the activations of one backward pass may take.
+# Memory limit for the activations of one backward pass.
 GRAPH_BYTES = {"cpu": 2**30, "cuda": 2**33}
 _PROBED_SAMPLES = 16
 
@@ -30,17 +30,17 @@ def choose_fast_path(
     *,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> FastPath:
-    """Measures forward and backward passes of the real network, and PPO's losses, on random data of the real shapes.
+    """Measure forward and backward passes of the real network and PPO's losses, on random data of the real shapes.
 
     Args:
-        algorithm: On the learner's device; unchanged afterwards.
-        spec: Gives the shapes.
-        config: What it fixes is kept, what it leaves "auto" is measured.
-        is_stop_wanted: True ends the measuring with the best way so far.
+        algorithm: The algorithm, on the learner's device; unchanged afterwards.
+        spec: The environment, for the shapes.
+        config: Settings; "auto" is measured.
+        is_stop_wanted: True ends the measurement with the best candidate so far.
     """
     model = algorithm.acting
     device = next(model.parameters()).device
-    # It has not been measured where it might pay, on a GPU, so it is not chosen unasked.
+    # Compilation has not been benchmarked on a GPU, so it is never chosen automatically.
     open_config = replace(config, compile=False if config.compile == "auto" else config.compile)
     candidates = candidates_for(
         open_config,
@@ -48,8 +48,8 @@ def choose_fast_path(
         has_images=any(item.is_image for item in spec.observation.values()),
     )
 
-    # Sample by sample, also where time matters: a single step of many rows costs a recurrent core what many steps of
-    # some rows do. With the losses, whose fixed cost is what makes parts of a small network too small.
+    # Single samples, also for trajectories: one step of many rows costs a recurrent core as much as many steps of some
+    # rows. Includes the losses, whose fixed cost dominates small parts of a small network.
     by_sample = PPO.over(model, replace(config, advantage="gae"))
     by_sample.state_size = 0
 
@@ -79,7 +79,7 @@ def choose_fast_path(
 
 
 def activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -> int:
-    """Bytes that the backward pass of one sample keeps, weights left out."""
+    """Return the bytes that one sample keeps for the backward pass, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, int] = {}
 
@@ -101,7 +101,7 @@ def _observations(spec: EnvSpec, count: int, device: torch.device) -> dict[str, 
 def _blank_batch(
     algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig, count: int, device: torch.device
 ) -> OnPolicyBatch:
-    """Samples; but for observations the numbers do not matter, so they are zeros."""
+    """Build samples; all arrays but the observations are zeros."""
     action, zeros = spec.action, torch.zeros(count, device=device)
     return OnPolicyBatch(
         observation=_observations(spec, count, device),
@@ -131,7 +131,7 @@ def _blank_batch(
 
 
 def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> Tensor:
-    """Plausible observations: random bytes for images and integers, standard normal numbers otherwise."""
+    """Build plausible observations: random bytes for images and integers, standard normal numbers otherwise."""
     shape = (*leading, *item.shape)
     dtype: torch.dtype = getattr(torch, item.dtype)
     if dtype.is_floating_point:
@@ -141,5 +141,5 @@ def _random(item: ArraySpec, leading: tuple[int, ...], device: torch.device) -> 
         low, high = 0, 255 if item.dtype == "uint8" else 100
     if dtype is torch.bool:
         low, high = 0, 1
-    # In 64 bits, and no wider than those can be.
+    # Drawn as int64, within its range.
     return torch.randint(int(low), int(min(high, 2**62)) + 1, shape, device=device).to(dtype)

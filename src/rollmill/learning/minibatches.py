@@ -1,12 +1,12 @@
-"""How a batch of trajectories is cut: into minibatches, and those into parts that run through the network at once.
+"""Division of a batch of trajectories into minibatches, and of those into parts for one pass of the network.
 
-A part is small so that its activations stay in the cache (a factor of two on a CPU). Because each loss is a sum divided
-by the number of samples that count in the *whole* minibatch, the size of a part changes the speed and nothing else.
+A part is small so that its activations stay in the cache (a factor of two on a CPU). Each loss is a sum divided by the
+number of included samples in the *whole* minibatch, so the size of a part affects speed only.
 
-Where every sample stands for itself (feed-forward network, advantages known beforehand), minibatches are random
-samples, and samples that do not count are not computed at all. Where time matters (recurrent core, V-trace), they are
-whole trajectories with a mask. Then only the encoder works in small parts; core and loss see the whole minibatch,
-unless its activations would not fit into memory.
+If samples are independent (feed-forward network, advantages known in advance), minibatches are random samples, and
+excluded samples are not computed. Otherwise (recurrent core, V-trace), they are whole trajectories with a mask; only
+the encoder then works in small parts, while core and loss process the whole minibatch unless its activations exceed the
+memory limit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ __all__ = ["Minibatch", "Minibatches", "Whole"]
 
 
 class Whole(NamedTuple):
-    """What every rank knows of the batch of all ranks, so that all choose the same minibatches.
+    """Data of all ranks' batches that every rank needs to choose the same minibatches.
 
     Attributes:
-        keep: bool ``[T, N]``: samples that count.
-        advantage: float ``[T, N]``, where they are known beforehand and to be normalised.
-        columns: Which of the N trajectories are this rank's.
+        keep: bool ``[T, N]``: samples to learn from.
+        advantage: float ``[T, N]``, if known in advance and to be normalised.
+        columns: Slice of the N trajectories that belong to this rank.
     """
 
     keep: NDArray[np.bool_]
@@ -47,7 +47,7 @@ class Whole(NamedTuple):
 
     @classmethod
     def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective, config: LearnerConfig) -> Whole:
-        """From what this rank has: ``keep``, bool ``[T, N / W]``, and the targets."""
+        """Gather from this rank's ``keep``, bool ``[T, N / W]``, and its targets."""
         each, rank = keep.shape[1], collective.rank
         advantage = targets.advantage if config.normalise_advantages else None
         if advantage is not None:
@@ -55,12 +55,12 @@ class Whole(NamedTuple):
         return cls(collective.columns(keep), advantage, range(rank * each, (rank + 1) * each))
 
     def own_trajectories(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the chosen columns that are this rank's, as its own batch counts them."""
+        """Return this rank's columns among the chosen ones, as indices into its own batch."""
         first, end = self.columns.start, self.columns.stop
         return chosen[(chosen >= first) & (chosen < end)] - first
 
     def own_samples(self, chosen: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of the chosen indices into ``keep.ravel()`` that are this rank's, as its own batch counts them."""
+        """Return this rank's samples among the indices into ``keep.ravel()``, as indices into its own batch."""
         count = self.keep.shape[1]
         if len(self.columns) == count:
             return chosen
@@ -70,7 +70,7 @@ class Whole(NamedTuple):
 
 
 class Minibatch:
-    """This rank's parts of a minibatch; each is gathered when it is reached, again in each iteration.
+    """This rank's parts of a minibatch; every iteration gathers each part lazily.
 
     Args:
         cut: Gathers a part.
@@ -86,20 +86,20 @@ class Minibatch:
 
 
 class Minibatches:
-    """Cuts batches; allocates nothing of a batch's size.
+    """Divides batches without allocating memory of a batch's size.
 
     Args:
-        algorithm: Says whether trajectories stay whole; on its device.
+        algorithm: Decides whether trajectories stay whole; on its device.
         observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
         config: Epochs and minibatches.
         path: Sizes of parts.
         random: Permutes samples and trajectories; the same on every rank.
-        collective: The ranks that learn together.
+        collective: The ranks.
 
     Attributes:
-        previous_moments: Moments of the last minibatch's advantages, float64 ``[3]``, where the loss computes them. A
-            part cannot know the whole minibatch's moments, so the previous ones stand in. A checkpoint of a run that
-            resumes exactly holds them.
+        previous_moments: Moments of the last minibatch's advantages, float64 ``[3]``, if the loss computes them. Parts
+            use the previous minibatch's moments, because they do not know the current one's. Saved in checkpoints of
+            runs that resume exactly.
     """
 
     def __init__(
@@ -129,14 +129,14 @@ class Minibatches:
         coefficients: Mapping[str, float],
         whole: Whole | None = None,
     ) -> Iterator[Minibatch]:
-        """The minibatches of all epochs that hold a sample that counts.
+        """Yield the minibatches of all epochs that have a sample to learn from.
 
         Args:
             batch: The trajectories.
-            targets: What :meth:`rollmill.algorithms.on_policy.OnPolicyAlgorithm.prepare` gave.
-            keep: bool ``[T, N]``: samples that count: valid and not too old.
-            coefficients: Scheduled numbers that the loss takes.
-            whole: What is known of all ranks' batches; made of ``keep`` by default.
+            targets: Result of :meth:`rollmill.algorithms.on_policy.OnPolicyAlgorithm.prepare`.
+            keep: bool ``[T, N]``: samples to learn from: valid and within the lag limit.
+            coefficients: Scheduled numbers for the loss.
+            whole: Data of all ranks' batches; by default computed from ``keep``.
         """
         whole = whole or Whole.of(targets, keep, self._collective, self._config)
         everything = np.arange(whole.keep.shape[1]) if self._in_time else np.flatnonzero(whole.keep)
@@ -147,12 +147,12 @@ class Minibatches:
                     yield self._minibatch(batch, targets, keep, coefficients, whole, chosen, count)
 
     def observations(self, index: NDArray[np.int64], entries: Collection[str] | None = None) -> dict[str, Tensor]:
-        """x_t for these rows of the slots, ``[M, ...]``, on the learner's device; of all entries, or of some."""
+        """Gather x_t of these rows of the slots, ``[M, ...]``, on the learner's device; all entries by default."""
         result = {}
         for name, source in self._observation.items():
             if entries is not None and name not in entries:
                 continue
-            # From torch's caching allocator: page-locked for a GPU, so that the copy runs beside the computation.
+            # From torch's caching allocator; page-locked for a GPU, so that the copy overlaps with computation.
             tensor = torch.empty(
                 (len(index), *source.shape[1:]),
                 dtype=torch.from_numpy(source[:0]).dtype,
@@ -163,7 +163,7 @@ class Minibatches:
         return result
 
     def non_finite(self, batch: Trajectories) -> list[str]:
-        """The entries of a batch's observations that are not finite, for a message; takes its time."""
+        """Describe non-finite observation entries of a batch for a message; slow."""
         index = batch.observation_index[: batch.rollout_length].reshape(-1)
         return [
             f"observation {name!r}"
@@ -191,13 +191,13 @@ class Minibatches:
             moments = self.previous_moments
         shared = _Shared(float(count), moments, coefficients)
         if self._path.compile:
-            # A compiled function would freeze Python's numbers.
+            # A compiled function would specialise on Python numbers.
             numbers = self._tensor(np.array([count, *coefficients.values()], np.float32)).unbind()
             shared = _Shared(numbers[0], moments, dict(zip(coefficients, numbers[1:], strict=True)))
         return Minibatch(lambda piece: self._cut(batch, targets, keep, shared, piece), pieces)
 
     def _advantage_moments(self, whole: Whole, chosen: NDArray[np.int64]) -> Tensor | None:
-        """``[count, sum, sum of squares]`` of the whole minibatch's advantages; None where they are not known yet."""
+        """Return ``[count, sum, sum of squares]`` of the whole minibatch's advantages; None if not yet known."""
         if whole.advantage is None:
             return None
         kept = whole.advantage[:, chosen][whole.keep[:, chosen]] if self._in_time else whole.advantage.ravel()[chosen]
@@ -212,7 +212,7 @@ class Minibatches:
         shared: _Shared,
         piece: NDArray[np.int64],
     ) -> OnPolicyBatch:
-        """Gathers a part: observations out of the slots, the rest out of the batch."""
+        """Gather a part: observations from the slots, other arrays from the batch."""
         arrays, steps = batch.arrays, batch.rollout_length
         rows = steps + (self._in_time and self._needs_last_value)
         index = batch.observation_index[:rows]
@@ -256,12 +256,12 @@ class Minibatches:
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:
         tensor = torch.from_numpy(np.ascontiguousarray(array))
         if self._device.type == "cuda":
-            tensor = tensor.pin_memory()  # else the copy would wait for what the GPU has to do before it
+            tensor = tensor.pin_memory()  # otherwise the copy would wait for earlier GPU work
         return tensor.to(self._device, non_blocking=True)
 
 
 class _Shared(NamedTuple):
-    """What all parts of a minibatch have in common; see :class:`rollmill.algorithms.batches.OnPolicyBatch`."""
+    """Fields shared by all parts of a minibatch; see :class:`rollmill.algorithms.batches.OnPolicyBatch`."""
 
     divisor: Tensor | float
     moments: Tensor | None

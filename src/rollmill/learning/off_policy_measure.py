@@ -1,4 +1,4 @@
-"""How an off-policy learner computes: what its settings leave open follows from a rule or from a measurement."""
+"""Choice of an off-policy learner's compute settings, by rule or by measurement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollmill.storage.replay_config import ReplayConfig
 __all__ = ["choose_replay_path"]
 
 _BUDGET_S = 2.5
-# Of the measured batches: so many take some tenths of a second, where a batch of sequences may have thousands.
+# Steps in a measured batch: takes some tenths of a second, where real sequences may have thousands.
 _MOST_OBSERVATIONS = 256
 
 
@@ -34,19 +34,17 @@ def choose_replay_path(
     is_alone: bool = True,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> FastPath:
-    """Choose how an off-policy learner computes, by rule or by measurement.
+    """Choose an off-policy learner's compute settings.
 
     Args:
-        algorithm: On its device.
-        spec: The environment. Pictures are learned from in bf16 on devices with units for it, unless ``config`` says
-            otherwise.
-        config: Precision, memory format. Which format of convolutions is faster on a CPU depends on the CPU and is
-            measured, if it is left open, on a copy of the algorithm and batches of zeros; on a GPU, and with several
-            ranks, it is channels_last.
-        replay: What batches look like.
-        is_alone: Whether there is one rank. Several add up gradients in the same order, or their parameters would drift
-            apart: they have the same format.
-        is_stop_wanted: True ends the measuring.
+        algorithm: The algorithm, on its device.
+        spec: The environment. Image inputs use bf16 on devices with bf16 units, unless ``config`` sets the precision.
+        config: Precision and memory format. If the memory format is open, it is measured on a CPU, on a copy of the
+            algorithm and batches of zeros; on a GPU, and with several ranks, it is channels_last.
+        replay: The replay's configuration, for the format of batches.
+        is_alone: Whether there is only one rank. Several ranks need the same format, because they must add gradients in
+            the same order.
+        is_stop_wanted: True ends the measurement.
     """
     device, precision = next(algorithm.parameters()).device, config.precision
     if precision == "auto":
@@ -65,7 +63,7 @@ def _is_faster_in_channels_last(
     precision: Literal["fp32", "bf16", "fp64"],
     is_stop_wanted: Callable[[], bool],
 ) -> bool:
-    """Times gradients of all objectives in both formats; what only optimisers do is the same in either."""
+    """Time the gradients of all objectives in both formats, without the optimisers' steps."""
     rows = max(1, min(config.batch_size, _MOST_OBSERVATIONS // (replay.window + 1)))
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
@@ -78,11 +76,11 @@ def _is_faster_in_channels_last(
 
         return step
 
-    formats = (True, False)  # The usual one first, which is kept unless the other one is clearly faster.
+    formats = (True, False)  # the default first, kept unless the other is clearly faster
     candidates = [Candidate(precision=precision, micro_batch=rows, channels_last=each) for each in formats]
     try:
         batch = blank_batch(spec, replay, rows, algorithm.state_size, torch.device("cpu"))
-        measured = copy.deepcopy(algorithm)  # which may count its batches
+        measured = copy.deepcopy(algorithm)  # it may count batches
         return choose(make_step, candidates, _BUDGET_S, is_stop_wanted=is_stop_wanted).channels_last
-    except Exception:  # of the user's own: it cannot be copied, or learns nothing from zeros
+    except Exception:  # a user's algorithm may fail to copy or to learn from zeros
         return True

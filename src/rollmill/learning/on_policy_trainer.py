@@ -1,4 +1,4 @@
-"""The trainer of on-policy algorithms: admit a batch of trajectories, learn from it, give its slots back."""
+"""The trainer of on-policy algorithms: admit a batch of trajectories, learn from it, release its slots."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from rollmill.storage.slots import SlotStore
 
 __all__ = ["OnPolicyTrainer"]
 
-# Whose brightness stands for a batch's.
+# Number of images that represent a batch's brightness.
 _PICTURES = 8
 
 
@@ -53,17 +53,17 @@ class OnPolicyTrainer:
     Args:
         setup: The process, the run and its counters.
         store: The slots.
-        algorithm: What learns, on its device.
-        update: Takes its SGD steps.
-        minibatches: Cuts batches.
-        admission: Makes batches of completed slots.
-        versions: Which versions samples may be of.
+        algorithm: The algorithm, on its device.
+        update: Runs its SGD steps.
+        minibatches: Divides batches.
+        admission: Forms batches of completed slots.
+        versions: Numbering and publication of versions.
         spec: The environment.
         random: The learner's random stream, which ``minibatches`` uses, too.
-        fingerprints: Where every update leaves its fingerprint; None leaves none.
+        fingerprints: Records every update's fingerprint; None records nothing.
 
     Attributes:
-        stale_samples: Valid samples that were left out because they were too old.
+        stale_samples: Valid samples that were excluded because they were too old.
         invalid_samples: Masked rows.
     """
 
@@ -120,12 +120,12 @@ class OnPolicyTrainer:
         self.can_resume = True
 
     def begin(self) -> None:
-        """Takes over the normaliser of returns, which may have been restored."""
+        """Read the normaliser of returns, which may have been restored."""
         self._moments = self._model.value_moments()
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Loads batches in the background."""
+        """Load batches in the background."""
         self._loader = BatchLoader(CompletedSlots(self._store, self._admission, self._prepare))
         try:
             yield
@@ -133,10 +133,10 @@ class OnPolicyTrainer:
             self._loader.close()
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
-        """Learns from the next batch, if it is ready; False at ``total_steps``, or when a rank was told to stop."""
+        """Learn from the next batch, if it is ready; False at ``total_steps``, or if a rank was asked to stop."""
         if self._progress.agent_steps >= self._total_steps:
             return False
-        assert self._loader is not None, "called within session()"
+        assert self._loader is not None, "call advance() within session()"
         prepared = self._loader.next(timeout_s=wait_s)
         if prepared is None and not self._context.stop.is_set():
             return True
@@ -149,13 +149,13 @@ class OnPolicyTrainer:
         return True
 
     def check(self) -> None:
-        """Every batch was checked when it was learned from."""
+        """Do nothing: every batch is checked in :meth:`advance`."""
 
     def count(self, *, to_save: bool = False) -> None:
-        """Agent steps are counted batch by batch."""
+        """Do nothing: agent steps are counted with each batch."""
 
     def moments(self) -> tuple[float, float]:
-        """Mean and deviation of the returns that the present network's values are in units of."""
+        """Return the mean and standard deviation that the current network's values are normalised with."""
         return self._moments
 
     def fill(self, report: LearnerReport) -> LearnerReport:
@@ -200,7 +200,7 @@ class OnPolicyTrainer:
         self._learning_rate.load_state_dict(state["learning_rate"])
         if "entropy_guard" in state:
             self._entropy_guard.load_state_dict(state["entropy_guard"])
-        else:  # of an earlier version
+        else:  # from an earlier version
             self._entropy_guard.resume_without_state()
         restore_random_states(state["random"], {"learner": self._random})
         if (moments := state.get("advantage_sums")) is not None:
@@ -209,11 +209,11 @@ class OnPolicyTrainer:
         self.invalid_samples = state["counters"]["invalid_samples"]
 
     def _agree_to_go_on(self, prepared: _Prepared | None) -> list[EpisodeEnd] | None:
-        """What every rank calls once for each batch, or when it is to stop.
+        """Agree with the other ranks on the next batch; every rank calls it once for each batch or when asked to stop.
 
         Returns:
-            The episodes that ended within all ranks' batches; None when one of them is to stop. Numbers that were set
-            meanwhile hold from this batch on.
+            The episodes that ended within all ranks' batches; None if a rank is asked to stop. Numbers that were set
+            meanwhile apply from this batch.
         """
         episodes = [] if prepared is None else list(prepared.batch.episodes)
         batch = self._progress.batches
@@ -231,18 +231,18 @@ class OnPolicyTrainer:
             self.is_stopped_by_others = True
 
     def _prepare(self, batch: Trajectories) -> _Prepared:
-        """In the loader's thread: what needs no weights."""
+        """Compute, in the loader's thread, what does not need the weights."""
         self._context.inject_delay()
-        # One tuple, so that this thread never sees the mean of one batch with the deviation of another.
+        # One tuple, so that this thread never mixes the mean and the deviation of different batches.
         mean, std = self._versions.moments_of(batch, self._moments)
         config = self._algorithm.config
         targets = self._algorithm.prepare(batch.arrays, value_mean=mean, value_std=std)
-        if self._algorithm.config is not config:  # The learner's thread has set another scale meanwhile.
+        if self._algorithm.config is not config:  # the learner's thread has set another scale
             return self._prepare(batch)
         return _Prepared(batch, targets, config.reward_scale)
 
     def _with_present_scale(self, prepared: _Prepared) -> _Prepared:
-        """A batch whose rewards are scaled as this iteration asks for: prepared again if the scale was just set."""
+        """Return the batch with the current reward scale; prepares it again if the scale was just set."""
         scale = self._numbers.value("reward_scale", self._config.reward_scale)
         if self._algorithm.config.reward_scale != scale:
             self._algorithm.config = replace(self._algorithm.config, reward_scale=scale)
@@ -252,13 +252,13 @@ class OnPolicyTrainer:
         return self._numbers.value("learning_rate", self._learning_rate.value(agent_steps))
 
     def _learn(self, learner: Learner, prepared: _Prepared) -> None:
-        """One batch: admission sample by sample, all SGD steps, release of the slots, schedules."""
+        """Learn from one batch: admit samples, run all SGD steps, release the slots, update schedules."""
         self._ledger.enter(LearnerPhase.LEARNING)
         progress, batch, targets = self._progress, prepared.batch, prepared.targets
         steps_before = progress.sgd_steps
         keep = self._admit(batch, learner.version)
         whole = Whole.of(targets, keep, self._collective, self._config)
-        self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # those of the other ranks
+        self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows
         self._update.set_learning_rate(self._learning_rate_after(progress.agent_steps))
         self._update_normalisers(batch, targets, keep, whole)
         if self._bounds is not None:
@@ -274,7 +274,7 @@ class OnPolicyTrainer:
         self.can_resume = is_complete
         if not is_complete:
             self._stop_with_others()
-        # What was begun when the run was told to end is not counted.
+        # A batch that was interrupted by the end of the run is not counted.
         consumed = int(whole.keep.sum()) if is_complete else 0
         progress.agent_steps += consumed
         if self._fingerprints is not None and is_complete:
@@ -283,7 +283,7 @@ class OnPolicyTrainer:
         self._context.inject_delay()
         learner.publish_if_newer()
         self._context.inject_delay()
-        # In lockstep a free slot says that the next version is there, which an update left half way does not make.
+        # In lockstep a released slot announces the next version, which an interrupted update does not publish.
         for slot in batch.slots if is_complete else ():
             self._store.release(slot)
         self._ledger.add(LearnerCounter.SAMPLES, consumed)
@@ -291,13 +291,13 @@ class OnPolicyTrainer:
             self._adapt(entropy_coef)
 
     def _adapt(self, entropy_coef: float) -> None:
-        """Tells the adaptive schedules what the last SGD step's policy was like."""
+        """Update the adaptive schedules with statistics of the last SGD step."""
         if self._config.schedule == "kl" and not self._numbers.is_set("learning_rate"):
             divergence = self._update.last("approx_kl")
             if divergence is None:
                 raise ValueError(
-                    f"learner.schedule='kl', but the loss of {type(self._algorithm).__name__} gives no statistic "
-                    "'approx_kl': let it give one, or use another schedule"
+                    f"learner.schedule='kl', but the loss of {type(self._algorithm).__name__} has no statistic "
+                    "'approx_kl': add it, or use another schedule"
                 )
             self._learning_rate.update(divergence)
         if self._entropy_guard.is_asking and (entropy := self._update.last("entropy")) is not None:
@@ -312,7 +312,7 @@ class OnPolicyTrainer:
         scheduled: Mapping[str, float],
         whole: Whole,
     ) -> bool:
-        """All epochs over a batch; False if the run was told to stop in the middle."""
+        """Run all epochs over a batch; False if the run was stopped in the middle."""
         is_stopping = self._context.stop.is_set
         is_alone = self._collective.world_size == 1
         is_complete = True
@@ -322,7 +322,7 @@ class OnPolicyTrainer:
             if step is not None:
                 self._minibatches.previous_moments = step.moments
                 learner.after_step()
-                self._ledger.enter(LearnerPhase.LEARNING)  # Again after each step: a sign of life.
+                self._ledger.enter(LearnerPhase.LEARNING)  # after each step, as a sign of life
             if step is None or (is_alone and is_stopping()):
                 is_complete = False
                 break
@@ -335,7 +335,7 @@ class OnPolicyTrainer:
             time.sleep(min(left, 0.1))
 
     def _admit(self, batch: Trajectories, version: int) -> NDArray[np.bool_]:
-        """Which samples count, bool ``[T, N]``: valid, and not older than ``max_policy_lag``."""
+        """Select samples, bool ``[T, N]``: valid and within ``max_policy_lag``."""
         self._versions.check(batch, version)
         valid = batch.arrays["valid"].astype(np.bool_)
         keep, stale = admitted(
@@ -350,7 +350,7 @@ class OnPolicyTrainer:
         return keep
 
     def _update_normalisers(self, batch: Trajectories, targets: Targets, keep: NDArray[np.bool_], whole: Whole) -> None:
-        """Running statistics take in each batch once, before it is learned from."""
+        """Update running statistics with a batch, once, before learning from it."""
         if not whole.keep.any():
             return
         index = batch.observation_index[: batch.rollout_length]
@@ -375,7 +375,7 @@ class OnPolicyTrainer:
 
 
 def _of_earlier_version(state: Mapping[str, Any]) -> dict[str, Any]:
-    """The state of the only optimiser, as checkpoints of earlier versions hold it."""
+    """Convert the state of the only optimiser in checkpoints of earlier versions."""
     if "optimiser" not in state:
         raise ValueError("it lacks updater, so no on-policy run wrote it")
     return {"sgd_steps": state["counters"]["sgd_steps"], "optimisers": {"actor_critic": state["optimiser"]}}

@@ -1,8 +1,8 @@
-"""Optimisers, and the clipping of gradients, without a host sync in the minibatch loop.
+"""Optimisers and gradient clipping without a host sync in the minibatch loop.
 
-On CUDA the learning rate is a tensor on the device, so that a captured graph sees every change of it, and the
-gradient's norm and the flag that it was not finite stay on the device; the host reads the flag once a batch. On CPU
-nothing waits for anything, and plain numbers are the fastest.
+On CUDA the learning rate is a tensor on the device, so that a captured graph sees every change, and the gradient's norm
+and the non-finite flag stay on the device; the host reads the flag once a batch. On a CPU nothing waits, and plain
+numbers are fastest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
 
 
 class NonFiniteGradientError(RuntimeError):
-    """A gradient, or an error that it is computed from, was infinite or not a number."""
+    """A gradient or a temporal difference was infinite or NaN."""
 
     ADVICE = "Lower learner.learning_rate, set learner.reward_clip, or try learner.precision='fp32'"
 
@@ -42,30 +42,28 @@ class NonFiniteGradientError(RuntimeError):
 def make_optimiser(
     params: Iterable[nn.Parameter], config: LearnerConfig, device: torch.device | str
 ) -> torch.optim.Optimizer:
-    """Makes the optimiser that ``config`` describes, in its fastest form that works on ``device``.
+    """Build the optimiser of ``config`` in its fastest form that works on ``device``.
 
-    Adam and AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019) are fused into one kernel where a probe step of the
-    fused form gives the closed form's result on this device (on one CPU core, for the Nature CNN's 1.7M parameters:
-    3.2 ms a step against 8.6 ms). RMSProp has no fused form; it is ``p -= lr g / (sqrt(v) + eps)``, ``v`` from 0, as
-    Cleanba's IMPALA has it: epsilon outside the root.
+    Adam and AdamW (Kingma & Ba 2015; Loshchilov & Hutter 2019) are fused into one kernel if a probe step of the
+    fused form equals the closed form on this device (on one CPU core, for the Nature CNN's 1.7M parameters:
+    3.2 ms a step against 8.6 ms). RMSprop has no fused form; it is ``p -= lr g / (sqrt(v) + eps)``, ``v`` from 0, as
+    in Cleanba's IMPALA, with epsilon outside the root.
 
     Args:
         params: Parameters, fp32, all on ``device``.
         config: Kind and hyperparameters.
-        device: Where the parameters are. On CUDA the optimiser can be captured in a graph.
+        device: Device of the parameters. On CUDA the optimiser can be captured in a graph.
 
     Raises:
         ValueError: There are no parameters.
     """
     params = list(params)
     if not params:
-        raise ValueError(
-            "the model has no parameters to optimise: check its registration, or what requires_grad_ froze"
-        )
+        raise ValueError("the model has no parameters to optimise: check its registration, or its requires_grad_ calls")
     device = torch.device(device)
     on_cuda = device.type == "cuda"
     options: dict[str, Any] = {
-        # A Python number in a captured graph would be frozen into it.
+        # A captured graph would freeze a Python number.
         "lr": torch.tensor(config.learning_rate, device=device) if on_cuda else config.learning_rate,
         "weight_decay": config.weight_decay,
         "capturable": on_cuda,
@@ -80,7 +78,7 @@ def make_optimiser(
 
 @functools.cache
 def _fused_adam_works(device: str) -> bool:
-    """Whether one step of torch's fused Adam on ``device`` gives what the closed form gives."""
+    """Whether one step of torch's fused Adam on ``device`` equals the closed form."""
     param = nn.Parameter(torch.ones(16, device=device))
     param.grad = torch.linspace(-2.0, 2.0, 16, device=device)
     try:
@@ -92,7 +90,7 @@ def _fused_adam_works(device: str) -> bool:
 
 
 def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
-    """Sets the learning rate of all groups; on CUDA without a sync, for captured graphs too."""
+    """Set the learning rate of all groups; on CUDA without a sync, also for captured graphs."""
     for group in optimiser.param_groups:
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(value)
@@ -101,18 +99,18 @@ def set_learning_rate(optimiser: torch.optim.Optimizer, value: float) -> None:
 
 
 def optimiser_state(optimiser: torch.optim.Optimizer) -> dict[str, Any]:
-    """Returns what a checkpoint must hold: the kind and each parameter's moments (tensors, not copied)."""
+    """Return the state for a checkpoint: the kind and each parameter's moments (tensors, not copied)."""
     return {"kind": type(optimiser).__name__.lower(), "moments": optimiser.state_dict()["state"]}
 
 
 def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, Any]) -> None:
-    """Takes over the moments of ``optimiser_state``, which may come from another device.
+    """Load the moments of ``optimiser_state``, which may come from another device.
 
-    Hyperparameters stay those of ``optimiser``, since a resumed run's explicit arguments go over the saved ones; the
-    learning rate is its schedule's affair. Do this before a graph is captured: the moments become new tensors.
+    Hyperparameters stay those of ``optimiser``: a resumed run's explicit arguments take precedence, and the schedule
+    sets the learning rate. Call this before a graph is captured: the moments become new tensors.
 
     Raises:
-        ValueError: The state is another kind's, or of a model with other parameters.
+        ValueError: The state belongs to another kind of optimiser or another model.
     """
     kind = type(optimiser).__name__.lower()
     if state["kind"] != kind:
@@ -126,19 +124,19 @@ def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, A
     if not set(moments) <= set(range(len(params))):
         raise ValueError(
             f"the checkpoint's optimiser has moments of {len(moments)} parameters, this model has {len(params)}: it is "
-            f"of another model; resume with the saved model configuration"
+            f"from another model; resume with the saved model configuration"
         )
     for index, of_param in moments.items():
         for name, value in of_param.items():
             if isinstance(value, Tensor) and value.dim() > 0 and value.shape != params[index].shape:
                 raise ValueError(
                     f"the checkpoint's optimiser has {name} of shape {tuple(value.shape)} for parameter {index}, which "
-                    f"has shape {tuple(params[index].shape)}: it is of another model; resume with the saved model "
+                    f"has shape {tuple(params[index].shape)}: it is from another model; resume with the saved model "
                     f"configuration"
                 )
     rates = [group["lr"] for group in optimiser.param_groups]
     groups = optimiser.state_dict()["param_groups"]
-    # In the parameters' memory format, which a run may choose anew each time: fused kernels walk both side by side.
+    # In the parameters' memory format, which may change between sessions: fused kernels read both in memory order.
     fitting = {
         index: {
             name: torch.empty_like(params[index], dtype=value.dtype).copy_(value)
@@ -149,27 +147,27 @@ def load_optimiser_state(optimiser: torch.optim.Optimizer, state: Mapping[str, A
         for index, of_param in moments.items()
     }
     optimiser.load_state_dict({"state": fitting, "param_groups": groups})
-    # Loading copies the groups, and with them the learning rate's tensor, which set_learning_rate's callers may share.
+    # Loading copies the groups and their learning-rate tensor, which a captured graph may share.
     for group, rate in zip(optimiser.param_groups, rates, strict=True):
         group["lr"] = rate
 
 
 class NonFiniteGuard:
-    """Remembers, on the device, whether any gradient norm was not finite, until the host asks.
+    """Records on the device whether any gradient norm was not finite.
 
-    Give one to every ``clip_grad_norm_`` of a batch and call ``check`` once after its last SGD step, before its weights
-    are published or saved. A gradient that is not finite is replaced by zeros, so that parameters and moments stay
-    finite and the checkpoint that is saved while the run ends can be used.
+    Pass one to every ``clip_grad_norm_`` of a batch and call ``check`` once after its last SGD step, before its weights
+    are published or saved. Non-finite gradients are replaced by zeros, so that parameters and moments stay finite and
+    the final checkpoint is usable.
 
     Args:
-        device: Where the gradients are.
+        device: Device of the gradients.
     """
 
     def __init__(self, device: torch.device | str) -> None:
         self._seen = torch.zeros((), dtype=torch.bool, device=device)
 
     def observe_(self, norm: Tensor, grads: list[Tensor]) -> None:
-        """Notes ``norm`` (a scalar) and zeroes ``grads`` if it is not finite. No host sync on CUDA."""
+        """Record ``norm`` (a scalar) and zero ``grads`` if it is not finite. No host sync on CUDA."""
         finite = torch.isfinite(norm)
         if norm.device.type == "cpu":
             if not finite:
@@ -182,10 +180,10 @@ class NonFiniteGuard:
             grad.masked_fill_(is_bad, 0.0)
 
     def check(self, where: Callable[[], str]) -> None:
-        """Reads the flag (one host sync on CUDA) and clears it.
+        """Read the flag (one host sync on CUDA) and clear it.
 
         Args:
-            where: Asked for the message: what was going on, and what was not finite.
+            where: Returns the message's context: what was computed, and what was not finite.
 
         Raises:
             NonFiniteGradientError: A norm since the last check was not finite.
@@ -200,16 +198,16 @@ class NonFiniteGuard:
 def clip_grad_norm_(
     params: Iterable[nn.Parameter], max_norm: float | None, guard: NonFiniteGuard | None = None
 ) -> Tensor:
-    """Scales gradients in place to an L2 norm of at most ``max_norm``, taken over all of them together.
+    """Scale gradients in place to a total L2 norm of at most ``max_norm``.
 
-    As ``torch.nn.utils.clip_grad_norm_``, whose factor ``min(1, max_norm / (norm + 1e-6))`` it has, with three
-    differences: gradients are multiplied only where that can change them if the host knows it for free (on CPU), a
-    gradient that is not finite is dealt with by ``guard``, and nothing is read back.
+    Equals ``torch.nn.utils.clip_grad_norm_``, with its factor ``min(1, max_norm / (norm + 1e-6))``, with three
+    differences: on a CPU gradients are multiplied only if that changes them, ``guard`` handles a non-finite gradient,
+    and nothing is read back from the device.
 
     Args:
-        params: Parameters of one device; those without a gradient are left out.
+        params: Parameters on one device; those without a gradient are skipped.
         max_norm: Largest norm; ``None`` only measures it.
-        guard: Notes and zeroes a gradient that is not finite.
+        guard: Records and zeroes a non-finite gradient.
 
     Returns:
         The norm before clipping: a float32 scalar on the gradients' device.
@@ -224,7 +222,7 @@ def clip_grad_norm_(
     if guard is not None:
         guard.observe_(norm, grads)
     if max_norm is not None:
-        # A norm of NaN must not undo what the guard did; without a guard, the gradients hold a NaN and keep it.
+        # A NaN norm must not undo the guard's zeros; without a guard, the gradients keep their NaN.
         factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0).nan_to_num_(nan=0.0)
         if norm.device.type != "cpu" or factor < 1.0:
             torch._foreach_mul_(grads, factor)

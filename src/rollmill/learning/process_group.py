@@ -1,8 +1,8 @@
-"""The ranks of a run as a group of torch.distributed, and who is to blame when one of them is gone.
+"""The ranks of a run as a torch.distributed group, with detection of lost ranks.
 
-Small things go through gloo on the CPU; gradients too, or, between GPUs, through NCCL. A collective call that fails
-says little about why, so each rank also counts up a number of its own in the run's key-value store, from a thread:
-after a failure, whose number stands still is lost.
+Small items go through gloo on the CPU; gradients, too, or through NCCL between GPUs. A failing collective call does not
+say why it failed, so each rank also increments a counter of its own in the run's key-value store, from a thread: after
+a failure, a rank whose counter does not change is lost.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ Item = TypeVar("Item")
 Dtype = TypeVar("Dtype", bound=np.generic)
 
 _BEAT_S = 0.5
-# After a failure: so many seconds without a beat, and a rank is taken for lost.
+# After a failure: seconds without a beat after which a rank counts as lost.
 _SILENT_S = 4 * _BEAT_S
 _STORE_TIMEOUT_S = 10.0
 _LOOPBACK = "127.0.0.1"
 # ioctl_list(2), netdevice(7): the IPv4 address of an interface.
 _SIOCGIFADDR, _IFREQ_SIZE = 0x8915, 40
-# Programs that are started together need so long at most until all of them ask.
+# Maximum delay between programs that are started together.
 _MEETING_S = 120.0
-# A launcher keeps the store from before the ranks start until after they end: where it cannot be reached, it has died.
+# A launcher hosts the store longer than the ranks live: if it cannot be reached, it has died.
 _LAUNCHER_S = 30.0
 
 
 class RankLostError(RuntimeError):
-    """A rank of the run does not answer any more."""
+    """A rank of the run does not respond."""
 
 
 def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = False) -> Any:
-    """The run's key-value store: ``torchrun`` keeps it, or rank 0's :func:`meeting`.
+    """Open the run's key-value store, hosted by ``torchrun`` or by rank 0's :func:`meeting`.
 
     Args:
-        ranks: This process's.
-        purpose: Keys of different purposes, and of different starts of a run, do not meet.
-        timeout_s: For the others to come, and for each question.
-        is_host: Whether this process keeps it.
+        ranks: This process's rank.
+        purpose: Namespace of keys; each start of a run has its own, too.
+        timeout_s: Timeout for the other ranks to connect, and for each request.
+        is_host: Whether this process hosts the store.
 
     Returns:
         A ``torch.distributed.Store``.
 
     Raises:
-        RankLostError: The process that keeps it cannot be reached.
+        RankLostError: The host of the store cannot be reached.
     """
-    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not said to be exported
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]  # not declared as exported
 
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     listener: int | None = None
     if ranks.is_one_host and not _launcher_keeps_store():
         address = _LOOPBACK
         if is_host:
-            # Left to itself, the store listens on every interface.
+            # By default, the store listens on every interface.
             listener = _listen_on_loopback(port)
     connect_s = min(timeout_s, _LAUNCHER_S) if _launcher_keeps_store() else timeout_s
     try:
@@ -81,7 +81,7 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
             ranks.world_size,
             is_master=is_host,
             wait_for_workers=False,
-            timeout=timedelta(seconds=connect_s / 2),  # It tries twice.
+            timeout=timedelta(seconds=connect_s / 2),  # it tries twice
             master_listen_fd=listener,
         )
     except dist.DistNetworkError as error:
@@ -96,9 +96,9 @@ def open_store(ranks: Ranks, purpose: str, timeout_s: float, *, is_host: bool = 
 
 @contextmanager
 def meeting(ranks: Ranks) -> Iterator[Callable[[str, Callable[[], Item]], Item]]:
-    """For the program of each rank, from its beginning to its end: keeps the run's store if the launcher does not.
+    """Context manager for a rank's whole program: host the run's store if the launcher does not.
 
-    Gives :func:`exchange` for these ranks.
+    Yields :func:`exchange` for these ranks.
     """
     cores = os.sched_getaffinity(0)
     os.sched_setaffinity(0, ranks.cores(sorted(cores)))
@@ -112,16 +112,16 @@ def meeting(ranks: Ranks) -> Iterator[Callable[[str, Callable[[], Item]], Item]]
 
 
 def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float) -> Item:
-    """What rank 0 makes, on every rank; for processes that are no group.
+    """Return rank 0's item on every rank; for processes without a group.
 
     Args:
-        ranks: This process's.
-        key: What it is; used once in a run's start.
-        make: Called on rank 0; gives plain data, see :mod:`rollmill.runtime.plain_data`.
-        timeout_s: For rank 0 to have made it.
+        ranks: This process's rank.
+        key: Name of the item; used once in a run's start.
+        make: Called on rank 0; returns plain data, see :mod:`rollmill.runtime.plain_data`.
+        timeout_s: Timeout for rank 0.
 
     Raises:
-        RankLostError: Rank 0 did not, in time.
+        RankLostError: Timed out.
     """
     store = open_store(ranks, "exchange", timeout_s)
     if ranks.rank == 0:
@@ -131,44 +131,46 @@ def exchange(ranks: Ranks, key: str, make: Callable[[], Item], timeout_s: float)
     try:
         item: Item = decode(store.get(key))
     except RuntimeError as error:
-        raise RankLostError(f"rank {ranks.rank} waited for rank 0's {key} in vain: {_first_line(error)}") from error
+        raise RankLostError(f"rank {ranks.rank} timed out waiting for rank 0's {key}: {_first_line(error)}") from error
     return item
 
 
 def compare(ranks: Ranks, key: str, item: Item, timeout_s: float) -> list[Item]:
-    """What each rank has, on every rank; for processes that are no group.
+    """Return every rank's item on every rank; for processes without a group.
 
     Args:
-        ranks: This process's.
-        key: What it is; used once in a run's start.
-        item: This rank's; plain data, see :mod:`rollmill.runtime.plain_data`.
-        timeout_s: For each of the others.
+        ranks: This process's rank.
+        key: Name of the item; used once in a run's start.
+        item: This rank's item; plain data, see :mod:`rollmill.runtime.plain_data`.
+        timeout_s: Timeout for each other rank.
 
     Raises:
-        RankLostError: One of them did not say, in time.
+        RankLostError: Timed out.
     """
     store = open_store(ranks, "compare", timeout_s)
     store.set(f"{key}/{ranks.rank}", encode(item))
     try:
         return [decode(store.get(f"{key}/{rank}")) for rank in range(ranks.world_size)]
     except RuntimeError as error:
-        raise RankLostError(f"rank {ranks.rank} waited for the others' {key} in vain: {_first_line(error)}") from error
+        raise RankLostError(
+            f"rank {ranks.rank} timed out waiting for the other ranks' {key}: {_first_line(error)}"
+        ) from error
 
 
 class ProcessGroup:
     """See :class:`rollmill.learning.collective.Collective`.
 
     Args:
-        ranks: This process's.
-        device: Where gradients are.
-        timeout_s: A rank that does not answer for so long is lost.
+        ranks: This process's rank.
+        device: Device of gradients.
+        timeout_s: Seconds without a response after which a rank is lost.
     """
 
     def __init__(self, ranks: Ranks, device: torch.device, timeout_s: float) -> None:
-        """Meets the others.
+        """Connect to the other ranks.
 
         Raises:
-            RankLostError: Not all of them came.
+            RankLostError: Not all ranks connected.
         """
         self.rank, self.world_size = ranks.rank, ranks.world_size
         self._ranks = ranks
@@ -178,8 +180,8 @@ class ProcessGroup:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
         self._thread.start()
-        # gloo would take the address that the host's name stands for, on many machines one that nobody else reaches,
-        # on others one that everybody does.
+        # gloo would use the address of the host's name, which on many machines no other machine can reach, and on
+        # others every machine can.
         address = _LOOPBACK if ranks.is_one_host else os.environ["MASTER_ADDR"]
         if interface := interface_towards(address, int(os.environ["MASTER_PORT"])):
             for library in ("GLOO", "NCCL") if ranks.is_one_host else ("GLOO",):
@@ -194,14 +196,14 @@ class ProcessGroup:
         self._names = [f"rank {rank} (host {host})" for rank, host in enumerate(hosts)]
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over the ranks."""
+        """Return the sum over the ranks."""
         total = tensor.clone()
         with self._naming_the_lost():
             dist.all_reduce(total)
         return total
 
     def sum_gradients(self, parameters: Sequence[torch.nn.Parameter], statistics: Tensor) -> Tensor:
-        """One message for all of them, and for which of them have a gradient on some rank."""
+        """Sum gradients in one message, which also carries which of them exist."""
         absent = [p.grad is None for p in parameters]
         parts = [p.new_zeros(p.numel()) if p.grad is None else p.grad.reshape(-1) for p in parameters]
         has_gradient = parts[0].new_tensor([not is_absent for is_absent in absent])
@@ -210,18 +212,18 @@ class ProcessGroup:
             dist.all_reduce(flat)
         sizes = [*(p.numel() for p in parameters), len(parameters), len(statistics)]
         *summed, ranks_with_gradient, totals = torch.split(flat, sizes)
-        # The host waits for these numbers only where one of its own gradients is missing.
+        # The host waits for these numbers only if one of its own gradients is missing.
         counts = ranks_with_gradient.tolist() if any(absent) else [1.0] * len(parameters)
         for parameter, total, count in zip(parameters, summed, counts, strict=True):
             if parameter.grad is None and count > 0:
-                # In the parameter's own memory layout, because fused optimisers read both in storage order.
+                # In the parameter's memory layout, because fused optimisers read both in storage order.
                 parameter.grad = torch.empty_like(parameter)
             if parameter.grad is not None:
                 parameter.grad.copy_(total.view(parameter.shape))
         return totals.to(statistics.dtype)
 
     def columns(self, array: NDArray[Dtype]) -> NDArray[Dtype]:
-        """The arrays of all ranks, side by side."""
+        """Concatenate the arrays of all ranks."""
         mine = torch.from_numpy(np.ascontiguousarray(array))
         all_of_them = [torch.empty_like(mine) for _ in range(self.world_size)]
         with self._naming_the_lost():
@@ -230,13 +232,13 @@ class ProcessGroup:
         return joined
 
     def gather(self, item: Item) -> list[Item]:
-        """What each rank gave."""
+        """Return each rank's item."""
         message = _bytes(encode(item))
         with self._naming_the_lost():
             sizes = torch.zeros(self.world_size, dtype=torch.int64)
             sizes[self.rank] = len(message)
             dist.all_reduce(sizes, group=self._small)
-            # Gathered parts have to be of one size.
+            # Gathered parts must have one size.
             padded = torch.zeros(int(sizes.max()), dtype=torch.uint8)
             padded[: len(message)] = message
             parts = [torch.empty_like(padded) for _ in range(self.world_size)]
@@ -244,7 +246,7 @@ class ProcessGroup:
         return [decode(part[:size].numpy().data) for part, size in zip(parts, sizes.tolist(), strict=True)]
 
     def broadcast(self, item: Item) -> Item:
-        """What rank 0 gave."""
+        """Return rank 0's item."""
         message = _bytes(encode(item)) if self.rank == 0 else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([len(message)])
         with self._naming_the_lost():
@@ -258,13 +260,13 @@ class ProcessGroup:
         return received
 
     def close(self) -> None:
-        """Leaves the group; the others may have left before."""
+        """Leave the group; other ranks may have left before."""
         self._stop.set()
         self._thread.join(timeout=_STORE_TIMEOUT_S)
         dist.destroy_process_group()
 
     def lost(self) -> list[str]:
-        """Names of the ranks that do not count any more; takes a few seconds."""
+        """Return the names of ranks whose counters do not change; takes a few seconds."""
         counts: list[list[int]] = []
         calls: list[int] = []
 
@@ -275,37 +277,37 @@ class ProcessGroup:
                     counts.append([self._beats.add(str(rank), 0) for rank in range(self.world_size)])
                 calls.extend(self._beats.add(f"calls/{rank}", 0) for rank in range(self.world_size))
 
-        # In a thread, because a store on a machine that is cut off never answers, whatever its timeout.
+        # In a thread, because a store on a disconnected machine never responds, whatever its timeout.
         looking = threading.Thread(target=look_twice, name="who is lost", daemon=True)
         looking.start()
         looking.join(timeout=_STORE_TIMEOUT_S)
         if len(counts) < 2:
-            # The store is kept on rank 0's machine, as torchrun has it.
-            return [f"{self._names[0]}, or the machine that keeps the run's store"]
+            # Rank 0's machine hosts the store, as in torchrun.
+            return [f"{self._names[0]}, or the machine that hosts the run's store"]
         before, after = counts
         others = [rank for rank in range(self.world_size) if rank != self.rank]
         silent = [self._names[rank] for rank in others if after[rank] == before[rank]]
         if silent or not calls:
             return silent
-        # All live: whoever has not come as far as the others waits for its own environments.
+        # All ranks live: the ones behind wait for their own environments.
         furthest = max(calls)
         return [f"{self._names[rank]}, which is alive but late" for rank in others if calls[rank] < furthest]
 
     @contextmanager
     def _naming_the_lost(self) -> Iterator[None]:
-        """Turns what torch raises where a rank is gone into an error that says which."""
+        """Convert torch's errors into an error that names the lost ranks."""
         self._calls += 1
         try:
             yield
         except RuntimeError as error:
-            lost = self.lost() or ["a rank that still lives but fell out of step"]
+            lost = self.lost() or ["a rank that is alive but out of step"]
             raise RankLostError(
-                f"rank {self.rank} waited in vain for {' and '.join(lost)}: {_first_line(error)}. The run ends; it "
-                "goes on from its newest checkpoint with --resume, or by itself under torchrun --max-restarts."
+                f"rank {self.rank} got no response from {' and '.join(lost)}: {_first_line(error)}. The run ends; "
+                "resume it with --resume; torchrun --max-restarts resumes it automatically."
             ) from error
 
     def _beat(self) -> None:
-        # A connection of its own: one that waits for an answer would keep the other from asking.
+        # A separate connection: a pending request would block the others.
         store = open_store(self._ranks, "beats", _STORE_TIMEOUT_S)
         told = 0
         while not self._stop.wait(_BEAT_S):
@@ -314,20 +316,20 @@ class ProcessGroup:
                 calls = self._calls
                 store.add(f"calls/{self.rank}", calls - told)
                 told = calls
-            except Exception:  # Whoever needs the store finds out.
+            except Exception:  # the next store operation reports the failure
                 return
 
 
 def _launcher_keeps_store() -> bool:
-    """Whether ``torchrun`` keeps the run's store; what it listens on is its own affair then."""
+    """Whether ``torchrun`` hosts the run's store and chooses the address."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _listen_on_loopback(port: int) -> int:
-    """A listening socket that only this machine reaches, as a file descriptor.
+    """Open a listening socket on loopback, as a file descriptor.
 
     Raises:
-        RanksError: Something else has the port.
+        RanksError: The port is in use.
     """
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -342,18 +344,18 @@ def _listen_on_loopback(port: int) -> int:
 
 
 def interface_towards(address: str, port: int) -> str | None:
-    """Name of the network interface from which an address is reached; None where that cannot be told."""
+    """Return the name of the network interface that reaches an address; None if unknown."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            probe.connect(target)  # Of a datagram socket: nothing is sent.
+            probe.connect(target)  # a datagram socket: nothing is sent
             own = probe.getsockname()[0]
             for _, name in socket.if_nameindex():
                 request = name.encode().ljust(_IFREQ_SIZE, b"\0")
                 try:
                     answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
                 except OSError:
-                    continue  # It has no address of this family.
+                    continue  # no address of this family
                 if socket.inet_ntoa(answer[20:24]) == own:
                     return name
     except OSError:

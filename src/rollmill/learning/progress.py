@@ -1,4 +1,4 @@
-"""How far a run has come, and what all parts of its learner share."""
+"""Progress of a run, and objects shared by the parts of its learner."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ __all__ = ["LearnerSetup", "Progress", "RunPlan"]
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What a learner is told of its run.
+    """Settings of a run for its learner.
 
     Attributes:
         total_steps: Agent steps to consume.
-        schedule_s: Seconds of training after which schedules are at their end, as at ``total_steps``; None has them go
-            by agent steps alone.
+        schedule_s: Seconds of training after which schedules end, as at ``total_steps``; None makes them depend
+            on agent steps only.
         seed: Keys the learner's random streams.
         report_every_s: Seconds between two reports.
         resume: Whether to resume from the newest checkpoint.
-        checkpoints: Where state is saved and found.
-        evaluations: Where networks are left to be evaluated; None leaves none.
-        episodes: That had ended, at least, where the run resumes; its checkpoint may know of fewer.
+        checkpoints: The run's checkpoints.
+        evaluations: Queue of networks to evaluate; None disables evaluations.
+        episodes: Minimum number of ended episodes when resuming; the checkpoint may have counted fewer.
     """
 
     total_steps: int
@@ -52,7 +52,7 @@ class Progress:
     """Counters since the run's first start.
 
     Attributes:
-        agent_steps: Distinct valid samples consumed; from a replay, collected.
+        agent_steps: Distinct valid samples consumed, or collected for a replay.
         batches: Batches learned from.
         sgd_steps: Optimiser steps.
         episodes: Episodes that have ended.
@@ -66,12 +66,12 @@ class Progress:
     recent_episodes: list[EpisodeEnd] = field(default_factory=list)
 
     def take_episodes(self, episodes: Sequence[EpisodeEnd]) -> None:
-        """Counts episodes that have ended."""
+        """Count episodes that have ended."""
         self.episodes += len(episodes)
         self.recent_episodes = [*self.recent_episodes, *episodes][-RECENT_EPISODES:]
 
     def counters(self) -> dict[str, int]:
-        """What a checkpoint counts on from."""
+        """Return the counters for a checkpoint."""
         return {
             "agent_steps": self.agent_steps,
             "batches": self.batches,
@@ -80,29 +80,29 @@ class Progress:
         }
 
     def restore(self, counters: Mapping[str, int], episodes: Sequence[EpisodeEnd], *, least_episodes: int) -> None:
-        """Takes over what :meth:`counters` gave."""
+        """Restore the result of :meth:`counters`."""
         self.agent_steps = counters["agent_steps"]
-        # Earlier versions called them updates.
+        # Earlier versions called SGD steps updates.
         self.batches = counters["batches"] if "batches" in counters else counters["updates"]
         self.sgd_steps = counters["sgd_steps"]
-        # Earlier versions' checkpoints do not count them.
+        # Checkpoints of earlier versions do not count episodes.
         self.episodes = max(counters.get("episodes", 0), least_episodes)
         self.recent_episodes = list(episodes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerSetup:
-    """What the parts of a learner share.
+    """Objects shared by the parts of a learner.
 
     Attributes:
         context: The process's stop flag, ledger and messages.
-        config: Everything about learning.
+        config: The learner's configuration.
         plan: The run.
         progress: The run's counters.
         clock: Seconds of training.
-        collective: The ranks that learn together.
-        device: Where it computes.
-        numbers: Those that the main process may set during the run.
+        collective: The ranks.
+        device: The learner's device.
+        numbers: Numbers that the main process may set during the run.
     """
 
     context: ChildContext
@@ -116,5 +116,5 @@ class LearnerSetup:
 
     @property
     def ledger(self) -> Ledger:
-        """The process's account of its time."""
+        """The process's ledger."""
         return self.context.ledger

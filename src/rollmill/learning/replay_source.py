@@ -1,4 +1,4 @@
-"""A source of batches that are drawn from the replay as fast as the rate limiter allows."""
+"""A source of batches drawn from the replay as fast as the rate limiter allows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, Sampler
 
-# One is learned from, one is ready, one is being filled.
+# One batch is in use, one is ready, one is being filled.
 _BATCHES = 3
 _MOST_MESSAGES = 4096
-# Looks in vain, a second's worth, at a replay that nobody may add to.
+# Failed draws, about a second's worth, from a replay that accepts no more steps.
 _MOST_FRUITLESS = 50
 
 
 class NothingToDrawError(RuntimeError):
-    """Learning waits for samples, and collecting, which could bring them, for learning."""
+    """Deadlock: learning waits for samples, and collecting waits for learning."""
 
     def __init__(self, inserted: int, limits: RateLimits) -> None:
         super().__init__(
             f"after {inserted:,} agent steps nothing in the replay can be drawn, and replay.update_interval="
-            f"{limits.update_interval:g} allows no more steps before a batch is learned from: what there was has been "
-            "written over, or was never whole. Use a larger replay.capacity, min_size or error_buffer, or fewer steps "
+            f"{limits.update_interval:g} allows no more steps before a batch is learned: the samples were "
+            "overwritten or incomplete. Use a larger replay.capacity, min_size or error_buffer, or fewer steps "
             "a sample (n_step, sequence_length)"
         )
 
@@ -40,11 +40,11 @@ class ReplaySource:
 
     Args:
         store: The replay.
-        sampler: Draws.
-        config: For beta.
+        sampler: Draws samples.
+        config: The replay's configuration, for beta.
         batch_size: Samples of a batch.
-        total_steps: Of the run, for beta's annealing.
-        learner: Which learner this is.
+        total_steps: Agent steps of the run, for annealing beta.
+        learner: Index of the learner.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ReplaySource:
             yield batch
 
     def while_full(self) -> None:
-        """Receives the episodes that end meanwhile."""
+        """Receive the episodes that have ended."""
         self._receive_episodes(0.0)
 
     def wake(self) -> None:
@@ -83,20 +83,20 @@ class ReplaySource:
         self._ring.wake()
 
     def give_back(self, batch: Drawn) -> None:
-        """The batch's arrays may be filled again."""
+        """Return a batch's arrays for reuse."""
         self._free.put(batch)
 
     def take_episodes(self) -> list[EpisodeEnd]:
-        """The episodes that have ended since the last call."""
+        """Return the episodes that have ended since the last call."""
         return [self._episodes.popleft() for _ in range(len(self._episodes))]
 
     def _wait(self) -> bool:
-        """Waits, a moment at most, until a batch may be drawn; receives episodes meanwhile."""
+        """Wait briefly until a batch may be drawn; receives episodes meanwhile."""
         limiter = self._store.limiter
         if limiter.may_draw:
             self._receive_episodes(0.0)
             return True
-        # Announced before the last look, so that no wake is missed.
+        # Announced before the last check, so that no wake-up is missed.
         limiter.wait_as_learner(1)
         try:
             self._receive_episodes(0.0 if limiter.may_draw else POLL_S)
@@ -116,7 +116,7 @@ class ReplaySource:
             return None
 
     def _draw(self, batch: Drawn) -> bool:
-        """Fills a batch, or gives it back."""
+        """Fill a batch, or return it."""
         limiter = self._store.limiter
         if not limiter.try_draw():  # Another learner was faster.
             self.give_back(batch)
@@ -126,7 +126,7 @@ class ReplaySource:
             self._fruitless = 0
             self._store.wake_parked()
             return True
-        # Steps are there, but none is whole yet, or none is left.
+        # There are steps, but no complete sample.
         limiter.take_back()
         self.give_back(batch)
         self._receive_episodes(POLL_S / 10)

@@ -1,4 +1,4 @@
-"""The trainer of off-policy algorithms: draw a batch from the replay, one SGD step, new priorities."""
+"""The trainer of off-policy algorithms: draw a batch, run one SGD step, update priorities."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ from rollmill.storage.sequence_sampler import make_sampler
 
 __all__ = ["ReplayAccount", "ReplayTrainer", "return_rule"]
 
-_CHECK_EVERY = 100  # SGD steps from one look for gradients that were not finite to the next
+_CHECK_EVERY = 100  # SGD steps between checks for non-finite gradients
 
 
 class ReplayAccount:
-    """What all trainers of off-policy algorithms know of a run: counts, schedule, random streams.
+    """State shared by all trainers of off-policy algorithms: counts, schedule, random streams.
 
     Args:
         setup: The process, the run and its counters.
         store: The replay.
-        algorithm: What learns, on its device.
-        update: Takes its SGD steps.
-        replay: What is drawn, and how.
+        algorithm: The algorithm, on its device.
+        update: Runs its SGD steps.
+        replay: The replay's configuration.
         generator: Noise of the losses.
         several: Whether the run has several learners.
 
     Attributes:
-        setup: As given, and so on.
+        setup: As given, like the other arguments.
         samples: Transitions of a batch.
         draws: uint64 ``[2]``: seed and counter of the draws, of each rank's own replay.
-        steps_of_all: Agent steps that all ranks have inserted, as far as this one knows.
-        size_of_all: Agent steps that the replays of all ranks hold.
-        has_ended: Whether the ranks have ended together, some perhaps with batches that have no counterpart.
+        steps_of_all: Agent steps that all ranks have inserted, as last reported.
+        size_of_all: Agent steps in the replays of all ranks.
+        has_ended: Whether the ranks have ended together, possibly with unused batches on some.
     """
 
     def __init__(
@@ -86,14 +86,14 @@ class ReplayAccount:
         self._sgd_steps_before = 0
 
     def begin(self) -> None:
-        """Tells the rate limiter how far the checkpoint has come."""
-        # Until the ranks tell each other what they have inserted.
+        """Set the rate limiter to the checkpoint's counts."""
+        # Valid until the ranks exchange their counts.
         self.steps_of_all = self._progress.agent_steps
         self._sgd_steps_before = self.store.limiter.learn_from(self._progress.sgd_steps)
 
     @property
     def has_begun(self) -> bool:
-        """Whether this session has made an SGD step."""
+        """Whether this session has run an SGD step."""
         return self._progress.sgd_steps > self._sgd_steps_before
 
     @property
@@ -104,14 +104,14 @@ class ReplayAccount:
         return limiter.is_done and learned == limiter.drawn - limiter.skipped
 
     def set_learning_rate(self) -> None:
-        """As it was set, or by its schedule."""
+        """Set the learning rate to the value set by the user, or to the scheduled one."""
         self.update.set_learning_rate(self._learning_rate_after(self._progress.agent_steps))
 
     def _learning_rate_after(self, agent_steps: int) -> float:
         return self.setup.numbers.value("learning_rate", self._schedule.value(agent_steps))
 
     def after_step(self, learner: Learner) -> None:
-        """Counts an SGD step, which is a batch, too."""
+        """Count an SGD step, which is also one batch."""
         self._progress.batches += 1
         learner.after_step()
         if self._progress.sgd_steps % _CHECK_EVERY == 0:
@@ -123,16 +123,16 @@ class ReplayAccount:
         """See :meth:`rollmill.learning.learner.Trainer.count`."""
         steps = self.store.limiter.inserted if self._is_alone else self.steps_of_all
         if to_save and steps >= self.setup.plan.total_steps and not (self.is_done or self.has_ended):
-            # All is collected, but not learned: whoever resumes the run has something left to do.
+            # All steps are collected, but not all learned: a resumed run must learn the rest.
             steps = self.setup.plan.total_steps - 1
         self._progress.agent_steps = steps
 
     def fill(self, report: LearnerReport, **figures: float | None) -> LearnerReport:
-        """The report with what is known of every replay.
+        """Add the replays' figures to a report.
 
         Args:
-            report: With the run's counters.
-            **figures: Columns that the trainer adds.
+            report: The report, with the run's counters.
+            **figures: Further columns of the trainer.
         """
         store = self.store
         of_replay: dict[str, float | None] = {
@@ -151,7 +151,7 @@ class ReplayAccount:
         )
 
     def noise_seed(self) -> int:
-        """Of the noise in losses, from here on: each rank's own, as its part of the batch is."""
+        """Seed of the losses' noise from here on; each rank has its own."""
         return noise_seed(self.setup.plan, self.setup.collective, self._progress.sgd_steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,22 +168,22 @@ class ReplayAccount:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """See :class:`rollmill.learning.learner.Trainer`."""
         if "updater" not in state:
-            raise ValueError("it lacks updater, so no run of this kind wrote it")
+            raise ValueError("it lacks updater, so another kind of run wrote it")
         self.update.load_state_dict(state["updater"])
         saved, device = state["random"], self._generator.device.type
-        # Earlier checkpoints do not say.
+        # missing in earlier checkpoints
         if saved.get("device", device) == device and not self.setup.collective.rank:
             self._generator.set_state(saved["generator"])
-        else:  # Another kind of device's generator has another kind of state, another rank's noise is its own.
+        else:  # generators of other devices differ, and each rank has its own
             self._generator.manual_seed(self.noise_seed())
         self.draws[1] = saved["draws"]
 
 
 class ReplayTrainer:
-    """Draws its batches itself. See :class:`rollmill.learning.learner.Trainer`.
+    """Draws its own batches. See :class:`rollmill.learning.learner.Trainer`.
 
     Args:
-        account: What is known of the run.
+        account: State of the run.
     """
 
     def __init__(self, account: ReplayAccount) -> None:
@@ -222,7 +222,7 @@ class ReplayTrainer:
 
     @contextmanager
     def session(self) -> Iterator[None]:
-        """Draws batches in the background."""
+        """Draw batches in the background."""
         self._scale_rewards()
         self._loader = BatchLoader(self._source)
         try:
@@ -232,8 +232,8 @@ class ReplayTrainer:
             self._progress.take_episodes(self._source.take_episodes())
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
-        """Learns from the next batch, if every rank has one."""
-        assert self._loader is not None, "called within session()"
+        """Learn from the next batch, if every rank has one."""
+        assert self._loader is not None, "call advance() within session()"
         if self._batch is None:
             self._batch = self._loader.next(timeout_s=wait_s)
         if not self._agree():
@@ -270,11 +270,11 @@ class ReplayTrainer:
         self._account.load_state_dict(state)
 
     def _scale_rewards(self) -> None:
-        """Has batches that are drawn from now on use the present scale; one or two are drawn already."""
+        """Use the current scale for batches drawn from now on; one or two may be drawn already."""
         self._sampler.set_reward_scale(self._numbers.value("reward_scale", self._config.reward_scale))
 
     def _agree(self) -> bool:
-        """What every rank calls once in each round: whether to go on, and whether all have a batch."""
+        """Agree with the other ranks, once in each round, whether to continue and whether all have a batch."""
         stop, account = self._context.stop, self._account
         is_done = self._batch is None and account.is_done
         has_batch, episodes = self._batch is not None, plain_episodes(self._source.take_episodes())
@@ -289,12 +289,12 @@ class ReplayTrainer:
         if any(rank.stops for rank in ranks) and not stop.is_set():
             stop.set()
             self.is_stopped_by_others = True
-        # Where one rank's steps are all learned, the others' last batches, if they have any, have no counterpart.
+        # When one rank has learned all its steps, the other ranks' remaining batches are unused.
         account.has_ended = any(rank.is_done for rank in ranks)
         return not (stop.is_set() or account.has_ended)
 
     def _learn(self, learner: Learner, drawn: Drawn) -> None:
-        """One SGD step, and what it says about priorities."""
+        """Run one SGD step and update priorities."""
         self._ledger.enter(LearnerPhase.LEARNING)
         self._context.inject_delay()
         self._ages.add(float(learner.version) - float(drawn.at_step["policy_version"].mean()))
@@ -303,8 +303,8 @@ class ReplayTrainer:
         batch = to_tensors(drawn, self._device)
         self._update.centre_pictures(batch)
         step = self._update.step([batch])
-        assert step is not None, "nothing leaves a step of a replay"
-        # It counts, whatever is wrong with its errors: what a checkpoint then says agrees with the optimisers.
+        assert step is not None, "a replay's step is never interrupted"
+        # Counted before checking its errors, so that a checkpoint's counters agree with the optimisers.
         self._ledger.add(LearnerCounter.SAMPLES, len(drawn) * self._replay.steps_per_sample)
         self._account.after_step(learner)
         if self._replay.is_prioritised:
@@ -313,11 +313,11 @@ class ReplayTrainer:
             errors = errors_of(step.td_error, self._progress.sgd_steps, len(drawn))
             self._late_priorities += self._sampler.update(drawn, errors)
         elif self._device.type == "cuda":
-            torch.cuda.current_stream(self._device).synchronize()  # Its arrays are filled again.
+            torch.cuda.current_stream(self._device).synchronize()  # its arrays are reused
 
 
 class _Standing(NamedTuple):
-    """How far a rank has come, as the others hear it; of plain data."""
+    """A rank's progress as sent to the other ranks; plain data."""
 
     stops: bool
     is_done: bool
@@ -329,7 +329,7 @@ class _Standing(NamedTuple):
 
 
 class _Mean:
-    """The mean of what was added since it was last taken; None of nothing."""
+    """Mean of the values added since the last call of ``take``; None without values."""
 
     def __init__(self) -> None:
         self._sum, self._count = 0.0, 0
@@ -345,18 +345,18 @@ class _Mean:
 
 
 def noise_seed(plan: RunPlan, collective: Collective, sgd_steps: int) -> int:
-    """Keys the noise of losses from an SGD step on."""
+    """Return the seed of the losses' noise from an SGD step on."""
     return int_seed(plan.seed, f"noise of rank {collective.rank}", sgd_steps, bits=63)
 
 
 def return_rule(config: LearnerConfig) -> ReturnRule:
-    """How rewards add up for a learner."""
+    """Return a learner's rule for summing rewards."""
     return ReturnRule(
         config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
     )
 
 
 def _pinned(shape: Any, dtype: Any) -> Any:
-    """Page-locked, for a GPU, which copies from it without a detour."""
+    """Allocate page-locked memory, from which a GPU copies directly."""
     like = torch.from_numpy(np.empty(0, dtype))
     return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()

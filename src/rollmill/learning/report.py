@@ -1,4 +1,4 @@
-"""What the learner tells the main process every few seconds. Imports no torch: the main process does without."""
+"""Messages from the learner to the main process. Does not import torch, because the main process must not."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from dataclasses import dataclass, field
 from rollmill.storage.episodes import EpisodeEnd
 
 RECENT_EPISODES = 100
-"""Over so many episodes, the last to end, returns are averaged."""
+"""Number of last episodes over which returns are averaged."""
 
 _ROWS_BY_BATCHES = 50
 
 
 def is_milestone(batches: int) -> bool:
-    """Whether a row of metrics is due after so many batches, however little time has passed.
+    """Whether a row of metrics is due after this number of batches, regardless of time.
 
     One is due for each of the first 100 batches, for every second one of the next 100, for every fourth one of the next
-    200, and so on: a run of at least 100 batches has at least 100 rows, whenever and for whatever reason it ends, and
-    each doubling of its length adds 50. The answer depends on the count alone, so that two lockstep runs agree.
+    200, and so on: a run of at least 100 batches has at least 100 rows, and each doubling of its length adds 50. The
+    answer depends on the count only, so that two lockstep runs agree.
     """
     every = 1 << max(0, (batches // _ROWS_BY_BATCHES).bit_length() - 1)
     return batches % every == 0
@@ -27,15 +27,15 @@ def is_milestone(batches: int) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyLag:
-    """How old the samples were that on-policy learning admitted since the previous row.
+    """Policy lag of on-policy samples since the previous row.
 
     Attributes:
-        mean: Mean over samples of (learner's version - sample's version) at admission, in policy versions; None where
+        mean: Mean over samples of (learner's version - sample's version) at admission, in policy versions; None if
             there was no sample.
-        maximum: The largest; None where there was no sample.
+        maximum: The largest lag; None if there was no sample.
         histogram: Samples by lag; the last entry counts all larger ones.
-        versions_per_trajectory: Mean number of policy versions in one trajectory; None where there was none.
-        stale_samples: Valid samples since the run's first start that were left out because they were older than
+        versions_per_trajectory: Mean number of policy versions in one trajectory; None if there was none.
+        stale_samples: Valid samples since the run's first start that were excluded because they were older than
             ``max_policy_lag``.
         invalid_samples: Masked rows since the run's first start: final observations and failed environments.
     """
@@ -56,21 +56,20 @@ class LearnerReport:
         agent_steps: Distinct valid samples consumed.
         batches: Batches learned from.
         sgd_steps: Optimiser steps.
-        policy_version: Version of the weights that were published last, which is the newest that acts. Versions count
+        policy_version: Version of the last published weights. Versions count
             SGD steps in async and replay, and batches in lockstep.
-        episodes: How many have ended within the batches.
+        episodes: Episodes that have ended within the batches.
         recent_episodes: The last hundred of them.
-        learning_rate: The present one.
-        fast_path: What the learner chose to compute with, in words.
+        learning_rate: The current learning rate.
+        fast_path: The learner's compute settings, in words.
         losses: Name -> mean.
-        lag: Of on-policy learning; None in the replay regime, whose samples are of any age.
-        training_s: Seconds of training since the run's first start, without starting up and without pauses between
-            sessions.
-        precision: What the learner computes in, "fp32" or "bf16"; empty where its settings say so.
-        figures: Name -> what else is worth a column; None where there was nothing of it.
-        is_row: Whether this is to be a row of metrics. What is not is for the display: it has no losses, and the means
-            of the next row include it.
-        at: When it was made, by ``time.monotonic``, which all processes of a machine share.
+        lag: Lag of on-policy samples; None in the replay regime.
+        training_s: Seconds of training since the run's first start, without startup and pauses between sessions.
+        precision: The learner's precision, "fp32" or "bf16"; empty if its settings fix it.
+        figures: Name -> further columns; None without data.
+        is_row: Whether this becomes a row of metrics. Otherwise it is only displayed: it has no losses, and the next
+            row's means include its period.
+        at: Time of the report by ``time.monotonic``, which all processes of a machine share.
     """
 
     agent_steps: int
@@ -103,7 +102,7 @@ class CheckpointWritten:
 
 @dataclass(frozen=True)
 class LearnerNote:
-    """What the user should know.
+    """A note for the user.
 
     Attributes:
         text: One line.
@@ -114,12 +113,12 @@ class LearnerNote:
 
 @dataclass(frozen=True)
 class LearnerFinished:
-    """The learner has reached ``total_steps``, or was told to stop, and has written its last checkpoint.
+    """The learner has reached ``total_steps`` or was stopped, and has written its last checkpoint.
 
     Attributes:
-        report: The last one.
-        checkpoint: Its path.
-        stopped_by_others: Another rank was told to stop, not this one.
+        report: The last report.
+        checkpoint: Path of the last checkpoint.
+        stopped_by_others: Whether another rank was stopped, not this one.
     """
 
     report: LearnerReport

@@ -1,4 +1,4 @@
-"""Piecewise-linear schedules as text: ``0:3e-4,1e6:1e-4,5e6:0``. Imports no torch."""
+"""Piecewise-linear schedules as text: ``0:3e-4,1e6:1e-4,5e6:0``. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SYNTAX = (
 
 
 def parse_points(text: str) -> tuple[tuple[int, float], ...]:
-    """The points of a schedule.
+    """Parse the points of a schedule.
 
     Args:
         text: See :data:`SYNTAX`.
@@ -22,7 +22,7 @@ def parse_points(text: str) -> tuple[tuple[int, float], ...]:
         (agent steps, value) of each point.
 
     Raises:
-        ValueError: It is something else; the message says what is wrong, not what is allowed.
+        ValueError: Invalid text; the message says what is wrong, not what is allowed.
     """
     points: list[tuple[int, float]] = []
     for part in text.split(","):
@@ -39,7 +39,7 @@ def parse_points(text: str) -> tuple[tuple[int, float], ...]:
             raise ValueError(f"{steps_text.strip()} does not come after {points[-1][0]}")
         points.append((int(steps), value))
     if len(points) < 2:
-        raise ValueError("one point is no schedule")
+        raise ValueError("a schedule needs at least two points")
     if all(value == 0 for _, value in points):
         raise ValueError("all values are 0, so nothing would be learned")
     return tuple(points)

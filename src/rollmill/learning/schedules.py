@@ -1,9 +1,9 @@
-"""Schedules of the learning rate and of the loss's coefficients.
+"""Schedules of the learning rate and of loss coefficients.
 
-A schedule is asked for its value once a batch, before the batch's first SGD step, and told the batch's mean KL
-divergence once it is known. It goes by *agent steps consumed by the learner*: valid samples, each counted once, however
-many epochs it is used for. A linear one also goes by the clock where seconds limit the run, but never in lockstep nor
-with several ranks, whose clocks differ.
+The learner reads a schedule's value once a batch, before the batch's first SGD step, and reports the batch's mean KL
+divergence afterwards. A schedule depends on *agent steps consumed by the learner*: valid samples, each counted once,
+however many epochs use it. A linear one also depends on the clock if a time limit ends the run, but never in lockstep
+or with several ranks, whose clocks differ.
 """
 
 from __future__ import annotations
@@ -32,61 +32,61 @@ __all__ = [
 class Schedule(Protocol):
     """A value that may change while the learner consumes agent steps.
 
-    ``load_state_dict`` takes what ``state_dict`` of *any* schedule gave: a run that is resumed with another kind of
-    schedule, which its user must have asked for, starts that one afresh.
+    ``load_state_dict`` accepts the ``state_dict`` of *any* schedule: a run that is resumed with another kind of
+    schedule starts that schedule from its initial value.
     """
 
     def value(self, agent_steps: int) -> float:
-        """Returns the value to use after ``agent_steps`` agent steps have been consumed."""
+        """Return the value to use after ``agent_steps`` agent steps have been consumed."""
         ...
 
     def update(self, kl: float) -> None:
-        """Takes note of the mean KL divergence, in nats, between the policy before and after a batch's update."""
+        """Observe the mean KL divergence, in nats, between the policies before and after a batch."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns what a checkpoint must hold: plain numbers and strings."""
+        """Return the state for a checkpoint: plain numbers and strings."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where the schedule that gave ``state`` stopped."""
+        """Resume from ``state``."""
         ...
 
 
 @dataclass(frozen=True)
 class Constant:
-    """The same value throughout."""
+    """A constant value."""
 
     initial: float
 
     def value(self, agent_steps: int) -> float:
-        """Returns the initial value."""
+        """Return the initial value."""
         return self.initial
 
     def update(self, kl: float) -> None:
-        """Does nothing: the value depends on nothing."""
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the kind alone: there is no position."""
+        """Return the kind."""
         return {"kind": "constant"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: the value is the configuration's."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
 class Linear:
-    """From ``initial`` at the beginning of a run straight to ``final`` at its end, and ``final`` from there on.
+    """A line from ``initial`` at the beginning of a run to ``final`` at its end; constant afterwards.
 
-    The position is the share of the agent steps, or of the seconds where that is larger: both are 1 at the latest when
-    the run ends, whichever limit ends it. Agent steps and seconds are in every checkpoint, so a resumed run continues
-    where it was; one with a larger limit continues along the new line.
+    The position is the larger of the shares of agent steps and of seconds, which reaches 1 when either limit ends the
+    run. Checkpoints store agent steps and seconds, so a resumed run continues at its position; with a larger limit it
+    continues on the new line.
 
     Attributes:
         initial: Value at 0 agent steps.
         total_agent_steps: Length of the run in agent steps (frames / frameskip), at least 1.
         final: Value at the end.
-        share_of_time: Gives how much of the run's seconds is over, in [0, 1]; None where no seconds limit the run.
+        share_of_time: Returns the elapsed share of the time limit, in [0, 1]; None without a time limit.
     """
 
     initial: float
@@ -95,7 +95,7 @@ class Linear:
     share_of_time: Callable[[], float] | None = None
 
     def __post_init__(self) -> None:
-        """Refuses a run without length.
+        """Check the length of the run.
 
         Raises:
             ValueError: ``total_agent_steps`` is below 1.
@@ -107,7 +107,7 @@ class Linear:
             )
 
     def value(self, agent_steps: int) -> float:
-        """Returns the value on the line.
+        """Return the value on the line.
 
         Raises:
             ValueError: ``agent_steps`` is negative.
@@ -115,35 +115,35 @@ class Linear:
         if agent_steps < 0:
             raise ValueError(f"agent_steps={agent_steps}: give the agent steps consumed so far, 0 or more")
         if agent_steps >= self.total_agent_steps:
-            return self.final  # exactly: a weighted sum may miss it by a rounding error
+            return self.final  # exact: a weighted sum may have a rounding error
         progress = agent_steps / self.total_agent_steps
         if self.share_of_time is not None:
             progress = max(progress, self.share_of_time())
         return self.initial * (1.0 - progress) + self.final * progress
 
     def update(self, kl: float) -> None:
-        """Does nothing: the value depends on agent steps and seconds alone."""
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the kind alone: the position is the learner's counter of agent steps, and its clock."""
+        """Return the kind; the learner's counter and clock hold the position."""
         return {"kind": "linear"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: the line is the configuration's, the position the learner's counter."""
+        """Do nothing: the learner's counter and clock hold the position."""
 
 
 @dataclass(frozen=True)
 class Points:
-    """Straight lines between points; the first value before the first one, the last value after the last one.
+    """Linear interpolation between points; constant before the first and after the last.
 
     Attributes:
-        points: (agent steps, value), by increasing steps; at least one.
+        points: (agent steps, value), with increasing steps; at least one.
     """
 
     points: tuple[tuple[int, float], ...]
 
     def value(self, agent_steps: int) -> float:
-        """Returns the value on the line between the two points around ``agent_steps``."""
+        """Return the interpolated value at ``agent_steps``."""
         after = bisect_right(self.points, agent_steps, key=lambda point: point[0])
         if after == 0:
             return self.points[0][1]
@@ -154,23 +154,23 @@ class Points:
         return low * (1.0 - progress) + high * progress
 
     def update(self, kl: float) -> None:
-        """Does nothing: the value depends on agent steps alone."""
+        """Do nothing."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the kind alone: the position is the learner's counter of agent steps."""
+        """Return the kind; the learner's counter holds the position."""
         return {"kind": "points"}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Does nothing: the points are the configuration's, the position the learner's counter."""
+        """Do nothing: the learner's counter holds the position."""
 
 
 class KLAdaptive:
-    """Divides the value when the policy moved too far, multiplies it when it hardly moved.
+    """Divides the value after large policy changes and multiplies it after small ones.
 
     Source: the rule of rsl_rl (Rudin et al. 2022, arXiv:2109.11978, appendix) and of Sample Factory's
     ``kl_adaptive_minibatch``: above ``2 target`` divide by 1.5, below ``target / 2`` multiply by 1.5, within bounds.
-    Applied once a batch, because a KL divergence for each SGD step would need a host sync for each. As in rsl_rl, a
-    divergence of exactly 0 (nothing was updated) changes nothing; slightly negative estimates count as small.
+    Applied once a batch, because one per SGD step would need a host sync each. As in rsl_rl, a
+    divergence of exactly 0 (no update) changes nothing; slightly negative estimates count as small.
 
     Args:
         initial: Starting value, within the bounds.
@@ -198,14 +198,14 @@ class KLAdaptive:
         self._value = initial
 
     def value(self, agent_steps: int) -> float:
-        """Returns the value that the last update left."""
+        """Return the value after the last update."""
         return self._value
 
     def update(self, kl: float) -> None:
-        """Moves the value by the rule above.
+        """Update the value by the rule above.
 
         Raises:
-            ValueError: ``kl`` is not finite; the loss it came from is not either.
+            ValueError: ``kl`` is not finite.
         """
         if not math.isfinite(kl):
             raise ValueError(
@@ -218,11 +218,11 @@ class KLAdaptive:
             self._value = min(self._value * self.FACTOR, self._maximum)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the kind and the present value."""
+        """Return the kind and the current value."""
         return {"kind": "kl", "value": self._value}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over the value of a KL-adaptive schedule, within this one's bounds."""
+        """Restore the value of a KL-adaptive schedule, within this one's bounds."""
         if state["kind"] == "kl":
             self._value = min(max(float(state["value"]), self._minimum), self._maximum)
 
@@ -230,11 +230,11 @@ class KLAdaptive:
 def learning_rate_schedule(
     config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
 ) -> Schedule:
-    """Builds the learning rate's schedule.
+    """Build the learning rate's schedule.
 
     Args:
-        config: Gives ``schedule``, ``learning_rate`` and the KL rule's target and bounds.
-        total_agent_steps: Length of the whole run, as its user gave it: agent steps, not frames.
+        config: Its ``schedule``, ``learning_rate`` and the KL rule's target and bounds are used.
+        total_agent_steps: Length of the whole run, in agent steps, not frames.
         share_of_time: See :class:`Linear`.
 
     Raises:
@@ -255,10 +255,10 @@ def learning_rate_schedule(
 def learning_rate_factor(
     config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
 ) -> Schedule:
-    """Builds the schedule of a factor on several learning rates, of which ``config.learning_rate`` is one.
+    """Build the schedule of a common factor on several learning rates, such as ``config.learning_rate``.
 
     Args:
-        config: Gives ``schedule`` (not ``"kl"``) and ``learning_rate``.
+        config: Its ``schedule`` (not ``"kl"``) and ``learning_rate`` are used.
         total_agent_steps: Length of the whole run in agent steps.
         share_of_time: See :class:`Linear`.
     """
@@ -271,12 +271,12 @@ def learning_rate_factor(
 def coefficient_schedule(
     kind: str, initial: float, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
 ) -> Schedule:
-    """Builds the schedule of a loss coefficient, such as ``entropy_coef`` or ``clip_range``.
+    """Build the schedule of a loss coefficient, such as ``entropy_coef`` or ``clip_range``.
 
     Args:
         kind: ``"constant"``, or ``"linear"`` to 0 over the run.
         initial: The coefficient at the start.
-        total_agent_steps: Length of the whole run in agent steps; only ``"linear"`` looks at it.
+        total_agent_steps: Length of the whole run in agent steps; used only by ``"linear"``.
         share_of_time: See :class:`Linear`.
 
     Raises:

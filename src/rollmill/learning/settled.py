@@ -1,4 +1,4 @@
-"""How the learner computes where nothing may be measured: the same on every machine of a kind, loaded or not.
+"""Compute settings by rule instead of measurement: equal on machines of one kind, whatever their load.
 
 Precision, memory format and micro-batches change results by rounding, so in lockstep they follow from the network, the
 configuration and the kind of device.
@@ -15,18 +15,18 @@ from rollmill.specs import EnvSpec
 
 __all__ = ["settled_fast_path"]
 
-# Activations of so many pictures stay in a CPU's cache; without pictures a larger part costs less a sample.
+# Activations of this many images stay in a CPU's cache; without images larger parts cost less per sample.
 _PICTURES_ON_CPU = 128
 _SAMPLES = 4096
 
 
 def settled_fast_path(algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig) -> FastPath:
-    """What ``config`` leaves "auto", by rule.
+    """Choose the settings that ``config`` leaves "auto", by rule.
 
     Args:
-        algorithm: On the learner's device.
+        algorithm: The algorithm, on the learner's device.
         spec: The environment.
-        config: What it says is kept.
+        config: The learner's configuration; values other than "auto" are kept.
     """
     model = algorithm.acting
     device = next(model.parameters()).device

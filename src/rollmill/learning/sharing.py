@@ -1,4 +1,4 @@
-"""What parallel learners share of an off-policy algorithm: gradients one way, all its networks the other."""
+"""Shared memory of parallel learners of an off-policy algorithm: gradients to the server, networks to learners."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 __all__ = ["FlatGradients", "NetworkRing", "SharedSizes", "shared_sizes"]
 
-# Rings of weights beside that of the acting network.
+# Weight rings in addition to the acting network's.
 _ONLINE, _TARGETS = "online", "targets"
 
 
 @dataclass(frozen=True)
 class SharedSizes:
-    """How much memory parallel learners share.
+    """Sizes of the shared memory of parallel learners.
 
     Attributes:
-        gradient: float32 numbers of all objectives' gradients.
-        online: Bytes of what SGD steps change.
+        gradient: Number of float32 values in all objectives' gradients.
+        online: Bytes of the tensors that SGD steps change.
         targets: Bytes of the target networks.
     """
 
@@ -39,15 +39,15 @@ class SharedSizes:
 
     @property
     def rings(self) -> dict[str, int]:
-        """Ring of weights -> its bytes."""
+        """Weight ring -> bytes."""
         return {_ONLINE: self.online} | ({_TARGETS: self.targets} if self.targets else {})
 
 
 def shared_sizes(algorithm: Algorithm) -> SharedSizes:
-    """The sizes for an algorithm.
+    """Compute the sizes for an algorithm.
 
     Raises:
-        ValueError: Two of its objectives change the same parameter, whose gradients would be mixed up.
+        ValueError: Two objectives share a parameter.
     """
     counts = Counter(id(p) for objective in algorithm.objectives() for p in objective.parameters)
     if counts and max(counts.values()) > 1:
@@ -62,7 +62,7 @@ def shared_sizes(algorithm: Algorithm) -> SharedSizes:
 
 
 def _parts(algorithm: Algorithm) -> tuple[nn.Module, nn.Module]:
-    """What SGD steps change, and the targets, as modules that share the algorithm's tensors."""
+    """Return the tensors that SGD steps change, and the targets, as modules that share them."""
     targets = nn.ModuleList([target for _, target in algorithm.target_pairs()])
     of_targets = {id(t) for t in (*targets.parameters(), *targets.buffers())}
     online = nn.Module()
@@ -76,11 +76,11 @@ def _parts(algorithm: Algorithm) -> tuple[nn.Module, nn.Module]:
 
 
 class NetworkRing:
-    """All networks of an algorithm, from the server to the learners.
+    """Transfers all networks of an algorithm from the server to the learners.
 
     Args:
         arrays: Shared memory with :attr:`SharedSizes.rings`.
-        algorithm: On the CPU its tensors become views of what is published, or read.
+        algorithm: The algorithm; on the CPU its tensors become views of the transferred bytes.
     """
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]], algorithm: Algorithm) -> None:
@@ -93,18 +93,18 @@ class NetworkRing:
 
     @property
     def newest(self) -> int:
-        """The newest version of the online networks that can be read."""
+        """Newest readable version of the online networks."""
         return self._rings[0][0].newest
 
     def publish(self, version: int, *, targets: bool) -> None:
-        """Makes the present networks readable; the targets only if they have changed."""
-        # Targets first: whoever sees this version of the online networks finds targets that are as new.
+        """Publish the current networks; targets only if they have changed."""
+        # Targets first, so that readers of this online version find targets at least as new.
         for store, flat in reversed(self._rings if targets else self._rings[:1]):
             flat.pack()
             store.publish(version, flat.bytes)
 
     def read(self) -> int:
-        """Takes over the newest networks; returns their version."""
+        """Load the newest networks; returns their version."""
         for index, (store, flat) in enumerate(self._rings):
             version = store.read_newest(flat.bytes, unless=self._versions[index])
             if version != self._versions[index]:
@@ -114,10 +114,10 @@ class NetworkRing:
 
 
 class FlatGradients:
-    """One run of float32 as the gradients of all objectives.
+    """A flat float32 array with the gradients of all objectives.
 
     Args:
-        update: Whose objectives.
+        update: The update with the objectives.
         values: float32 ``[size]``, shared memory.
     """
 
@@ -135,7 +135,7 @@ class FlatGradients:
             self._views.append(views)
 
     def put(self, index: int) -> None:
-        """Copies an objective's gradients out of its parameters."""
+        """Copy an objective's gradients from its parameters into the array."""
         missing = [view for p, view in zip(self._parameters[index], self._views[index], strict=True) if p.grad is None]
         if missing:
             torch._foreach_zero_(missing)
@@ -144,8 +144,8 @@ class FlatGradients:
         torch._foreach_copy_([view for view, _ in present], [grad for _, grad in present])
 
     def take(self, index: int) -> None:
-        """Makes them the gradients of its parameters: on a CPU these very numbers, mostly without a copy."""
+        """Set the gradients of an objective's parameters from the array; on a CPU mostly without a copy."""
         for parameter, view in zip(self._parameters[index], self._views[index], strict=True):
-            # In the parameter's own memory format, since fused optimisers walk both side by side.
+            # In the parameter's memory format, because fused optimisers read both in storage order.
             is_alike = parameter.device.type == "cpu" and view.stride() == parameter.stride()
             parameter.grad = view if is_alike else torch.empty_like(parameter).copy_(view, non_blocking=True)

@@ -1,4 +1,4 @@
-"""Batches of a replay as an algorithm takes them: on its learner's device."""
+"""Conversion of a replay's batches to tensors on the learner's device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["errors_of", "to_tensors"]
 
 
 def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | SequenceBatch:
-    """A batch on its learner's device; on a CPU these very numbers, without a copy."""
+    """Convert a batch to tensors on the learner's device; on a CPU without a copy."""
     if isinstance(drawn, ReplaySequences):
         return _of_sequences(drawn, device)
     assert isinstance(drawn, ReplayBatch)
@@ -38,15 +38,15 @@ def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | Sequence
 
 
 def errors_of(td_error: Tensor, sgd_steps: int, samples: int) -> NDArray[np.float32]:
-    """An SGD step's absolute temporal differences, for the replay's priorities; waits for the device.
+    """Return an SGD step's absolute temporal differences, for priorities; waits for the device.
 
     Args:
         td_error: ``[N]``; the sign does not matter.
-        sgd_steps: Which step, for the message.
+        sgd_steps: Number of the step, for the message.
         samples: N.
 
     Raises:
-        NonFiniteGradientError: One is infinite or not a number.
+        NonFiniteGradientError: A value is infinite or NaN.
         ValueError: It has another shape.
     """
     if td_error.shape != (samples,):

@@ -1,4 +1,4 @@
-"""When rows of metrics and checkpoints are due: by time, or at fixed iterations."""
+"""Times of metrics rows and checkpoints: by the clock, or at fixed iterations."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST_STEPS_BETWEEN_ROWS = 100_000
 
 
 class Timetable(Protocol):
-    """When rows of metrics and checkpoints are due.
+    """Times of metrics rows and checkpoints.
 
     Attributes:
-        repeats_rows: Whether a resumed run begins with a row, although there is one before every checkpoint.
+        repeats_rows: Whether a resumed run begins with a row.
     """
 
     repeats_rows: bool
@@ -27,7 +27,7 @@ class Timetable(Protocol):
         """Whether a row is due.
 
         Args:
-            progress: How far the run is.
+            progress: The run's progress.
             last_row: Batches at the last row.
             is_time: Whether ``report_every_s`` seconds have passed since the last report.
         """
@@ -38,7 +38,7 @@ class Timetable(Protocol):
         ...
 
     def saved(self, progress: Progress) -> None:
-        """Takes note of a checkpoint that was written."""
+        """Record that a checkpoint was written."""
         ...
 
 
@@ -47,7 +47,7 @@ def _is_new_milestone(progress: Progress, last_row: int) -> bool:
 
 
 class ByTime:
-    """Rows every few seconds, and checkpoints as the store says. See :class:`Timetable`.
+    """Rows every few seconds, and checkpoints by the store's schedule. See :class:`Timetable`.
 
     Args:
         checkpoints: The store.
@@ -61,25 +61,25 @@ class ByTime:
         self._saves = saves
 
     def is_row_due(self, progress: Progress, last_row: int, *, is_time: bool) -> bool:
-        """By seconds, and at milestones."""
+        """True after some seconds, and at milestones."""
         return is_time or _is_new_milestone(progress, last_row)
 
     def is_save_due(self, progress: Progress) -> bool:
-        """As the store says."""
+        """Ask the store."""
         return self._saves and self._checkpoints.is_due(progress.agent_steps)
 
     def saved(self, progress: Progress) -> None:
-        """The store knows."""
+        """Do nothing: the store knows."""
 
 
 class ByIteration:
-    """Rows and checkpoints at fixed iterations, so that two runs have the same ones. See :class:`Timetable`.
+    """Rows and checkpoints at fixed iterations, equal in all runs. See :class:`Timetable`.
 
     Args:
-        save_every: Iterations from one checkpoint to the next; 0 for none but the last.
+        save_every: Iterations between checkpoints; 0 writes only the last one.
         total_steps: Agent steps of the run.
         batch_size: Samples of an iteration.
-        first_iteration: Where the run starts or resumes.
+        first_iteration: Iteration at which the run starts or resumes.
     """
 
     repeats_rows = False
@@ -87,11 +87,11 @@ class ByIteration:
     def __init__(self, *, save_every: int, total_steps: int, batch_size: int, first_iteration: int) -> None:
         self._save_every = save_every
         self._saved_at = first_iteration
-        # A thousand rows in most runs, and enough in endless ones.
+        # About a thousand rows in most runs; sufficient in unlimited ones.
         self._row_every = max(1, int(min(total_steps / _ROWS, _MOST_STEPS_BETWEEN_ROWS) / batch_size))
 
     def is_row_due(self, progress: Progress, last_row: int, *, is_time: bool) -> bool:
-        """At certain iterations, at milestones, and before every checkpoint."""
+        """True at fixed iterations, at milestones, and before every checkpoint."""
         return (
             _is_new_milestone(progress, last_row)
             or progress.batches % self._row_every == 0
@@ -99,9 +99,9 @@ class ByIteration:
         )
 
     def is_save_due(self, progress: Progress) -> bool:
-        """Every ``save_every`` iterations."""
+        """True every ``save_every`` iterations."""
         return bool(self._save_every) and progress.batches % self._save_every == 0 and progress.batches > self._saved_at
 
     def saved(self, progress: Progress) -> None:
-        """Remembers the iteration."""
+        """Record the iteration."""
         self._saved_at = progress.batches

@@ -1,7 +1,7 @@
-"""Trajectories to learn from: references to rows of completed slots, and the small arrays of those rows.
+"""Batches of trajectories: references to rows of completed slots, and the small arrays of those rows.
 
 Observations are not copied here. A batch refers to trajectories (slot, row) and holds a reference on their slots; each
-part of a minibatch gathers the observations it needs out of the slots.
+part of a minibatch gathers its observations from the slots.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
 
 __all__ = ["Trajectories", "gather_trajectories_of"]
 
-# Nothing on the learner's device needs these of each sample.
+# Not needed on the learner's device.
 _NOT_GATHERED = ("episode_return", "episode_length")
 
 
 @dataclass(frozen=True)
 class Trajectories:
-    """Trajectories to learn from.
+    """A batch of trajectories.
 
     Attributes:
         arrays: Small arrays ``[T(+1), N, ...]`` by their names in a slot (see :mod:`rollmill.specs`); ``rnn_state``
             is ``[N, S]``.
-        observation_index: int64 ``[T + 1, N]``: which row of the observation arrays, seen as
-            ``[num_slots * (T + 1) * B, ...]``, holds x_t of each trajectory.
+        observation_index: int64 ``[T + 1, N]``: row of x_t of each trajectory in the observation arrays, viewed as
+            ``[num_slots * (T + 1) * B, ...]``.
         slots: One entry for each reference that the batch holds.
         episodes: Episodes that ended within these trajectories.
     """
@@ -56,7 +56,7 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
 
     Args:
         store: The slots.
-        segments: int64 ``[n, 4]``: slot, first row, rows, and the first trajectory of the batch that they become.
+        segments: int64 ``[n, 4]``: slot, first row, number of rows, and the first trajectory in the batch.
     """
     num_trajectories = int(segments[:, 2].sum())
     arrays = {}

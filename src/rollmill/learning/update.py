@@ -1,7 +1,7 @@
-"""One SGD step of any algorithm: its objectives in order, each over the parts of a minibatch, then its target networks.
+"""One SGD step of any algorithm: its objectives in order, over the parts of a minibatch, then its target networks.
 
-A part is what runs through the network at once. Gradients of parts add up, so each loss is a sum divided by the size of
-the whole minibatch, or, from a replay, a mean over its only part.
+A part runs through the network at once. Gradients of parts add up, so each loss is a sum divided by the size of the
+whole minibatch, or, for a replay, a mean over the only part.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
 
 __all__ = ["Step", "Update"]
 
-# Of an objective, with several ranks: they exchange as many numbers, also a rank without a part of the minibatch.
+# Size of the exchange of one objective's statistics between ranks, including ranks without a part.
 _MOST_STATISTICS = 32
 
 
 class Step(NamedTuple):
-    """What an SGD step leaves.
+    """Result of an SGD step.
 
     Attributes:
         td_error: float32 ``[N]``: absolute temporal differences of the first objective that has any; None without.
@@ -50,22 +50,21 @@ class Step(NamedTuple):
 
 
 class Update:
-    """Takes SGD steps: owns the optimisers, not the weights' publication and not the schedules.
+    """Runs SGD steps. Owns the optimisers, but neither the publication of weights nor the schedules.
 
-    The thread that takes the steps should treat denormal numbers as zero
-    (:func:`rollmill.models.device.take_threads`): the moments of a dead unit become denormal after a thousand steps,
-    and Adam's step then takes three times as long on a CPU.
+    The calling thread should flush denormal numbers to zero (:func:`rollmill.models.device.take_threads`): the moments
+    of a dead unit become denormal after a thousand steps, and Adam's step then takes three times as long on a CPU.
 
     Args:
-        algorithm: On its device.
+        algorithm: The algorithm, on its device.
         config: Optimiser, learning rate, and ``max_grad_norm``, which bounds each objective's gradient.
-        path: Precision (``"bf16"`` runs losses under autocast, ``"fp64"`` makes the parameters double), memory format
+        path: Precision (``"bf16"`` runs losses under autocast, ``"fp64"`` uses double parameters), memory format
             of convolutions, and whether losses are compiled.
-        generator: Noise of the losses, of the algorithm's device; None is torch's global one.
-        collective: The ranks that learn together, each from its part of every minibatch.
+        generator: Generator of the losses' noise, on the algorithm's device; None is torch's global one.
+        collective: The ranks, each with its part of every minibatch.
 
     Attributes:
-        sgd_steps: SGD steps done.
+        sgd_steps: SGD steps so far.
         path: As given.
     """
 
@@ -78,7 +77,7 @@ class Update:
         generator: torch.Generator | None = None,
         collective: Collective | None = None,
     ) -> None:
-        """Makes the optimisers."""
+        """Build the optimisers."""
         if path.precision == "fp64":
             algorithm.double()
         set_channels_last(algorithm, path.channels_last)
@@ -91,7 +90,7 @@ class Update:
         _check_objectives(algorithm, self._objectives)
         self._losses: list[Callable[[Any, torch.Generator | None], Loss]] = [o.loss for o in self._objectives]
         if path.compile:
-            # Minibatches differ in size by what is left out of them.
+            # Minibatches differ in size because samples are excluded.
             self._losses = [torch.compile(loss, dynamic=True) for loss in self._losses]
         self._device = self._objectives[0].parameters[0].device
         self._optimisers = [
@@ -102,12 +101,12 @@ class Update:
             )
             for o in self._objectives
         ]
-        # An objective's own learning rate keeps its ratio to the learner's.
+        # An objective's own learning rate keeps its ratio to the learner's rate.
         self._ratios = [
             1.0 if o.learning_rate is None else o.learning_rate / config.learning_rate for o in self._objectives
         ]
         everything = sum(p.requires_grad for p in algorithm.parameters())
-        # Selecting parameters takes time in each backward pass; None selects all.
+        # Selecting parameters slows down each backward pass; None selects all.
         self._inputs = [None if len(o.parameters) == everything else list(o.parameters) for o in self._objectives]
         self._guard = NonFiniteGuard(self._device)
         self._statistics = _Means()
@@ -125,24 +124,24 @@ class Update:
 
     @property
     def optimisers(self) -> Sequence[torch.optim.Optimizer]:
-        """One for each objective."""
+        """One optimiser for each objective."""
         return self._optimisers
 
     @property
     def is_told_to_stop(self) -> bool:
-        """Whether a rank, perhaps another one, was told to stop during the last step."""
+        """Whether any rank was asked to stop during the last step."""
         return self._is_told_to_stop
 
     def step(self, parts: Iterable[Batch], *, is_stopping: Callable[[], bool] = lambda: False) -> Step | None:
-        """Takes one SGD step; nothing waits for the device.
+        """Run one SGD step; does not wait for the device.
 
         Args:
             parts: This rank's parts of the minibatch, on the algorithm's device; iterated once for each objective.
-            is_stopping: Asked before each part, which may take seconds; True leaves the step. Several ranks leave the
-                same step, whichever of them is told to.
+            is_stopping: Called before each part, which may take seconds; True abandons the step. Several ranks abandon
+                the same step, whichever of them is stopped.
 
         Returns:
-            None if the step was left; parameters are unchanged then.
+            None if the step was abandoned; parameters are then unchanged.
         """
         td_error = moments = None
         for index in self.due(self.sgd_steps + 1):
@@ -157,27 +156,27 @@ class Update:
         return Step(td_error, moments)
 
     def due(self, sgd_step: int) -> list[int]:
-        """The objectives of this SGD step, counted from 1."""
+        """Return the objectives of this SGD step, counted from 1."""
         return [index for index, objective in enumerate(self._objectives) if sgd_step % objective.every == 0]
 
     def differentiate(self, index: int, batch: Batch) -> Loss:
-        """Replaces the gradients of one objective's parameters by those of a batch."""
+        """Replace the gradients of one objective's parameters by those of a batch."""
         return self._differentiate(index, batch, adds_up=False)
 
     def centre_pictures(self, batch: Batch) -> bool:
-        """Before the first SGD step: centres pictures by the brightness of those of a replay's batch, once.
+        """Centre images by the brightness of a replay's first batch, once, before the first SGD step.
 
-        Online and target networks must see the same, and temporal differences in a replay must not change without an
-        SGD step, so nothing is merged into the level later.
+        Online and target networks must use the same level, and temporal differences must not change without an SGD
+        step, so the level is not updated later.
 
         Returns:
-            Whether anything has changed: there are pictures to be centred, and that was not done before.
+            Whether anything has changed.
         """
         if self._has_centred:
             return False
         self._has_centred = True
         layers = centred_layers(self._algorithm)
-        # A resumed run has centred them already.
+        # A resumed run has centred images already.
         if not layers or any(layer.moments is not None and layer.moments.count > 0 for layer in layers):
             return False
         with (
@@ -191,19 +190,19 @@ class Update:
         return True
 
     def require_td_errors(self) -> None:
-        """Checks that priorities can be made from temporal differences.
+        """Check that an objective provides temporal differences for priorities.
 
         Raises:
-            ValueError: Every objective has run, and none gave temporal differences.
+            ValueError: Every objective has run, and none returned temporal differences.
         """
         if not self._has_td_errors and len(self._differentiated) == len(self._objectives):
             raise ValueError(
-                f"replay.priorities is 'proportional', but no loss of {type(self._algorithm).__name__} gives td_error, "
-                "which priorities are made of: let one give it, or choose replay.priorities=uniform"
+                f"replay.priorities is 'proportional', but no loss of {type(self._algorithm).__name__} returns "
+                "td_error, which priorities need: return it, or choose replay.priorities=uniform"
             )
 
     def apply(self, indices: Sequence[int], statistics: Mapping[str, Tensor]) -> bool:
-        """Takes an SGD step with gradients that these objectives' parameters have already.
+        """Run an SGD step with the gradients that these objectives' parameters have.
 
         Returns:
             Whether the targets may have changed.
@@ -216,13 +215,13 @@ class Update:
         return self._algorithm.update_targets(self.sgd_steps) is not False
 
     def check(self, further: Callable[[], Sequence[str]] = tuple) -> None:
-        """Checks that all gradients since the last check were finite; waits for the device.
+        """Check that all gradients since the last check were finite; waits for the device.
 
         Args:
-            further: Called for the message: names of what else is not finite.
+            further: Returns further non-finite names for the message.
 
         Raises:
-            NonFiniteGradientError: One was not; it has been replaced by zeros.
+            NonFiniteGradientError: A gradient was not finite; it was replaced by zeros.
         """
 
         def where() -> str:
@@ -232,30 +231,30 @@ class Update:
         self._guard.check(where)
 
     def last(self, statistic: str) -> float | None:
-        """A statistic of the last SGD step, None if no objective gives it; waits for the device."""
+        """Return a statistic of the last SGD step; None if no objective has it. Waits for the device."""
         return self._statistics.last(statistic)
 
     def take_statistics(self) -> dict[str, float]:
-        """Means over the SGD steps since the last call; waits for the device."""
+        """Return means over the SGD steps since the last call; waits for the device."""
         return self._statistics.take()
 
     def set_learning_rate(self, value: float) -> None:
-        """Sets the learner's learning rate; an objective's own keeps its ratio to it."""
+        """Set the learner's learning rate; an objective's own rate keeps its ratio to it."""
         for optimiser, ratio in zip(self._optimisers, self._ratios, strict=True):
             set_learning_rate(optimiser, value * ratio)
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the algorithm's own state: moments and the count of steps."""
+        """Return the state for a checkpoint, without the algorithm's: moments and the count of steps."""
         optimisers = {
             o.name: optimiser_state(optimiser) for o, optimiser in zip(self._objectives, self._optimisers, strict=True)
         }
         return {"sgd_steps": self.sgd_steps, "optimisers": optimisers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes over what :meth:`state_dict` gave.
+        """Restore the result of :meth:`state_dict`.
 
         Raises:
-            ValueError: It is of another algorithm, optimiser or network.
+            ValueError: It belongs to another algorithm, optimiser or network.
         """
         names = [o.name for o in self._objectives]
         if list(state["optimisers"]) != names:
@@ -268,16 +267,15 @@ class Update:
         self.sgd_steps = state["sgd_steps"]
 
     def lay_out_moments(self) -> None:
-        """Gives restored moments the memory layout that their parameters have now.
+        """Convert restored moments to the memory layout of their parameters.
 
-        Shared parameters with four axes are in channels_last, convolutions' or not, and fused optimisers read both in
-        storage order.
+        All shared parameters with four axes are in channels_last, and fused optimisers read both in storage order.
         """
         for optimiser in self._optimisers:
             load_optimiser_state(optimiser, optimiser_state(optimiser))
 
     def _differentiate_parts(self, index: int, parts: Iterable[Batch], is_stopping: Callable[[], bool]) -> Step | None:
-        """Leaves the whole minibatch's gradient of one objective; None if the step is left."""
+        """Compute the whole minibatch's gradient of one objective; None if the step is abandoned."""
         alone = self._collective.world_size == 1
         td_error = moments = total = last = None
         names: tuple[str, ...] = ()
@@ -306,7 +304,7 @@ class Update:
     def _sum_over_ranks(
         self, index: int, statistics: Tensor | None, weight: Tensor | None, *, is_stopping: bool
     ) -> Tensor:
-        """Sums the gradients and statistics of all ranks, or averages those that are means over their parts."""
+        """Sum the gradients and statistics of all ranks, or average those that are means."""
         parameters = list(self._objectives[index].parameters)
         message = torch.zeros(_MOST_STATISTICS + 2, device=self._device)
         if statistics is not None:
@@ -332,9 +330,9 @@ class Update:
     def _differentiate(self, index: int, batch: Batch, *, adds_up: bool) -> Loss:
         with self._autocast():
             loss = self._losses[index](batch, self._generator)
-        if not adds_up:  # Only now, so that the new gradients get the memory of the old ones.
+        if not adds_up:  # only now, so that new gradients reuse the memory of the old ones
             self._zero_grad(index)
-        # What is not this objective's gets no gradient, and none is computed for it.
+        # Parameters of other objectives get no gradient, and none is computed for them.
         loss.value.backward(inputs=self._inputs[index])  # type: ignore[no-untyped-call]  # torch leaves it untyped
         self._differentiated.add(index)
         self._has_td_errors |= loss.td_error is not None
@@ -357,7 +355,7 @@ class Update:
 
 
 class _Means:
-    """Sums of statistics over SGD steps, on the device until somebody asks for the means."""
+    """Sums of statistics over SGD steps, on the device until the means are read."""
 
     def __init__(self) -> None:
         self._sums: dict[tuple[str, ...], Tensor] = {}
@@ -365,7 +363,7 @@ class _Means:
         self._last: dict[tuple[str, ...], Tensor] = {}
 
     def add(self, names: tuple[str, ...], values: Tensor) -> None:
-        """Takes in one number for each name."""
+        """Add one number for each name."""
         self._last[names] = values
         if names in self._sums:
             self._sums[names] += values
@@ -375,14 +373,14 @@ class _Means:
             self._counts[names] = 1
 
     def last(self, name: str) -> float | None:
-        """What was taken in last under a name; None if nothing was."""
+        """Return the last number added for a name; None if there is none."""
         for names, values in self._last.items():
             if name in names:
                 return float(values[names.index(name)])
         return None
 
     def take(self) -> dict[str, float]:
-        """The means since the last call."""
+        """Return the means since the last call."""
         if not self._sums:
             return {}
         means = torch.cat([values / self._counts[names] for names, values in self._sums.items()]).tolist()
@@ -392,7 +390,7 @@ class _Means:
         return dict(zip(every, means, strict=True))
 
     def non_finite(self) -> list[str]:
-        """Names of which a sum is not finite."""
+        """Return names whose sum is not finite."""
         return [
             name
             for names, values in self._sums.items()
@@ -402,7 +400,7 @@ class _Means:
 
 
 def _weight(batch: Batch) -> Tensor | None:
-    """What a rank's mean counts among the means of all ranks; None where losses are shares that add up."""
+    """Weight of a rank's mean among all ranks; None if losses are shares that add up."""
     if isinstance(batch, OnPolicyBatch):
         return None
     if isinstance(batch, SequenceBatch):

@@ -1,4 +1,4 @@
-"""Which versions of the weights there are: the newest ones, or exactly one for each iteration."""
+"""Numbering of weight versions: the newest, or exactly one for each iteration."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Moments = tuple[float, float]
 
 
 class WrongVersionError(RuntimeError):
-    """A sample was collected by another version of the policy than its iteration asks for: a defect of ours."""
+    """A sample's policy version is not the one of its iteration: a bug in Rollmill."""
 
 
 class Versions(Protocol):
-    """How versions are numbered, when they are published, and what a checkpoint holds of them."""
+    """Numbering, publication and checkpoint state of versions."""
 
     def number(self, progress: Progress) -> int:
-        """The version of the present weights."""
+        """Return the version of the current weights."""
         ...
 
     def is_due(self, version: int, published: int) -> bool:
@@ -36,94 +36,94 @@ class Versions(Protocol):
         ...
 
     def published(self, version: int, weights: NDArray[np.uint8], moments: Moments) -> None:
-        """Takes note of a version that was published.
+        """Record a published version.
 
         Args:
-            version: Its number.
+            version: The version's number.
             weights: uint8, as published.
-            moments: Mean and deviation of the returns that its values are in units of.
+            moments: Mean and standard deviation that its values are normalised with.
         """
         ...
 
     def moments_of(self, batch: Trajectories, newest: Moments) -> Moments:
-        """Mean and deviation of the returns that a batch's values are in units of; called in the loader's thread."""
+        """Return the mean and deviation of a batch's normalised values; called in the loader's thread."""
         ...
 
     def check(self, batch: Trajectories, version: int) -> None:
-        """Checks that a batch may be learned from at this version."""
+        """Check that a batch may be learned from at this version."""
         ...
 
     def pack(self, progress: Progress, *, can_resume: bool, is_failing: bool) -> dict[str, Any] | None:
-        """What a checkpoint needs to resume from here; None where a run cannot resume.
+        """Return the state for a checkpoint; None if a run cannot resume from it.
 
         Args:
-            progress: How far the run is.
-            can_resume: Whether this rank has left nothing half done.
-            is_failing: Whether this rank alone calls, because it is failing; else all ranks do.
+            progress: The run's progress.
+            can_resume: Whether this rank has no half-done work.
+            is_failing: Whether only this rank calls, because it is failing; otherwise all ranks call.
         """
         ...
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Takes over what :meth:`pack` gave.
+        """Restore the result of :meth:`pack`.
 
         Raises:
-            ValueError: It is of another regime, or of another iteration than the groups resume from.
+            ValueError: It belongs to another regime, or to another iteration than the groups' states.
         """
         ...
 
     def saved(self, progress: Progress) -> None:
-        """Takes note of a checkpoint that was written."""
+        """Record that a checkpoint was written."""
         ...
 
 
 class NewestVersions:
-    """Version n is what n SGD steps have made; policy workers take the newest. See :class:`Versions`.
+    """Version n is the result of n SGD steps; policy workers use the newest. See :class:`Versions`.
 
     Args:
-        publish_every: SGD steps from one version that is published to the next.
+        publish_every: SGD steps between published versions.
     """
 
     def __init__(self, publish_every: int) -> None:
         self._publish_every = publish_every
 
     def number(self, progress: Progress) -> int:
-        """SGD steps."""
+        """Return the number of SGD steps."""
         return progress.sgd_steps
 
     def is_due(self, version: int, published: int) -> bool:
-        """Every ``publish_every`` SGD steps."""
+        """True every ``publish_every`` SGD steps."""
         return version - published >= self._publish_every
 
     def published(self, version: int, weights: NDArray[np.uint8], moments: Moments) -> None:
-        """Nothing has to be remembered."""
+        """Do nothing."""
 
     def moments_of(self, batch: Trajectories, newest: Moments) -> Moments:
-        """The newest."""
+        """Return the newest."""
         return newest
 
     def check(self, batch: Trajectories, version: int) -> None:
-        """Every version may be learned from."""
+        """Do nothing: every version is allowed."""
 
     def pack(self, progress: Progress, *, can_resume: bool, is_failing: bool) -> dict[str, Any] | None:
-        """Nothing is needed."""
+        """Return an empty state."""
         return {}
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Nothing is needed."""
+        """Do nothing."""
 
     def saved(self, progress: Progress) -> None:
-        """Nothing has to be remembered."""
+        """Do nothing."""
 
 
 class ExactVersions:
-    """Version i is what i iterations have made; iteration i learns from version max(0, i - lag). See :class:`Versions`.
+    """Version i is the result of i iterations; iteration i learns from version max(0, i - lag). See :class:`Versions`.
 
     Args:
-        num_versions: How many may be acting at once: the lag and one.
+        num_versions: Versions that may act at once: lag + 1.
         num_groups: Groups of this rank.
-        states: Where groups leave what they need to resume.
-        first_iteration: Where the run starts or resumes.
-        collective: The ranks, each with groups of its own.
+        states: The store of groups' states.
+        first_iteration: Iteration at which the run starts or resumes.
+        collective: The ranks, each with its own groups.
     """
 
     def __init__(
@@ -134,33 +134,33 @@ class ExactVersions:
         self._states = states
         self._first_iteration = first_iteration
         self._collective = collective
-        # The versions that groups may act by, the present one last.
+        # The versions that groups may use, the current one last.
         self._versions: list[PastVersion] = []
         self._moments: dict[int, Moments] = {}
 
     def number(self, progress: Progress) -> int:
-        """Iterations."""
+        """Return the number of iterations."""
         return progress.batches
 
     def is_due(self, version: int, published: int) -> bool:
-        """Never: an iteration is published as a whole."""
+        """Return False: only complete iterations are published."""
         return False
 
     def published(self, version: int, weights: NDArray[np.uint8], moments: Moments) -> None:
-        """Remembers the versions that groups may still act by."""
+        """Keep the versions that groups may still use."""
         self._versions = [*self._versions, PastVersion(version, weights.copy(), moments)][-self._num_versions :]
-        # Replaced as a whole: the loader's thread reads it meanwhile.
+        # Replaced atomically, because the loader's thread reads it.
         self._moments = {past.version: past.moments for past in self._versions}
 
     def moments_of(self, batch: Trajectories, newest: Moments) -> Moments:
-        """Those of the version that acted: how far the learner is by now depends on time."""
+        """Return those of the batch's version, because the newest version depends on timing."""
         return self._moments[int(batch.arrays["policy_version"][0, 0])]
 
     def check(self, batch: Trajectories, version: int) -> None:
-        """All samples must be of the version that this iteration asks for.
+        """Check that all samples have the version of this iteration.
 
         Raises:
-            WrongVersionError: One is not.
+            WrongVersionError: A sample has another version.
         """
         wanted = max(0, version - (self._num_versions - 1))
         versions = batch.arrays["policy_version"]
@@ -171,7 +171,7 @@ class ExactVersions:
             )
 
     def pack(self, progress: Progress, *, can_resume: bool, is_failing: bool) -> dict[str, Any] | None:
-        """The groups' states, where they have left them at this version; None between two checkpoints."""
+        """Return the groups' states at this version; None between two checkpoints."""
         if is_failing:
             return None
         groups = [] if not progress.batches else self._states.read_packed(progress.batches, self._num_groups)
@@ -182,20 +182,20 @@ class ExactVersions:
         return {"in_flight": InFlight(progress.batches, self._versions[:-1], all_groups).pack()}
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
-        """Publishes the older versions again.
+        """Publish the older versions again.
 
         Raises:
-            ValueError: It is of another regime, or of another iteration than the groups resume from.
+            ValueError: It belongs to another regime, or to another iteration than the groups' states.
         """
         in_flight = InFlight.unpack(state)
         if in_flight.iteration != self._first_iteration:
             raise ValueError(
-                f"it is of iteration {in_flight.iteration}, but the groups resume from {self._first_iteration}"
+                f"it belongs to iteration {in_flight.iteration}, but the groups resume from {self._first_iteration}"
             )
         for past in in_flight.versions:
             weights.publish(past.version, past.weights)
             self.published(*past)
 
     def saved(self, progress: Progress) -> None:
-        """Removes the states of earlier iterations."""
+        """Remove the states of earlier iterations."""
         self._states.remove_until(progress.batches)
