@@ -172,7 +172,7 @@ def test_actions_that_do_not_fit_the_action_space_are_refused(action: Action, me
     [
         ([[1], [0], [5]], None, r"act gave the choice 5 in column 0, which has the choices 0 to 4"),
         ([[1], [-1], [2]], None, r"the choice -1 in column 0"),
-        (None, [[0.0, 1.0], [0.5, -1.5]], r"act gave the number -1.5 in column 1; all have to be in \[-1, 1\]"),
+        (None, [[0.0, 1.0], [0.5, -1.5]], r"act gave the number -1.5 in column 1; all must be in \[-1, 1\]"),
         (None, [[np.nan, 1.0]], r"the number nan in column 0"),
     ],
 )

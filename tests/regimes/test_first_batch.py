@@ -47,7 +47,7 @@ def test_a_batch_that_takes_long_to_fill_is_announced() -> None:
 
 def test_a_replay_that_takes_long_to_fill_is_announced() -> None:
     (line,) = long_wait(config("dqn", **{"replay.min_size": 9_000, "total_steps": 10_000}), SPEC)
-    assert "when 9,000 agent steps are collected (replay.min_size), 90% of the 10,000" in line
+    assert "after 9,000 agent steps (replay.min_size), 90% of the 10,000" in line
     assert long_wait(config("dqn", **{"replay.min_size": 100, "total_steps": 10_000}), SPEC) == []
 
 

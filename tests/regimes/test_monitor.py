@@ -61,7 +61,7 @@ def test_reports_that_cannot_be_left_are_told_and_no_error(tmp_path: Path) -> No
     _leave_ledger(tmp_path, "the account", note=notes.append)
     _leave_curve(tmp_path, title="a run", note=notes.append)
     assert "ledger.txt could not be written: [Errno 21]" in notes[0]
-    assert "learning_curve.png could not be drawn: NoMetricsError" in notes[1]
+    assert "learning_curve.png could not be plotted: NoMetricsError" in notes[1]
     assert f"rollmill plot {tmp_path}" in notes[1]
 
 

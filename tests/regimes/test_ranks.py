@@ -263,7 +263,7 @@ def test_ranks_do_not_outlive_the_torchrun_that_started_them(tmp_path: Path) -> 
         time.sleep(0.1)
     assert len(ranks) == 2
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
-    assert "torchrun, which started this rank, is gone" in (run_dir / "run.log").read_text()
+    assert "torchrun, which started this rank, has died" in (run_dir / "run.log").read_text()
     finish(process)
 
 

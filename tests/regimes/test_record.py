@@ -61,7 +61,7 @@ def test_the_log_answers_what_was_run_with_what(tmp_path: Path) -> None:
         ("signal", "end: stopped by the user (SIGTERM): what was learned is saved; 1,234 of 5,000 agent steps"),
         ("caller", "end: stopped by its caller: what was learned is saved; 1,234 of 5,000 agent steps"),
         (OSError("no room\nand more"), "end: failed after 1,234 agent steps: OSError: no room"),
-        (KeyboardInterrupt(), "end: stopped by the user after 1,234 agent steps; what was learned since the last"),
+        (KeyboardInterrupt(), "end: stopped by the user after 1,234 agent steps; progress since the last"),
     ],
 )
 def test_the_end_and_its_reason_are_shown_and_logged(tmp_path: Path, ending: Any, said: str) -> None:

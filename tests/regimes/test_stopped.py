@@ -115,7 +115,7 @@ def test_a_stopped_evaluation_is_named_and_training_goes_on(tmp_path: Path, monk
     def is_noted() -> bool:
         if stopped_at and time.monotonic() - stopped_at[0] > LONGEST_END_S:
             return True
-        return "evaluations stop, training goes on: evaluator (pid" in log.read_text()
+        return "evaluations stop, training continues: evaluator (pid" in log.read_text()
 
     outcome = running.run(
         endless("async", eval_every=10**6, eval_episodes=1),
@@ -133,7 +133,7 @@ def test_a_stopped_evaluation_after_training_does_not_hold_the_run(tmp_path: Pat
     log = tmp_path / "run.log"
 
     def stop_the_last() -> None:
-        while not log.exists() or "evaluating 1 network(s) that are left" not in log.read_text():
+        while not log.exists() or "evaluating 1 remaining network(s)" not in log.read_text():
             time.sleep(0.05)
         time.sleep(0.5)
         os.kill(

@@ -1,1 +1,1 @@
-"""The policy worker: one forward pass for the groups that are ready. Meets the other processes only in storage."""
+"""The policy worker: one forward pass for the groups that are ready. Exchanges data only through storage."""

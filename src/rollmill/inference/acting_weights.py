@@ -1,4 +1,4 @@
-"""Which weights a policy worker answers with: the newest, or exactly the version of the groups' iteration."""
+"""Choice of a policy worker's weights: the newest, or exactly the version of the groups' iteration."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ AnAlgorithm = TypeVar("AnAlgorithm", bound=Algorithm)
 
 
 class ActingAlgorithm(Generic[AnAlgorithm]):
-    """An algorithm to act with, the bytes that its weights are read into, and their version.
+    """An algorithm that acts, the buffer of its weights, and their version.
 
     Args:
-        algorithm: On its device, in evaluation mode.
-        is_lowered: Whether its weights are kept in bf16.
+        algorithm: The algorithm, on its device and in evaluation mode.
+        is_lowered: Whether its weights are stored in bf16.
 
     Attributes:
         algorithm: As given.
-        flat: Its acting network's weights.
-        version: What they are.
-        is_on_policy: Whether the algorithm gives values; its actions need no checks.
+        flat: The acting network's weights.
+        version: Their version.
+        is_on_policy: Whether the algorithm returns values; its actions are not checked.
     """
 
     def __init__(self, algorithm: AnAlgorithm, *, is_lowered: bool) -> None:
@@ -49,17 +49,17 @@ class ActingWeights(Protocol[AnAlgorithm]):
     """Chooses the weights for a batch of groups.
 
     Attributes:
-        first_version: What the first batch needs, at least.
+        first_version: Minimum version for the first batch.
     """
 
     first_version: int
 
     def await_first(self, timeout_s: float) -> bool:
-        """Waits until the first version is published; False when that takes longer."""
+        """Wait until the first version is published; False after the timeout."""
         ...
 
     def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
-        """The algorithm to answer these groups with, int64 ``[n]``; its weights are loaded."""
+        """Return the algorithm for these groups, int64 ``[n]``, with its weights loaded."""
         ...
 
 
@@ -67,9 +67,9 @@ class NewestWeights(Generic[AnAlgorithm]):
     """The newest version. See :class:`ActingWeights`.
 
     Args:
-        weights: Where the learner publishes.
-        algorithm: A copy of it, on its device.
-        is_lowered: Whether weights are kept in bf16.
+        weights: The store that the learner publishes in.
+        algorithm: A copy of the algorithm, on its device.
+        is_lowered: Whether weights are stored in bf16.
     """
 
     first_version = 0
@@ -83,7 +83,7 @@ class NewestWeights(Generic[AnAlgorithm]):
         return self._weights.wait_for(self.first_version, timeout_s=timeout_s)
 
     def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
-        """The algorithm, with newer weights if there are any."""
+        """Return the algorithm, with newer weights if there are any."""
         acting = self._acting
         version = self._weights.read_newest(acting.flat.bytes, unless=acting.version)
         if version != acting.version:
@@ -95,14 +95,14 @@ class NewestWeights(Generic[AnAlgorithm]):
 class ExactWeights(Generic[AnAlgorithm]):
     """Version max(0, i - lag) for groups whose slots belong to iteration i. See :class:`ActingWeights`.
 
-    Groups of ``lag + 1`` iterations may be in flight at once, so there are as many copies of the algorithm.
+    Groups of ``lag + 1`` iterations may be in flight at once, so there are ``lag + 1`` copies of the algorithm.
 
     Args:
-        store: The slots; each group has ``lag + 1`` of its own.
-        weights: Where the learner publishes; holds as many versions.
-        algorithm: A copy of it, on its device.
-        is_lowered: Whether weights are kept in bf16.
-        first_iteration: Where the run starts or resumes.
+        store: The slots; each group has ``lag + 1``.
+        weights: The store that the learner publishes in; holds ``lag + 1`` versions.
+        algorithm: A copy of the algorithm, on its device.
+        is_lowered: Whether weights are stored in bf16.
+        first_iteration: Iteration at which the run starts or resumes.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class ExactWeights(Generic[AnAlgorithm]):
         return self._weights.wait_for(self.first_version, timeout_s=timeout_s)
 
     def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
-        """The copy with the weights of the groups' iteration, which were published before that could begin."""
+        """Return the copy with the weights of the groups' iteration; they were published before it started."""
         iteration = int(self._store.group_iteration[groups[0]])
         version = max(0, iteration - self._lag)
         acting = self._copies[version % len(self._copies)]

@@ -1,4 +1,4 @@
-"""Whether an algorithm, which may be the user's own, has chosen actions of the action space."""
+"""Checks that an algorithm's actions are in the action space."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ __all__ = ["check_action"]
 
 
 def check_action(algorithm: Algorithm, action: Action, spec: ActionSpec, rows: int) -> None:
-    """Checks the actions of an off-policy algorithm: the replay must hold what the environment was given.
+    """Check the actions of an off-policy algorithm, because replay and environment must agree.
 
     Args:
-        algorithm: For the message.
-        action: What it chose.
-        spec: The action spec, real numbers in [-1, 1].
-        rows: How many were asked for.
+        algorithm: The algorithm, for the message.
+        action: Its actions.
+        spec: The action spec, with continuous heads in [-1, 1].
+        rows: Number of requested rows.
 
     Raises:
-        ValueError: They have another shape, or are not in the action space.
+        ValueError: The actions have another shape, or are not in the action space.
     """
     name = type(algorithm).__name__
     widths = {"discrete": spec.num_discrete, "continuous": spec.num_continuous}
@@ -42,8 +42,8 @@ def check_action(algorithm: Algorithm, action: Action, spec: ActionSpec, rows: i
             wrong = f"the choice {discrete[row, column]} in column {column}, which has the choices 0 to {choices - 1}"
     elif action.continuous is not None:
         continuous = action.continuous.float().cpu().numpy()
-        if (bad := ~(np.abs(continuous) <= 1.0)).any():  # NaN is not, either.
+        if (bad := ~(np.abs(continuous) <= 1.0)).any():  # also catches NaN
             row, column = np.argwhere(bad)[0]
-            wrong = f"the number {continuous[row, column]} in column {column}; all have to be in [-1, 1]"
+            wrong = f"the number {continuous[row, column]} in column {column}; all must be in [-1, 1]"
     if wrong:
         raise ValueError(f"{name}.act gave {wrong}")

@@ -1,4 +1,4 @@
-"""Which requests a policy worker answers with one forward pass: whatever is ready, or always the same groups."""
+"""Batching of a policy worker's requests: all groups that are ready, or always the same groups."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from rollmill.runtime.child import StopFlag
 from rollmill.storage.slots import SlotStore
 
 _POLL_S = 0.2
-# A worker that sleeps until several groups have come looks up after ``max_wait_us``, even if none has.
+# A worker that waits for several groups wakes up after ``max_wait_us`` at the latest.
 _WORTH_SLEEPING_S = 0.005
-# On the CPU a forward pass of this many rows costs about as little a row as larger ones do.
+# On a CPU the cost per row of a forward pass hardly falls beyond this many rows.
 ENOUGH_ROWS = 32
 
 
 class Batching(Protocol):
-    """Turns the requests of a policy worker's groups into batches.
+    """Groups the requests of a policy worker into batches.
 
     Attributes:
-        min_groups: Groups of a usual batch; what the start's measurement computes with.
-        max_groups: Groups of a batch at most.
+        min_groups: Groups in a typical batch, used for the measurement at the start.
+        max_groups: Maximum number of groups in a batch.
     """
 
     min_groups: int
     max_groups: int
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
-        """Waits for requests, a moment at most; int64 ``[n]`` group indices, valid until the next one is asked for."""
+        """Wait briefly for requests; yields int64 ``[n]`` group indices, each valid until the next."""
         ...
 
 
 class ReadyGroups:
-    """Batches of whatever is ready, after waiting for more while that costs nobody's time (the async regime).
+    """Batches of all ready groups, after waiting for more while that delays no process (the async regime).
 
     Args:
         store: The slots.
-        index: Which policy worker this is.
-        config: How long to wait, and for how many.
-        stop: Ends a wait.
-        on_cpu: Whether larger batches cost less a row.
+        index: Index of this policy worker.
+        config: Time to wait, and number of groups to wait for.
+        stop: Interrupts a wait.
+        on_cpu: Whether the worker computes on a CPU, where larger batches cost less per row.
     """
 
     def __init__(self, store: SlotStore, index: int, config: InferenceConfig, stop: StopFlag, *, on_cpu: bool) -> None:
@@ -76,19 +76,19 @@ class ReadyGroups:
         return 2 if self._on_cpu and self._rows < ENOUGH_ROWS else 1
 
     def _collect(self) -> int:
-        """Waits for requests, a moment at most; returns how many there are, with their groups in ``_pending``."""
+        """Wait briefly for requests; returns their number, with their groups in ``_pending``."""
         if not self._may_sleep_for_more or self._store.group_is_parked.any():
             waiting = self._requests.get_many(self._pending, _POLL_S)
             return self._wait_for_more(waiting, time.monotonic() + self._max_wait_s)
         deadline = time.monotonic() + self._max_wait_s
-        # Whoever the first of them are, the rest can be waited for: this process is woken once for all of them.
+        # Any first groups allow waiting for the rest, so this process is woken once for all of them.
         waiting = self._requests.get_many(self._pending, min(self._max_wait_s, _POLL_S), self.min_groups)
         return self._wait_for_more(waiting, deadline)
 
     def _may_always_wait(self) -> bool:
-        """Whether any ``min_groups`` - 1 groups may be waited with, as long as none is without a slot.
+        """Whether any ``min_groups`` - 1 groups may be delayed, provided that each has a slot.
 
-        They leave each rollout worker another group of this policy worker's to step, and are less than half of all.
+        True if each rollout worker has another group to step and they are less than half of all groups.
         """
         others = self.min_groups - 1
         _, groups_of_worker = np.unique(self._worker_of_group[self._groups], return_counts=True)
@@ -97,22 +97,22 @@ class ReadyGroups:
         return bool((groups_of_worker > others).all())
 
     def _wait_for_more(self, waiting: int, deadline: float) -> int:
-        """Waits for as many groups as are worth a batch, while it costs nobody's time; returns how many there are."""
+        """Wait for enough groups for a batch while that delays no process; returns their number."""
         if not waiting:
             return waiting
         while waiting < self.min_groups and not self._stop.is_set():
             left = deadline - time.monotonic()
             if left <= 0 or not self._may_wait(self._pending[:waiting]):
                 break
-            # Each group that comes, or has to wait for a slot, may leave its rollout worker with nothing to step.
+            # Each group that arrives, or waits for a slot, may leave its rollout worker without work.
             waiting += self._requests.get_many(self._pending[waiting:], min(left, _POLL_S))
         return waiting
 
     def _may_wait(self, pending: NDArray[np.int64]) -> bool:
-        """Whether the rollout workers of these groups, int64 ``[n]``, have others to step meanwhile.
+        """Whether the rollout workers of these groups, int64 ``[n]``, have other groups to step.
 
-        And whether these are less than half of this worker's groups under way, so that simulation and inference
-        overlap. A group that waits for another policy worker counts as one that is stepped.
+        The groups must also be less than half of this worker's groups in flight, so that simulation and inference
+        overlap. A group that waits for another policy worker counts as stepped.
         """
         store, worker_of_group = self._store, self._worker_of_group
         stepping = ~store.group_is_parked
@@ -125,14 +125,13 @@ class ReadyGroups:
 
 
 class FixedGroups:
-    """Always the same groups together, each batch as soon as its last group has come (the lockstep regime).
+    """Fixed batches, each processed when its last group is ready (the lockstep regime).
 
-    Floating-point results depend on the shape of a batch and on a row's place in it, so neither may depend on who was
-    faster.
+    Floating-point results depend on the shape of a batch and on a row's position, so neither may depend on timing.
 
     Args:
-        store: The slots; their topology says which groups.
-        index: Which policy worker this is.
+        store: The slots; their topology determines the groups.
+        index: Index of this policy worker.
     """
 
     def __init__(self, store: SlotStore, index: int) -> None:
@@ -144,7 +143,7 @@ class FixedGroups:
 
     def batches(self) -> Iterator[NDArray[np.int64]]:
         """See :class:`Batching`."""
-        # Fewer than are missing for any batch are not worth waking up for.
+        # Sleeps until enough groups for some batch are ready.
         waiting = self._requests.get_many(self._pending, _POLL_S, int(self._missing.min()))
         for group in self._pending[:waiting].tolist():
             batch = group // self.max_groups

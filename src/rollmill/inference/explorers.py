@@ -1,4 +1,4 @@
-"""What a policy worker tells an algorithm of exploring: who asks, when, and where the randomness comes from."""
+"""Exploration context that a policy worker passes to an algorithm: rows, steps and randomness."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ __all__ = ["Explorer", "GeneratorExplorer", "KeyedExplorer", "RandomExplorer", "
 
 
 class Explorer(Protocol):
-    """Makes the :class:`rollmill.algorithms.base.Explore` of a batch."""
+    """Builds the :class:`rollmill.algorithms.base.Explore` of a batch."""
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
     ) -> Explore:
-        """What to tell the algorithm.
+        """Build the context of a batch.
 
         Args:
             groups: int64 ``[n]``.
@@ -37,27 +37,27 @@ class Explorer(Protocol):
 
 
 class _RowsOfGroups:
-    """Which of the run's rows are whose, wherever they are stepped; row 0 of group 0 is ``first_row``."""
+    """Indices of groups' rows in the whole run; row 0 of group 0 is ``first_row``."""
 
     def __init__(self, topology: Topology, first_row: int, device: torch.device) -> None:
         self.count = topology.num_groups * topology.group_rows
-        # A list, because indexing a tensor with groups takes longer than joining a few.
+        # A list, because indexing a tensor takes longer than concatenating a few.
         rows = (first_row + torch.arange(self.count)).to(device).view(-1, topology.group_rows)
         self._of_group: list[Tensor] = list(rows.unbind())
 
     def __call__(self, groups: NDArray[np.int64]) -> Tensor:
-        """int64 ``[n * B]``."""
+        """Return row indices, int64 ``[n * B]``."""
         if len(groups) == 1:
             return self._of_group[int(groups[0])]
         return torch.cat([self._of_group[group] for group in groups.tolist()])
 
 
 class GeneratorExplorer:
-    """The worker's own noise. See :class:`Explorer`.
+    """Noise from the worker's own generator. See :class:`Explorer`.
 
     Args:
-        topology: Whose rows are whose.
-        device: The policy worker's.
+        topology: The run's topology.
+        device: The policy worker's device.
         seed: Keys the noise.
     """
 
@@ -68,17 +68,17 @@ class GeneratorExplorer:
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
     ) -> Explore:
-        """See :class:`Explorer`; on-policy sampling does not depend on agent steps, which nobody counts here."""
+        """See :class:`Explorer`. Agent steps are not counted, because on-policy sampling does not use them."""
         return Explore(0, 0, self._rows(groups), self._rows.count, reset, self._generator)
 
 
 class RandomExplorer:
-    """Uniformly random actions, which the algorithm only rates: for measuring throughput. See :class:`Explorer`.
+    """Uniformly random actions, which the algorithm only evaluates, for benchmarks. See :class:`Explorer`.
 
     Args:
-        explorer: What else to tell.
+        explorer: The explorer for the other fields.
         action: The action spec.
-        device: The policy worker's.
+        device: The policy worker's device.
         random: Draws the actions.
     """
 
@@ -100,13 +100,13 @@ class RandomExplorer:
 
 
 class KeyedExplorer:
-    """Noise that is keyed by (seed, row, step), so it does not matter who draws it, or when. See :class:`Explorer`.
+    """Noise keyed by (seed, row, step), independent of worker and timing. See :class:`Explorer`.
 
     Args:
         store: The slots, for the groups' iterations.
-        width: Numbers of a row.
-        device: The policy worker's.
-        seed: The run's.
+        width: Random numbers per row.
+        device: The policy worker's device.
+        seed: The run's seed.
         first_row: Index of this machine's first row among all of the run's.
     """
 
@@ -141,10 +141,10 @@ class ReplayExplorer:
 
     Args:
         store: The replay.
-        device: The policy worker's.
+        device: The policy worker's device.
         seed: Keys this worker's noise.
-        total_steps: Of the run, for schedules.
-        world_size: Ranks of the run, which step alike.
+        total_steps: Agent steps of the run, for schedules.
+        world_size: Number of ranks, which are assumed to step equally fast.
         first_row: Index of this rank's first row among all of the run's.
     """
 

@@ -1,4 +1,4 @@
-"""How a policy worker reads x_t: in place, gathered from slots, or from the stacks that a replay shows."""
+"""Reading of x_t by a policy worker: in place, gathered from slots, or from a replay's frame stacks."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ class ObservationReader(Protocol):
     def read(
         self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
     ) -> Mapping[str, Tensor]:
-        """x_t of every group, name -> ``[n * B, ...]`` on the device; valid until the next call.
+        """Read x_t of every group, name -> ``[n * B, ...]`` on the device; valid until the next call.
 
         Args:
             groups: int64 ``[n]``.
-            slots: int64 ``[n]``, where each group writes.
-            steps: int64 ``[n]``, t of each.
+            slots: int64 ``[n]``, the slot of each group.
+            steps: int64 ``[n]``, t of each group.
         """
         ...
 
 
 class SlotReader:
-    """Reads out of the slots. See :class:`ObservationReader`.
+    """Reads from slots. See :class:`ObservationReader`.
 
     Args:
         store: The slots.
-        max_groups: Groups of a batch, at most.
-        device: The policy worker's.
-        may_view: Whether a single group's block may be read in place on a CPU. Lockstep copies always: results may
-            depend on alignment, and the alignment of a slot's rows depends on their size.
+        max_groups: Maximum number of groups in a batch.
+        device: The policy worker's device.
+        may_view: Whether a single group's block may be read in place on a CPU. Lockstep always copies, because results
+            may depend on alignment, and the alignment of a slot's rows depends on their size.
     """
 
     def __init__(self, store: SlotStore, *, max_groups: int, device: torch.device, may_view: bool) -> None:
@@ -50,7 +50,7 @@ class SlotReader:
         self._may_view = may_view and device.type == "cpu"
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
-        # Page-locked for a GPU, which copies from it without a detour.
+        # Page-locked for direct copies by a GPU.
         self._staging = {
             name: torch.empty(
                 (max_groups, *block.shape[1:]),
@@ -78,11 +78,11 @@ class SlotReader:
 
 
 class ShownReader:
-    """Reads whole stacks of frames, of which a replay's slots keep the newest frame. See :class:`ObservationReader`.
+    """Reads whole stacks of frames, of which a replay's slots store the newest frame. See :class:`ObservationReader`.
 
     Args:
         store: The replay.
-        device: The policy worker's.
+        device: The policy worker's device.
     """
 
     def __init__(self, store: ReplayStore, *, device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Which precision a policy worker infers with, by measuring both on the real network."""
+"""Choice of a policy worker's precision by measuring the real network."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ROUNDS = 7
 
 @torch.inference_mode()
 def faster_precision(model: ActorCritic, observation: Mapping[str, Tensor], *, budget_s: float = 1.0) -> str:
-    """Returns "fp32" or "bf16", whichever is faster; bf16 must win by 10 % to be worth its rounding.
+    """Return the faster one of "fp32" and "bf16"; bf16 must be 10 % faster to justify its rounding.
 
-    The two are timed in turn, so that a disturbance hits both; the fastest of several rounds counts. In bf16 the
-    weights are cast beforehand, as they are for what follows (:mod:`rollmill.models.lowered`).
+    Both are timed alternately, so that a disturbance affects both; the fastest of several rounds counts. For bf16 the
+    weights are cast in advance, as in the policy worker (:mod:`rollmill.models.lowered`).
 
     Args:
-        model: On its device.
-        observation: A batch of the size that is usual, by name.
-        budget_s: Stops measuring after so many seconds.
+        model: The model, on its device.
+        observation: A batch of typical size, by name.
+        budget_s: Maximum seconds of the measurement.
     """
     device = next(model.parameters()).device
     state = model.initial_state(len(next(iter(observation.values()))), device)

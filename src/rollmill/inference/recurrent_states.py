@@ -1,6 +1,6 @@
-"""Recurrent states of a policy worker's groups: kept on its device, and written into slots where learners need them.
+"""Recurrent states of a policy worker's groups: kept on its device, and written into slots for learners.
 
-A group always comes back to the same policy worker, so only the state at certain steps leaves the device.
+A group always uses the same policy worker, so only the states at certain steps leave the device.
 """
 
 from __future__ import annotations
@@ -19,15 +19,14 @@ __all__ = ["RecurrentStates"]
 
 
 class RecurrentStates:
-    """The states of the groups that are bound to one policy worker; does nothing without a recurrent core.
+    """Recurrent states of one policy worker's groups; does nothing without a recurrent core.
 
     Args:
-        store: The slots. A replay's keep states where sequences may begin, others at x_0.
-        groups: The policy worker's.
+        store: The slots. A replay's slots store states where sequences may begin, others at x_0.
+        groups: The policy worker's groups.
         state_size: S; 0 without a core.
-        device: The policy worker's.
-        is_shared: Whether the states at the end of a slot go through shared memory, where checkpoints find them and
-            resumed runs leave them.
+        device: The policy worker's device.
+        is_shared: Whether the states at the end of a slot go through shared memory, for checkpoints and resumed runs.
     """
 
     def __init__(
@@ -42,12 +41,12 @@ class RecurrentStates:
         self._place_of_group[list(groups)] = np.arange(len(groups))
         self._state: Tensor | None = None
         if state_size:
-            # In the precision that slots keep it in.
+            # In the dtype of the slots.
             dtype = torch.from_numpy(store.arrays[RNN_STATE][:0]).dtype
             self._state = torch.zeros(len(groups), self._rows, state_size, dtype=dtype, device=device)
 
     def take(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Tensor | None:
-        """The groups' states ``[n * B, S]`` from before x_t, which slots get where they keep them."""
+        """Return the groups' states ``[n * B, S]`` before x_t, and write them into slots that store them."""
         if self._state is None:
             return None
         places = self._place_of_group[groups]
@@ -63,13 +62,13 @@ class RecurrentStates:
         return state.view(len(groups) * self._rows, -1)
 
     def keep(self, groups: NDArray[np.int64], state: Tensor | None) -> None:
-        """Keeps the states ``[n * B, S]`` after x_t for the groups' next steps."""
+        """Store the states ``[n * B, S]`` after x_t for the groups' next steps."""
         if self._state is not None:
             assert state is not None
             self._state[self._place_of_group[groups]] = state.view(len(groups), self._rows, -1).to(self._state.dtype)
 
     def share(self, groups: NDArray[np.int64]) -> None:
-        """Leaves the states from before x_T in shared memory."""
+        """Copy the states before x_T into shared memory."""
         if self._state is not None:
             assert self._store.group_rnn_state is not None
             self._store.group_rnn_state[groups] = self._state[self._place_of_group[groups]].cpu().numpy()

@@ -1,6 +1,6 @@
-"""The policy worker's loop: collect the groups that are ready, one forward pass, write actions beside observations.
+"""The policy worker's loop: collect ready groups, run one forward pass, write actions into their slots.
 
-Everything it writes is stamped with the version of the weights that it used.
+Everything it writes carries the version of the weights.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ _POLL_S = 0.2
 
 
 class PolicyWorker:
-    """Answers the requests of the groups that are bound to it, until the stop flag is set.
+    """Answers the requests of its groups until the stop flag is set.
 
     Args:
         context: The process's stop flag, ledger and messages.
         store: The slots.
-        index: Which policy worker this is; its lane in every inbox.
-        action: The action spec, as slots hold it.
-        config: Precision ("auto" resolved by now), and what is measured instead of learned.
-        device: Where it computes.
-        batching: Which requests are answered together.
-        weights: The weights that they are answered with.
-        reader: How x_t is read.
-        explorer: What algorithms are told of exploring.
+        index: Index of this policy worker, and its lane in every inbox.
+        action: The action spec, in the format of slots.
+        config: The configuration, with a resolved precision.
+        device: The worker's device.
+        batching: Groups requests into batches.
+        weights: Chooses the weights of a batch.
+        reader: Reads x_t.
+        explorer: Builds the exploration context.
         states: Recurrent states.
         seed: Keys random actions.
     """
@@ -86,7 +86,7 @@ class PolicyWorker:
 
     @torch.inference_mode()
     def run(self) -> None:
-        """Serves until the stop flag is set."""
+        """Serve requests until the stop flag is set."""
         if not self._skips_policy and not self._await_first_weights():
             return
         while not self._context.stop.is_set():
@@ -95,22 +95,22 @@ class PolicyWorker:
                 self.answer(groups)
 
     def answer(self, groups: NDArray[np.int64]) -> None:
-        """Answers the requests of these groups, int64 ``[n]``, with one forward pass."""
+        """Answer the requests of these groups, int64 ``[n]``, with one forward pass."""
         self._context.inject_delay()
         self._compute(groups)
         self._send(groups)
 
     def _await_first_weights(self) -> bool:
-        """Waits for the learner's initial weights; False when the run ends before they come."""
+        """Wait for the learner's initial weights; False if the run ends first."""
         self._ledger.enter(InferencePhase.WAITING)
         while not self._weights.await_first(_POLL_S):
-            self._ledger.enter(InferencePhase.WAITING)  # Again: a sign of life.
+            self._ledger.enter(InferencePhase.WAITING)  # a sign of life
             if self._context.stop.is_set():
                 return False
         return True
 
     def _compute(self, groups: NDArray[np.int64]) -> None:
-        """One forward pass for these groups, int64 ``[n]``, and everything that is written beside x_t."""
+        """Run one forward pass for these groups, int64 ``[n]``, and write its results into their slots."""
         store = self._store
         slots, steps = store.group_slot[groups], store.group_step[groups]
         mask = None if self._mask is None else self._mask[slots, steps].reshape(len(groups) * self._rows, -1)
@@ -126,8 +126,9 @@ class PolicyWorker:
         state = self._states.take(groups, slots, steps)
         self._ledger.enter(InferencePhase.FORWARD)
         if steps[0] == self._rollout_length:
-            # x_T: its value completes the slot. Its action is chosen when it is x_0 of the next slot, by that version.
-            assert isinstance(acting.algorithm, OnPolicyAlgorithm), "replays ask for no values"
+            # x_T: its value completes the slot. Its action is chosen as x_0 of the next slot, by the version used
+            # there.
+            assert isinstance(acting.algorithm, OnPolicyAlgorithm), "replays need no values"
             with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
                 value = acting.algorithm.value(observation, state, reset)
             self._ledger.enter(InferencePhase.SCATTERING)
@@ -151,7 +152,7 @@ class PolicyWorker:
         slots: NDArray[np.int64],
         steps: NDArray[np.int64],
     ) -> None:
-        """Scatters what the algorithm gave into the slots."""
+        """Scatter the algorithm's results into the slots."""
         arrays = self._store.arrays
         discrete, continuous = action.discrete, action.continuous
         self._write_actions(
@@ -180,7 +181,7 @@ class PolicyWorker:
         discrete: NDArray[Any] | None,
         continuous: NDArray[Any] | None,
     ) -> None:
-        """Scatters the actions ``[n * B, ...]`` into the slots."""
+        """Scatter the actions ``[n * B, ...]`` into the slots."""
         arrays = self._store.arrays
         if discrete is not None:
             arrays["action_discrete"][slots, steps] = discrete.reshape(len(slots), self._rows, -1)
@@ -188,11 +189,11 @@ class PolicyWorker:
             arrays["action_continuous"][slots, steps] = continuous.reshape(len(slots), self._rows, -1)
 
     def _send(self, groups: NDArray[np.int64]) -> None:
-        """Tells the rollout workers of these groups that their answers are there."""
+        """Notify the rollout workers of these groups."""
         store = self._store
         self._ledger.enter(InferencePhase.SCATTERING)
         for group in groups.tolist():
             delivered = store.inboxes[self._worker_of_group[group]].put(self._index, encode(ACTIONS, group))
-            assert delivered, "the inbox holds a place for every group"
+            assert delivered, "the inbox must have room for every group"
         self._ledger.add(InferenceCounter.ROWS, len(groups) * self._rows)
         self._ledger.add(InferenceCounter.BATCHES, 1)

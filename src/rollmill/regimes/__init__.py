@@ -1,1 +1,1 @@
-"""Regimes: each builds the parts and connects them, in one readable function."""
+"""Regimes: each builds the parts of a run and connects them."""

@@ -1,14 +1,13 @@
-"""The async regime (Sample Factory): simulation, inference and learning at their own pace, and the slowest never waits.
+"""The async regime (Sample Factory): simulation, inference and learning run at their own pace.
 
 ========= ==========================================================================================================
-admission ``admission``, by default first in, first out; samples older than ``max_policy_lag`` are left out and counted
+admission ``admission``, by default first in, first out; samples older than ``max_policy_lag`` are excluded and counted
 weights   the newest
 slots     any free slot of the group's rollout worker
-pace      a group goes on when a slot is free
+pace      a group continues when a slot is free
 ========= ==========================================================================================================
 
-The functions that processes run import torch inside, because the main process, which imports this module too, must
-not.
+The process functions import torch inside, because the main process, which imports this module, too, must not.
 """
 
 from __future__ import annotations
@@ -37,19 +36,19 @@ from rollmill.storage.slots import Topology, slots_needed
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
-    """Spreads groups over rollout workers and policy workers, and gives each rollout worker its slots (async).
+    """Assign groups to rollout workers and policy workers, and slots to rollout workers (async).
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
-        world_size: 1; ranks that learn together are for lockstep.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        world_size: Always 1 in this regime.
 
     Raises:
-        ConfigError: Fewer slots were asked for than the run needs to go on.
+        ConfigError: ``num_slots`` is too small for the run to make progress.
     """
     assert world_size == 1
     regime = config.regime_as(AsyncConfig)
-    ADMISSIONS.find(regime.admission, "admission")  # An unknown name is refused before anything is started.
+    ADMISSIONS.find(regime.admission, "admission")  # raises for unknown names before processes start
     assert config.envs_per_group != "auto"
     groups = spread_groups(config)
     num_groups = len(groups.worker_of_group)
@@ -65,8 +64,8 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         )
     elif wanted < least:
         raise ConfigError(
-            f"num_slots={wanted}: at least {least} are needed, one for each of the {num_groups} groups and one "
-            "batch's; fewer would stop the run for good. Use 'auto'."
+            f"num_slots={wanted}: use at least {least}, one for each of the {num_groups} groups and one "
+            "batch's (fewer would deadlock the run), or 'auto'."
         )
     return Topology(
         rollout_length=config.rollout_length,
@@ -82,7 +81,7 @@ allocate = allocate_slots
 
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
-    """Child: one rollout worker."""
+    """Run one rollout worker (child process)."""
     setup.user_code.install(networks=False)
     context, store = with_delays(context, setup.config), setup.store()
     RolloutWorker(
@@ -96,7 +95,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 
 
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
-    """Child: one policy worker."""
+    """Run one policy worker (child process)."""
     setup.user_code.install()
     from rollmill.inference.acting_weights import NewestWeights
     from rollmill.inference.batching import ReadyGroups
@@ -124,7 +123,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
-    """Child: the learner."""
+    """Run the learner (child process)."""
     setup.user_code.install()
     from rollmill.learning.measure import choose_fast_path
     from rollmill.learning.timetable import ByTime

@@ -1,7 +1,7 @@
-"""How a run ends: on time, on request, or with the first failure; told apart while it goes on.
+"""The end of a run: on time, on request, or with the first failure.
 
-A process that dies because the whole run was told to end is no failure, and one that dies a moment before the others
-hear of it is not either; everything else is, and ends the run with its own traceback.
+A process that dies because the whole run was asked to end is not a failure, and neither is one that dies a moment
+before the others receive the signal. Everything else ends the run with its own traceback.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ EndedBy = Literal["total_steps", "max_seconds", "target_return", "callback", "si
 
 _POLL_S = 0.25
 _STOP_GRACE_S = 8.0
-# Five seconds after a failure nothing is left; SIGTERM and SIGKILL take one more.
+# After a failure all processes end within five seconds; SIGTERM and SIGKILL take one more.
 _FAILURE_GRACE_S = 3.0
-# Ten seconds after Ctrl-C nothing is left; asking for stacks and killing, one after another, take the rest.
+# After Ctrl-C all processes end within ten seconds, including stack dumps and kills.
 _END_WITHIN_S = 6.5
-# Between the first and the last process that a signal to all of them reaches.
+# Maximum delay between processes that receive the same signal.
 _SIGNALLED_WITHIN_S = 0.5
 
 
@@ -48,24 +48,24 @@ def watch(
     is_alone: bool = True,
     memory: Sequence[MemoryPart] = (),
 ) -> tuple[LearnerFinished, EndedBy, float]:
-    """Passes on what the processes report until the run is over; raises what must end it.
+    """Forward the processes' reports until the run is over; raises errors that end it.
 
     Args:
-        supervisor: Has started the processes.
-        config: Resolved.
-        monitor: Takes the reports.
-        callbacks: Are told of checkpoints.
-        wanted_end: Asked several times a second; what is to end the run.
-        is_alone: Whether this is the only rank; a learner among several also waits for the others.
-        memory: What the run takes, as far as that is known, for when it does not suffice.
+        supervisor: The supervisor of the started processes.
+        config: The resolved configuration.
+        monitor: Receives the reports.
+        callbacks: Notified of checkpoints.
+        wanted_end: Called several times a second; returns the reason to end the run, or None.
+        is_alone: Whether this is the only rank; with several, a learner also waits for the others.
+        memory: Known memory use of the run, for errors when memory runs out.
 
     Returns:
         The learner's last message, which is not passed on yet, what ended the run, and how many seconds the other
         processes have to end.
 
     Raises:
-        ProcessFailed: A process or a callback failed, or a process hung or did not end when told to.
-        KeyboardInterrupt: Nothing was learned yet.
+        ProcessFailed: A process or a callback failed, or a process hung or did not end in time.
+        KeyboardInterrupt: The run was interrupted before anything was learned.
     """
     limits = HangLimits(config, is_alone=is_alone)
     last_moment = math.inf
@@ -81,9 +81,9 @@ def watch(
     while True:
         for event in supervisor.poll(_POLL_S):
             if isinstance(event, Failed | Exited) and event.handle.name == EVALUATOR.name:
-                # Training does not depend on it: what it has not played is played at the end.
+                # Training does not depend on the evaluator; its remaining networks are evaluated at the end.
                 if isinstance(event, Failed) and not is_ending():
-                    monitor.note(f"evaluations stop, training goes on: {event.error()}")
+                    monitor.note(f"evaluations stop, training continues: {event.error()}")
                 continue
             if isinstance(event, Failed | Exited) and (failure := _unexpected(event, is_ending)) is not None:
                 failure = _blaming_stopped(failure, supervisor.stopped())
@@ -103,7 +103,7 @@ def watch(
                 monitor.note(event.content.text)
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
                 if event.content.stopped_by_others:
-                    ended_by = "caller"  # The stop flag that the learner has set looks like a signal's.
+                    ended_by = "caller"  # The learner's stop flag looks like a signal.
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
                 return event.content, ended_by, grace_s(_STOP_GRACE_S)
@@ -112,34 +112,34 @@ def watch(
             if monitor.is_time_up:
                 ended_by = "max_seconds"
             elif supervisor.stop_flag.is_set():
-                ended_by = "signal"  # Sent to the learner, which has set the flag.
+                ended_by = "signal"  # The learner received it and set the flag.
             else:
                 ended_by = wanted
             if ended_by is not None:
                 supervisor.stop_flag.set()
         if last_moment == math.inf and not {ended_by, wanted}.isdisjoint({"signal", "caller"}):
-            last_moment = time.monotonic() + _END_WITHIN_S  # Somebody waits.
+            last_moment = time.monotonic() + _END_WITHIN_S  # the caller waits
         if time.monotonic() > last_moment:
             raise _did_not_end(supervisor) if has_begun else KeyboardInterrupt
         for hung in limits.check(supervisor):
             error = hung_error(supervisor, hung, limits)
             if hung.handle.name == EVALUATOR.name:
-                monitor.note(f"evaluations stop, training goes on: {error}")
+                monitor.note(f"evaluations stop, training continues: {error}")
                 continue
             supervisor.stop(grace_s=grace_s())
             raise error
 
 
 def hung_error(supervisor: Supervisor, hung: Hung, limits: HangLimits) -> ProcessHung:
-    """Kills a hung process, which would use up the time that the learner has to save."""
-    # A stopped process could not answer.
+    """Kill a hung process, so that the learner has time to save."""
+    # A stopped process cannot respond.
     stacks = "" if hung.is_stopped else supervisor.stacks(hung.handle)
     supervisor.kill(hung.handle)
     return hung.error(stacks, limits.advice_for(hung))
 
 
 def _blaming_stopped(failure: Failed, stopped: Sequence[Handle]) -> Failed:
-    """The failure, and which other processes a signal has stopped: what waited for them in vain may have failed."""
+    """Add to a failure the processes that a signal has stopped, which may be the cause."""
     others = ", ".join(str(handle) for handle in stopped if handle != failure.handle)
     if not others:
         return failure
@@ -149,10 +149,10 @@ def _blaming_stopped(failure: Failed, stopped: Sequence[Handle]) -> Failed:
 
 
 def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed | None:
-    """The failure that a process's end is to the run; None for an end that the run's own has brought.
+    """Return the failure for a process's end; None if the end of the run caused it.
 
     Raises:
-        KeyboardInterrupt: The learner was ended with the run, before it could hold SIGTERM off: nothing is learned yet.
+        KeyboardInterrupt: SIGTERM ended the learner before it handled the signal: nothing is learned yet.
     """
     is_learner = event.handle.name == LEARNER.name
     if isinstance(event, Failed):
@@ -167,13 +167,13 @@ def _unexpected(event: Failed | Exited, is_ending: Callable[[], bool]) -> Failed
 
 
 def exited_early(event: Exited) -> Failed:
-    """The failure that an exit without a word is to the run."""
+    """Return the failure for an early exit with code 0."""
     text = f"{event.handle} exited with code 0 before its work was done: something in it called exit."
     return Failed(event.handle, text, "")
 
 
 def was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
-    """Whether a process died of a SIGTERM that went to every process of the run, as Slurm and systemd send it."""
+    """Whether a process died of a SIGTERM to every process of the run, as sent by Slurm and systemd."""
     if event.killed_by != signal.SIGTERM:
         return False
     deadline = time.monotonic() + _SIGNALLED_WITHIN_S
@@ -183,13 +183,13 @@ def was_signalled_with_us(event: Failed, is_ending: Callable[[], bool]) -> bool:
 
 
 def _did_not_end(supervisor: Supervisor) -> ProcessHung:
-    """Ends all processes at once, and says where the learner was."""
+    """Kill all processes, and return an error with the learner's phase."""
     learner = next(handle for handle in supervisor.handles if handle.name == LEARNER.name)
     phase = supervisor.snapshot()[LEARNER.name].current_phase
     stacks = supervisor.stacks(learner)
     supervisor.stop(grace_s=0.0)
     return ProcessHung(
-        f"{learner} did not end within {_END_WITHIN_S} s of being told to: it is in phase {phase!r}. It was killed; "
-        "what it has learned since the newest checkpoint is lost.",
+        f"{learner} did not end within {_END_WITHIN_S} s of the request: it is in phase {phase!r}. It was killed; "
+        "progress since the newest checkpoint is lost.",
         stacks,
     )

@@ -1,4 +1,4 @@
-"""When a run learns for the first time, where that takes long, and why one has learned nothing."""
+"""Notes about a late first update, and about runs that have learned nothing."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rollmill.specs import EnvSpec
 
 __all__ = ["long_wait", "nothing_learned"]
 
-# Of the steps that the run has left.
+# Share of the remaining steps.
 _LARGE_SHARE = 0.1
-# Rollouts of each row; a batch takes a few of them in most configurations.
+# Rollouts of each row; most configurations have a few per batch.
 _MANY_ROLLOUTS = 100
 
 
 def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str]:
-    """Says how many agent steps come before each update, or the first one, where those are many; lines for people.
+    """Describe a large number of agent steps before each update, or before the first one.
 
     Args:
-        config: Resolved.
+        config: The resolved configuration.
         spec: The environment.
-        steps_done: Agent steps that earlier sessions have made.
+        steps_done: Agent steps of earlier sessions.
     """
     left = config.total_steps - steps_done
     if left <= 0:
@@ -35,34 +35,34 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
         if config.replay.min_size < _LARGE_SHARE * left:
             return []
         return [
-            f"learning begins when {config.replay.min_size:,} agent steps are collected (replay.min_size), "
-            f"{_share(config.replay.min_size, left)}; a smaller replay.min_size begins sooner"
+            f"learning begins after {config.replay.min_size:,} agent steps (replay.min_size), "
+            f"{_share(config.replay.min_size, left)}; a smaller replay.min_size begins earlier"
         ]
     batch = config.learner.batch_size
     if batch < _LARGE_SHARE * left and batch < _MANY_ROLLOUTS * rows * config.rollout_length:
         return []
     return [
         f"a batch takes {batch:,} agent steps (learner.batch_size), which is {-(-batch // rows):,} steps of each of "
-        f"the {rows} rows and {_share(batch, left)}; nothing is learned before it is full: a smaller "
-        "learner.batch_size learns sooner and more often"
+        f"the {rows} rows and {_share(batch, left)}; a smaller "
+        "learner.batch_size learns earlier and more often"
     ]
 
 
 def _share(steps: int, left: int) -> str:
-    return f"{steps / left:.0%} of the {left:,} that the run has left"
+    return f"{steps / left:.0%} of the {left:,} remaining"
 
 
 def nothing_learned(
     config: Config, last: LearnerReport, accounts: Mapping[str, ProcessAccount], *, sgd_steps_before: int, why: str
 ) -> list[str]:
-    """A warning for a run that has ended without an SGD step; lines for people, none where it has learned.
+    """Return a warning for a run without an SGD step; empty if it has learned.
 
     Args:
-        config: Resolved.
+        config: The resolved configuration.
         last: The learner's last report.
         accounts: The ledger at the end.
-        sgd_steps_before: Of earlier sessions.
-        why: What ended the run.
+        sgd_steps_before: SGD steps of earlier sessions.
+        why: The reason for the end.
     """
     if last.sgd_steps > sgd_steps_before:
         return []
@@ -71,14 +71,14 @@ def nothing_learned(
     begin = f"nothing was learned: the run ended ({why}) before its first SGD step. "
     if isinstance(config.regime, ReplayRegimeConfig):
         wanted = f"learning begins at replay.min_size={config.replay.min_size:,}"
-        advice = "use a smaller replay.min_size, or let the run last longer"
+        advice = "use a smaller replay.min_size, or run longer"
     elif last.lag is not None and (last.lag.stale_samples or last.lag.invalid_samples):
         wanted = (
             f"of which {last.lag.stale_samples:,} were older than learner.max_policy_lag="
-            f"{config.regime.max_policy_lag} allows and {last.lag.invalid_samples:,} were no transitions"
+            f"{config.regime.max_policy_lag} allows and {last.lag.invalid_samples:,} were not transitions"
         )
-        advice = "allow more lag, or use fewer environments, or let the run last longer"
+        advice = "allow more lag, or use fewer environments, or run longer"
     else:
         wanted = f"a batch takes learner.batch_size={config.learner.batch_size:,}"
-        advice = "use a smaller learner.batch_size or more environments, or let the run last longer"
+        advice = "use a smaller learner.batch_size or more environments, or run longer"
     return [f"{begin}{collected:,} agent steps were collected, and {wanted}: {advice}"]

@@ -1,8 +1,8 @@
-"""How long each process of a run may show no sign of life before it is taken for hung.
+"""Limits on the silence of a run's processes, beyond which they count as hung.
 
-Loops that wait for another process wake up five times a second and enter their phase again, so a wait has no limit, but
-the silence of whoever waits has. Work has a limit for each piece of it. A process that a signal has stopped is found in
-every phase, those without a limit included: starting up, measuring, saving.
+Loops that wait for another process wake up five times a second and re-enter their phase, so a wait has no limit, but
+the silence of the waiting process has. Each piece of work has a limit. A process stopped by a signal is detected in
+every phase, including those without a limit: startup, measuring, saving.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from rollmill.settings.config import Config
 __all__ = ["HangLimits"]
 
 _BUILDING_S = 2.0
-# A process that waits may get no core for a moment, or read back pages that were swapped out.
+# A waiting process may get no core for a moment, or read back swapped pages.
 _SHORTEST_SILENCE_S = 5.0
-# Between two waits a worker writes a group's state to the disk, or takes locks that others hold.
+# Between waits a worker writes a group's state to disk, or acquires contended locks.
 _BOOKKEEPING_S = 60.0
-# Importing torch and the user's modules from a slow disk, and the measurements that a policy worker begins with.
+# Imports of torch and the user's modules from a slow disk, and a policy worker's initial measurements.
 _START_S = 900.0
 _EVALUATION_S = 60.0
 
@@ -52,29 +52,29 @@ class HangLimits:
     """The limits of one run.
 
     Args:
-        config: Resolved.
-        is_alone: Whether this is the only rank; a learner among several also waits for the others.
+        config: The resolved configuration.
+        is_alone: Whether this is the only rank; with several, a learner also waits for the others.
     """
 
     def __init__(self, config: Config, *, is_alone: bool = True) -> None:
-        """Works them out."""
+        """Compute the limits."""
         assert config.envs_per_group != "auto"
         of_rollout = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
         of_inference = _Limit(config.inference.step_timeout_s, "inference.step_timeout_s")
         of_learner = _Limit(config.learner.step_timeout_s, "learner.step_timeout_s")
         for_others = 0.0 if is_alone else config.distributed.timeout_s
-        # A policy worker also waits for more groups than have come.
+        # A policy worker also waits for further groups.
         for_groups = config.inference.max_wait_us * 1e-6
 
-        # Pieces of work, whatever else the run is doing.
+        # Pieces of work, at any time of the run.
         self._work = {
             ROLLOUT_WORKER.phases[RolloutPhase.SIMULATING]: of_rollout,
-            # A group's environments are built, and first reset, one after another.
+            # A group's environments are built and reset sequentially.
             ROLLOUT_WORKER.phases[RolloutPhase.BUILDING]: of_rollout.plus(_BUILDING_S * config.envs_per_group),
             LEARNER.phases[LearnerPhase.LEARNING]: of_learner,
             POLICY_WORKER.phases[InferencePhase.FORWARD]: of_inference,
         }
-        # What takes no time worth mentioning. While a run ends, its environments are closed meanwhile, for example.
+        # Short phases. While a run ends, environments are closed in them, for example.
         self._silence = {
             START: _Limit(_START_S + for_others, ""),
             LEARNER.phases[LearnerPhase.MEASURING]: of_learner.at_least(_START_S).plus(for_others),
@@ -86,7 +86,7 @@ class HangLimits:
                 for phase in (LearnerPhase.WAITING, LearnerPhase.PUBLISHING, LearnerPhase.REPORTING)
             },
             EVALUATOR.phases[EvaluatorPhase.WAITING]: of_rollout.at_least(_SHORTEST_SILENCE_S),
-            # Its environments are built within it, by a process that runs when others need no core.
+            # Includes building environments, in a process with low priority.
             EVALUATOR.phases[EvaluatorPhase.PLAYING]: of_rollout.at_least(_EVALUATION_S),
         }
         self._stopped = {
@@ -99,10 +99,10 @@ class HangLimits:
         }
 
     def check(self, supervisor: Supervisor) -> list[Hung]:
-        """Processes that hang, now; to be called several times a second."""
+        """Return the processes that hang now; called several times a second."""
         is_ending = supervisor.stop_flag.is_set()
         limits = self._work if is_ending else self._silence | self._work
-        # A run that ends waits for its learner alone.
+        # A run that ends waits only for its learner.
         stopped = {LEARNER.name: self._stopped[LEARNER.name]} if is_ending else self._stopped
         return supervisor.check_hung(
             {phase: limit.seconds for phase, limit in limits.items()},
@@ -110,6 +110,6 @@ class HangLimits:
         )
 
     def advice_for(self, hung: Hung) -> str:
-        """Where the limit comes from; empty where no setting changes it."""
+        """Name the setting of the limit; empty if there is none."""
         limit = self._stopped[hung.role] if hung.is_stopped else (self._silence | self._work)[hung.phase]
         return f"{limit.option} sets how many" if limit.option else ""

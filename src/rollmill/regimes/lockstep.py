@@ -1,15 +1,15 @@
-"""The lockstep regime (Cleanba): iteration i is learned from what policy version max(0, i - lag) collected, exactly.
+"""The lockstep regime (Cleanba): iteration i learns from the data of exactly policy version max(0, i - lag).
 
 ========= ==========================================================================================================
 admission the i-th slot of every group, in the order of the groups
 weights   exactly version max(0, i - lag)
 slots     one of the group's own ``lag + 1`` slots
-pace      a group goes on when its next slot is free
+pace      a group continues when its next slot is free
 ========= ==========================================================================================================
 
-A group gets a slot back after the learner has published what it learned from it. A free slot therefore says that the
-version to act by is published, and the number of slots is the lag. The functions that processes run import torch
-inside, because the main process, which imports this module too, must not.
+The learner releases a group's slot after publishing the version learned from it. A free slot therefore means that the
+version to act with is published, and the number of slots bounds the lag. The process functions import torch inside,
+because the main process, which imports this module, too, must not.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from rollmill.storage.slots import Topology
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
-    """Gives each of a rank's groups ``lag + 1`` slots, and spreads them over the rank's workers.
+    """Assign ``lag + 1`` slots to each of a rank's groups, and the groups to the rank's workers.
 
-    Who steps or infers a group changes the speed alone. Policy workers get whole batches; rollout workers get groups of
-    different ones, so that some are stepped while others are inferred.
+    The assignment affects speed only. Policy workers get whole batches; rollout workers get groups of different
+    batches, so that some are stepped while others are inferred.
     """
     num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
     groups_per_batch = config.inference.groups_per_batch
@@ -67,12 +67,12 @@ allocate = allocate_slots
 
 
 def _seed_from(config: Config, iteration: int) -> int:
-    """What keys environments that are built for this iteration; those built for different ones share nothing."""
+    """Return the seed of environments built for this iteration; different iterations have different seeds."""
     return int_seed(config.seed, "built for iteration", iteration, bits=63) if iteration else config.seed
 
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
-    """Child: one rollout worker."""
+    """Run one rollout worker (child process)."""
     setup.user_code.install(networks=False)
     config, store = setup.config, setup.store()
     context = with_delays(context, config)
@@ -97,7 +97,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 
 
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
-    """Child: one policy worker."""
+    """Run one policy worker (child process)."""
     setup.user_code.install()
     from rollmill.inference.acting_weights import ExactWeights
     from rollmill.inference.batching import FixedGroups
@@ -130,7 +130,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
-    """Child: the learner."""
+    """Run the learner (child process)."""
     setup.user_code.install()
     from rollmill.learning.admission import Iterations
     from rollmill.learning.settled import settled_fast_path

@@ -1,4 +1,4 @@
-"""What a run takes of the machine's memory beside its slots, as far as that is known before it starts."""
+"""Estimate of a run's memory in addition to its slots, before it starts."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ if TYPE_CHECKING:
 __all__ = ["memory_advice", "of_local_ranks", "private_parts"]
 
 _BYTES = 4  # of a float32
-# What a learner of the replay regime holds: one batch is learned from, one is ready, one is being filled.
+# Batches of a learner in the replay regime: one in use, one ready, one being filled.
 _BATCHES = 3
 
 
 def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ranks) -> tuple[MemoryPart, ...]:
-    """What the processes of a rank will allocate for themselves, at least; what goes to a GPU is left out.
+    """Return the minimum private host memory of a rank's processes.
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
-        topology: Who serves whom.
-        ranks: Which of several cooperating programs this is: a batch of the replay regime is shared by all.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        topology: The run's topology.
+        ranks: The ranks, which share each batch in the replay regime.
     """
     parts = []
     numbers = probed.num_parameters
     if _is_on_host(config.learner.device, probed):
         moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.num_learners
-        # Parameters and gradients in each learner, the optimiser's state once; several have a parameter server.
+        # Parameters and gradients in each learner (and the parameter server, with several), one optimiser state.
         copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
         parts.append(
             MemoryPart(
@@ -43,7 +43,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
                 numbers * _BYTES * copies,
             )
         )
-    # Where it learns on a GPU, too, what is published is collected here.
+    # Also on a GPU, published weights are assembled in host memory.
     parts.append(MemoryPart("the weights that the learner publishes", probed.weight_nbytes))
     if _is_on_host(config.inference.device, probed) and not config.inference.skip_policy:
         versions = max(1, topology.slots_per_group)
@@ -69,11 +69,11 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
 
 
 def of_local_ranks(parts: Sequence[MemoryPart], ranks: Ranks) -> tuple[MemoryPart, ...]:
-    """What all ranks on this machine take, which share its memory: as many times what one takes.
+    """Return the memory of all ranks on this machine.
 
     Args:
-        parts: What one rank takes.
-        ranks: How many there are.
+        parts: Memory of one rank.
+        ranks: The ranks.
     """
     count = ranks.local_world_size
     if count == 1:
@@ -82,11 +82,11 @@ def of_local_ranks(parts: Sequence[MemoryPart], ranks: Ranks) -> tuple[MemoryPar
 
 
 def memory_advice(probed: Probed, rest: str) -> str:
-    """What the user can change.
+    """Advise how to reduce memory.
 
     Args:
-        probed: What the environment and the network are.
-        rest: What else helps.
+        probed: Sizes of the environment and the network.
+        rest: Further advice.
     """
     observation = probed.spec.observation
     name, spec = max(observation.items(), key=lambda item: item[1].nbytes)

@@ -1,6 +1,6 @@
-"""A row of metrics, from the learner's report: the one place where the keys of ``metrics.jsonl`` are put together.
+"""Rows of metrics from the learner's reports: the only place that defines the keys of ``metrics.jsonl``.
 
-What each key means is said in :mod:`rollmill.reporting.metric_table`, which a test compares with this.
+:mod:`rollmill.reporting.metric_table` documents the keys; a test compares both.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ def row_of(
     env: Mapping[str, float | None],
     time_before_s: float,
 ) -> Record:
-    """What one report adds to ``metrics.jsonl``.
+    """Build a row of ``metrics.jsonl`` from a report.
 
-    A value is null where there was nothing to measure since the previous row; what a regime does not have has no key.
+    A value is null if nothing was measured since the previous row; keys depend on the regime.
 
     Args:
-        report: The learner's.
-        status: What the display shows of it.
+        report: The learner's report.
+        status: The display's status.
         shares: How the processes spent their time since the last row that says so; empty where that is too short a time
             to tell.
         env: Name -> mean of what environments have given since the previous row.
@@ -73,6 +73,6 @@ def _lag(lag: PolicyLag, expected: float | None) -> Record:
 
 
 def _without_tail(histogram: Sequence[int]) -> list[int]:
-    """The histogram up to its last sample."""
+    """Truncate trailing zeros of the histogram."""
     last = max((lag for lag, count in enumerate(histogram) if count), default=-1)
     return list(histogram[: last + 1])

@@ -1,4 +1,4 @@
-"""What a run shows while it goes: rows of metrics, the display's status, and the account at the end."""
+"""Metrics rows, the display's status, and the final account of a run."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from rollmill.storage.episodes import EpisodeEnd
 _log = logging.getLogger("rollmill.run")
 
 _SPEED_WINDOW_S = 10.0
-# Shares of a shorter time would say what happened to be going on, not where the time goes.
+# Shares of a shorter interval would be noise.
 _SHARES_OVER_S = 0.25
-# What an on-policy policy keeps of its first exploration, below which it explores no more.
+# Share of its initial exploration below which an on-policy policy counts as no longer exploring.
 _COLLAPSED = 0.02
 
 
 class Monitor:
-    """Turns the learner's reports and the ledger into metrics and a display.
+    """Converts the learner's reports and the ledger into metrics and a display.
 
     Args:
-        config: The run's, for its sizes.
-        probed: For frameskip and rows.
-        writer: Where rows of metrics go; None keeps none.
-        display: What people see; None shows nothing.
-        on_report: Called with every report and the seconds since the run began.
-        on_row: Called with every row of metrics, after it was written.
-        time_before_s: Seconds that earlier sessions of a resumed run took; metrics count on from there.
+        config: The run's configuration.
+        probed: Sizes of the environment, such as frameskip.
+        writer: Writes rows of metrics; None writes none.
+        display: The display; None shows nothing.
+        on_report: Called with every report and the seconds since the run started.
+        on_row: Called with every row of metrics, after it is written.
+        time_before_s: Seconds that earlier sessions of a resumed run took, added to the time in metrics.
         earlier: Rows of metrics of earlier sessions.
-        is_resumed: Whether to say at which step the run resumes.
+        is_resumed: Whether to note the step at which the run resumes.
     """
 
     def __init__(
@@ -65,14 +65,14 @@ class Monitor:
         earlier: Sequence[Record] = (),
         is_resumed: bool = False,
     ) -> None:
-        """Starts the clock."""
+        """Start the clock."""
         self._config = config
         self._frameskip = probed.spec.frameskip
         self._writer = writer
         self._display = display
         self._on_report = on_report
         self._on_row = on_row
-        # In policy versions, as the measured one.
+        # In policy versions, like the measured lag.
         self._expected_lag: float | None = None
         if isinstance(config.regime, LockstepConfig):
             self._expected_lag = float(config.regime.lag)
@@ -91,10 +91,10 @@ class Monitor:
         self._episodes = 0
         self._episodes_before: int | None = None
         self._speeds: deque[tuple[float, int]] = deque()
-        # Of the last row that has shares: the ledger, and the time.
+        # The ledger and the time at the last row with shares.
         self._accounts: Mapping[str, ProcessAccount] = {}
         self._accounts_at = -math.inf
-        # What was known last: an interval in which nothing was learned tells nothing new.
+        # Last known values, for intervals without learning.
         self._shares: Mapping[str, Stage] = {}
         self._lag = PolicyLag()
         self._evaluation_return: float | None = None
@@ -117,20 +117,20 @@ class Monitor:
                 if part is not None:
                     part.close()
             except OSError as failure:
-                # Of a full disk, say. It must not take the place of the error that the run ends with, nor fail the run.
+                # for example a full disk; must neither replace the run's error nor fail the run
                 _log.warning("%s could not be closed: %s", type(part).__name__, failure)
 
     def note(self, text: str) -> None:
-        """A line for people, and for ``run.log``."""
+        """Show a line and write it to ``run.log``."""
         _log.info("%s", text)
         if self._display is not None:
             self._display.note(text)
 
     def report(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
-        """Takes in one report of the learner, with the ledger as it stands."""
+        """Process one report of the learner, with the current ledger."""
         now = max(0.0, report.at - self._started)
         if self._ends_at_s is None and self._config.max_seconds is not None:
-            # Starting up does not count, what earlier sessions have trained does.
+            # Startup does not count; the training time of earlier sessions does.
             self._ends_at_s = now + self._config.max_seconds - report.training_s
             if self._ends_at_s <= now:
                 self.note(
@@ -157,7 +157,7 @@ class Monitor:
         if self._on_report is not None:
             self._on_report(report, now)
         if report.is_row:
-            if shares:  # What is for the display alone leaves the next row's shares whole.
+            if shares:  # reports for the display do not shorten the next row's interval
                 self._accounts, self._accounts_at = accounts, now
             row = row_of(report, status, shares, env=self._env_means(), time_before_s=self._time_before_s)
             if self._writer is not None:
@@ -185,7 +185,7 @@ class Monitor:
         return means
 
     def take_evaluations(self) -> None:
-        """Takes in what evaluations have found meanwhile."""
+        """Process the results of evaluations."""
         for found in [] if self._writer is None else self._writer.write_evaluations():
             self._evaluation_return = float(found["mean_return"])
             low, high = found["interval_95"]
@@ -196,12 +196,12 @@ class Monitor:
 
     @property
     def mean_return(self) -> float | None:
-        """Mean raw return of the last 100 episodes, or None before the first one ended."""
+        """Mean raw return of the last 100 episodes; None before the first one has ended."""
         return statistics.fmean(e.episode_return for e in self._recent) if self._recent else None
 
     @property
     def has_reached_target(self) -> bool:
-        """Whether the last 100 episodes, all of this session, are as good as ``target_return`` asks for."""
+        """Whether the last 100 episodes, all of this session, reach ``target_return``."""
         target, mean = self._config.target_return, self.mean_return
         of_this_session = self._episodes - (self._episodes_before or 0)
         return target is not None and mean is not None and of_this_session >= RECENT_EPISODES and mean >= target
@@ -212,7 +212,7 @@ class Monitor:
         return self._ends_at_s is not None and time.monotonic() - self._started > self._ends_at_s
 
     def _speed(self, now: float, agent_steps: int) -> float | None:
-        """Agent steps a second over the last ten seconds; None before there are two reports."""
+        """Return agent steps a second over the last ten seconds; None before the second report."""
         self._speeds.append((now, agent_steps))
         while len(self._speeds) > 2 and now - self._speeds[0][0] > _SPEED_WINDOW_S:
             self._speeds.popleft()

@@ -1,6 +1,6 @@
-"""What a short-lived process finds out about the environment and the algorithm before memory is laid out.
+"""A short-lived process that determines the sizes of environment and algorithm before memory is allocated.
 
-Functions import torch inside, because the main process, which imports this module too, does without.
+Functions import torch inside, because the main process, which imports this module, too, must not.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def probe(
     ranks: Ranks | None = None,
     trust: bool = False,
 ) -> None:
-    """Child: builds one environment and the network, and reports their sizes.
+    """Build one environment and the network, and report their sizes (child process).
 
     Args:
-        context: Takes the report.
-        config: Resolved.
-        user_code: What the user registered.
-        run_dir: In lockstep, of a run that goes on: its groups' states are laid out for those who need them.
-        ranks: Which of several cooperating programs this is; alone by default.
+        context: Receives the report.
+        config: The resolved configuration.
+        user_code: The user's registrations.
+        run_dir: In lockstep, the directory of a resumed run, whose groups' states are unpacked; else None.
+        ranks: The ranks; one by default.
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
     user_code.install()
@@ -93,7 +93,7 @@ def probe(
 
 
 def _make_if_it_fits(make: Callable[[], Algorithm]) -> Algorithm:
-    """The algorithm; one without memory where that does not suffice, which the allocation of the slots then says."""
+    """Build the algorithm, on the meta device if memory is short; allocating the slots then raises."""
     from rollmill.models.sizing import fits, without_memory
 
     outline = without_memory(make)
@@ -103,7 +103,7 @@ def _make_if_it_fits(make: Callable[[], Algorithm]) -> Algorithm:
 
 
 def _inference_precision(config: Config, spec: EnvSpec, algorithm: Algorithm) -> str:
-    """The faster precision of a forward pass for one group, measured here, where nothing else runs yet."""
+    """Measure the faster precision of a forward pass for one group, before other processes run."""
     import torch
 
     from rollmill.inference.precision import faster_precision
@@ -113,7 +113,7 @@ def _inference_precision(config: Config, spec: EnvSpec, algorithm: Algorithm) ->
     assert isinstance(model, ActorCritic), "other networks' precision follows from a rule"
     assert config.envs_per_group != "auto"
     if next(model.parameters()).is_meta:
-        return "fp32"  # it does not fit into memory, which the allocation of the slots says
+        return "fp32"  # it does not fit into memory; allocating the slots raises
     rows = config.envs_per_group * spec.rows_per_env
     torch.set_num_threads(config.inference.threads)
     zeros = {
@@ -124,7 +124,7 @@ def _inference_precision(config: Config, spec: EnvSpec, algorithm: Algorithm) ->
 
 
 def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
-    """Agent steps of the checkpoint that a run goes on from, as rank 0's disk has it."""
+    """Return the agent steps of the checkpoint to resume from, on rank 0's disk."""
     from rollmill.learning.process_group import exchange
     from rollmill.storage.checkpoints import CheckpointStore
 
@@ -136,7 +136,7 @@ def _saved_steps(config: Config, run_dir: Path, ranks: Ranks) -> int:
 
 
 def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) -> int:
-    """Lays out the states of this rank's groups, of the checkpoint that a run goes on from; returns its iteration."""
+    """Unpack the states of this rank's groups from the checkpoint to resume from; returns its iteration."""
     from rollmill.learning.in_flight import InFlight
     from rollmill.learning.process_group import exchange
     from rollmill.runtime.signed_files import require_trust
@@ -152,13 +152,13 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
         in_flight.require_trusted(path, trust=trust)
         return in_flight.iteration, list(in_flight.groups)
 
-    # Rank 0's disk is the one that has it.
+    # Only rank 0's disk has it.
     iteration, groups = find() if ranks.is_alone else exchange(ranks, "groups", find, config.distributed.timeout_s)
     InFlight(iteration, [], groups).check_complete(num_groups)
     states = group_states(run_dir)
     states.clear()
     for group, packed in enumerate(groups[i] for i in ranks.share(len(groups))):
-        # Of each group, because those of other ranks have come over the network.
+        # For each group, because states of other ranks arrive over the network.
         _, verdict = GroupState.unpack(packed)
         require_trust(run_dir / "checkpoints", verdict, "it holds pickled environments", trust=trust)
         states.write_packed(iteration, group, packed)

@@ -1,7 +1,6 @@
-"""How a run began and how it ended: for ``run.log``, and in a few lines for whoever waits for it.
+"""Record of a run's start and end, for ``run.log`` and the display.
 
-``run.log`` is to answer, months later, what was run, with which versions and settings, from where it resumed, and why
-it ended.
+``run.log`` documents what was run, with which versions and settings, from where it resumed, and why it ended.
 """
 
 from __future__ import annotations
@@ -34,15 +33,15 @@ _PACKAGES = ("rollmill", "torch", "numpy", "gymnasium", "ale-py", "vizdoom", "mu
 
 
 class RunRecord:
-    """Writes down a run's start when its context is entered, and its end when that is left, by whatever way.
+    """Context manager that logs a run's start and its end.
 
     Args:
-        config: Resolved.
-        run_dir: Its directory.
-        ranks: Which of several cooperating programs this is.
-        resume: Whether it goes on from a checkpoint.
-        changed: Of a resumed run: key -> value before and now, of the settings that differ.
-        show: Prints a line for people; None shows nothing.
+        config: The resolved configuration.
+        run_dir: The run's directory.
+        ranks: The ranks.
+        resume: Whether the run resumes from a checkpoint.
+        changed: For a resumed run: key -> value before and now, for settings that differ.
+        show: Shows a line; None shows nothing.
 
     Attributes:
         agent_steps: Agent steps as of the last report.
@@ -82,12 +81,12 @@ class RunRecord:
         return self
 
     def ended(self, ended_by: EndedBy, *, mean_return: float | None, received: signal.Signals | None) -> None:
-        """Takes in how the run ended; it is written down when the context is left.
+        """Set how the run ended, to be logged on exit of the context.
 
         Args:
-            ended_by: What ended it.
+            ended_by: The reason for the end.
             mean_return: Mean raw return of the last 100 episodes, or None.
-            received: The signal that came, if one did.
+            received: The received signal, if any.
         """
         self._ended_by = ended_by
         self._ending = describe_end(
@@ -98,7 +97,7 @@ class RunRecord:
         if error is None and self._ending is not None:
             self._note(f"end: {self._ending}")
         elif isinstance(error, KeyboardInterrupt):
-            self._note(f"end: stopped by the user {self._reached}; what was learned since the last checkpoint is lost")
+            self._note(f"end: stopped by the user {self._reached}; progress since the last checkpoint is lost")
         elif error is not None:
             reason = str(error).strip().split("\n")[0]
             self._note(f"end: failed {self._reached}: {type(error).__name__}: {reason}", level=logging.ERROR)
@@ -124,7 +123,7 @@ def describe_end(
     mean_return: float | None,
     received: signal.Signals | None = None,
 ) -> str:
-    """Why a run ended, in one line."""
+    """Describe in one line why a run ended."""
     done = f"{agent_steps:,} of {config.total_steps:,} agent steps"
     if ended_by == "total_steps":
         return f"finished: {done}"
@@ -144,7 +143,7 @@ def describe_end(
 
 
 def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks: Ranks) -> list[str]:
-    """Commands that continue, evaluate and watch a run; none where it has nothing that they could start from."""
+    """Return commands that continue, evaluate and watch a run; empty without a checkpoint."""
     store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
     if not (run_dir / "config.json").exists() or not store.paths():
         return []
@@ -155,7 +154,7 @@ def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks
     elif ended_by == "target_return":
         more = " --target-return none"
     elif ended_by == "max_seconds" and config.max_seconds is not None:
-        more = f" --max-seconds {2 * config.max_seconds:g}"  # Of all sessions together.
+        more = f" --max-seconds {2 * config.max_seconds:g}"  # over all sessions
     train = "rollmill train" if ranks.is_alone else "torchrun ... -m rollmill train"
     return [
         f"continue: {train} --resume --run-dir {directory}{more}",

@@ -1,14 +1,13 @@
-"""The replay regime (PAL): off-policy algorithms learn from a replay of slots, so many SGD steps for each agent step.
+"""The replay regime (PAL): off-policy algorithms learn from a replay of slots, at a fixed ratio of SGD to agent steps.
 
 ========= ==========================================================================================================
 admission batches drawn by priority from live slots
 weights   the newest
 slots     a free slot, or a completed one that leaves the replay first
-pace      a group goes on when the rate limiter allows
+pace      a group continues when the rate limiter allows
 ========= ==========================================================================================================
 
-The functions that processes run import torch inside, because the main process, which imports this module too, must
-not.
+The process functions import torch inside, because the main process, which imports this module, too, must not.
 """
 
 from __future__ import annotations
@@ -52,21 +51,21 @@ from rollmill.storage.replay import (
 from rollmill.storage.replay_file import OpenedReplay, has_replay, open_replay
 from rollmill.storage.slots import Topology
 
-# That a sum tree takes.
+# Limit of a sum tree.
 _MOST_LEAVES = 1 << 40
 _ADVICE = "use a smaller replay.capacity, or replay.storage=file, which takes it from the disk"
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
-    """Spreads groups over workers as in async, and gives each rollout worker its share of the replay's slots.
+    """Assign groups to workers as in async, and the replay's slots to rollout workers.
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
-        world_size: Ranks, each with a replay of its own and an equal share of its capacity.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        world_size: Number of ranks, each with its own replay and an equal share of the capacity.
 
     Raises:
-        ConfigError: The replay could not begin with these numbers.
+        ConfigError: The replay cannot work with these settings.
     """
     assert config.envs_per_group != "auto"
     if bool(probed.state_size) != config.replay.has_sequences:
@@ -79,7 +78,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
                 else "no recurrent state and learns from single transitions: use 0."
             )
         )
-    # Of a name that nobody knows it is better to hear before anything is started.
+    # Raise for unknown names before processes start.
     make_remover(config.replay.remover, np.random.default_rng(0), lambda slot: 0.0)
     groups = spread_groups(config, world_size)
     rows = config.envs_per_group * probed.spec.rows_per_env
@@ -88,15 +87,15 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     least = config.replay.least_min_size(all_rows)
     if config.replay.min_size < least:
         raise ConfigError(
-            f"replay.min_size={config.replay.min_size}: after so few agent steps no "
-            f"{'sequence' if config.replay.has_sequences else 'transition'} may be whole yet; with {all_rows} rows and "
-            f"{least // all_rows} steps each it must be {least} or more."
+            f"replay.min_size={config.replay.min_size}: with so few agent steps no "
+            f"{'sequence' if config.replay.has_sequences else 'transition'} may be complete; with {all_rows} rows and "
+            f"{least // all_rows} steps each, use {least} or more."
         )
-    # Beside what can be drawn, each group writes one slot, and goes on from another that must still be whole.
+    # In addition to drawable slots, each group writes one slot and still needs its previous one.
     wanted = -(-config.replay.capacity // (config.rollout_length * rows * world_size)) + 2 * num_groups
     if wanted * config.rollout_length * rows > _MOST_LEAVES:
         raise ConfigError(
-            f"replay.capacity={config.replay.capacity}: at most {_MOST_LEAVES:,} agent steps can be kept on each rank."
+            f"replay.capacity={config.replay.capacity}: use at most {_MOST_LEAVES:,} agent steps on each rank."
         )
     return Topology(
         rollout_length=config.rollout_length,
@@ -105,7 +104,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         policy_worker_of_group=groups.policy_worker_of_group,
         slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
         num_policy_workers=config.inference.num_workers,
-        # Each learner is woken by a ring of its own; of several, the first one is the parameter server's.
+        # Each learner is woken by its own ring; with several, the first ring is the parameter server's.
         num_learners=1 if config.num_learners == 1 else 1 + config.num_learners,
     )
 
@@ -120,22 +119,22 @@ def allocate(
     *,
     trust: bool,
 ) -> Memory:
-    """Lays out and allocates the replay, and what stands beside it.
+    """Allocate the replay and the other shared memory.
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
-        topology: Who serves whom.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        topology: The run's topology.
         run_dir: The run's directory, for a replay in a file.
-        saved_steps: Agent steps of the checkpoint that the run goes on from; None of a new run.
-        ranks: Which of several cooperating programs this is: they go on with their replays together, or not at all.
+        saved_steps: Agent steps of the checkpoint to resume from; None for a new run.
+        ranks: The ranks, which resume their replays all together or not at all.
         trust: Whether to use the files of a resumed run even if another user wrote them.
 
     Raises:
         UntrustedError: The replay of the resumed run was written by another user.
-        NotEnoughMemory: It does not fit.
-        ConfigError: The rate limiter would hold both sides for ever.
-        RankLostError: Another rank has not opened its replay in time.
+        NotEnoughMemory: The replay does not fit.
+        ConfigError: The rate limiter would deadlock.
+        RankLostError: Another rank did not open its replay in time.
     """
     fields = replay_fields(
         probed.spec,
@@ -173,10 +172,9 @@ def allocate(
         )
         if saved_steps is not None:
             notes.append(
-                f"the replay in {run_dir} is removed (replay.storage=memory), and another one filled before learning "
-                "goes on"
+                f"the replay in {run_dir} is removed (replay.storage=memory); it is refilled before learning resumes"
                 if has_replay(run_dir)
-                else "the replay was in memory and is gone: it is filled again before learning goes on"
+                else "the replay was in memory and is lost: it is refilled before learning resumes"
             )
     beside = ArenaLayout()
     add_beside_to_layout(beside, probed.spec, fields, topology)
@@ -187,14 +185,12 @@ def allocate(
         gradients.add_to_layout(beside, num_learners=num_learners, size=sizes.gradient)
         for ring, nbytes in sizes.rings.items():
             weights.add_to_layout(beside, nbytes=nbytes, ring=ring)
-    beside_parts = of_local_ranks(
-        [MemoryPart("what the processes share beside the replay", beside.nbytes), *parts], ranks
-    )
+    beside_parts = of_local_ranks([MemoryPart("other memory that the processes share", beside.nbytes), *parts], ranks)
     arena = Arena.create(
         beside,
         poison=config.debug_poison,
         advice=memory_advice(probed, "use fewer environments (num_envs) or a smaller learner.batch_size"),
-        # A replay in memory takes its pages when they are first written.
+        # A replay in memory allocates pages on first write.
         parts=beside_parts,
     )
     limits_from = partial(_limits, config, probed, topology, world_size=ranks.world_size)
@@ -214,7 +210,7 @@ def allocate(
         is_kept=is_kept,
     )
     if is_kept:
-        # The learner will say how far its checkpoint has come.
+        # The learner will set the counts of its checkpoint.
         store.limiter.set(inserted=store.limiter.inserted, drawn=0)
     else:
         store.limiter.remember(wanted, limits)
@@ -230,12 +226,12 @@ def allocate(
 def _open_of_all(
     open_file: Callable[..., OpenedReplay], saved_steps: int | None, ranks: Ranks, timeout_s: float
 ) -> tuple[OpenedReplay, int]:
-    """A replay that holds, with the other ranks', all that the checkpoint has learned from; or else a new one.
+    """Open a replay that, with the other ranks', covers the checkpoint; otherwise create a new one.
 
-    Replays that hold less were left behind: a session since then had other ranks, or kept its replay in memory.
+    A replay with fewer steps is stale: a later session had other ranks, or its replay in memory.
 
     Returns:
-        The replay, and the agent steps that were inserted into those of all ranks; 0 where they are new.
+        The replay, and the agent steps in the replays of all ranks; 0 for new ones.
     """
     opened = open_file(resume=saved_steps is not None)
     if saved_steps is None:
@@ -250,8 +246,8 @@ def _open_of_all(
     steps = [count for count in held if count is not None]
     if len(steps) < len(held):
         why = "another rank's is"
-    elif sum(steps) <= saved_steps - ranks.world_size:  # Shares of a new replay's first step are rounded down.
-        why = f"it is of the first {sum(steps):,} agent steps, and the run has gone on to {saved_steps:,} without it"
+    elif sum(steps) <= saved_steps - ranks.world_size:  # the first step's shares are rounded down
+        why = f"it ends at {sum(steps):,} agent steps, but the run has reached {saved_steps:,} without it"
     else:
         return opened, sum(steps)
     opened.arena.close()
@@ -259,7 +255,7 @@ def _open_of_all(
 
 
 def _rules(config: Config, probed: Probed) -> dict[str, object]:
-    """What the leaves of the tree were made by."""
+    """Return the rules that determine the sum tree's entries."""
     stacks = stacked_entries(probed.spec, config.rollout_length)
     return {
         "n_step": config.replay.n_step,
@@ -271,13 +267,13 @@ def _rules(config: Config, probed: Probed) -> dict[str, object]:
 
 
 def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, world_size: int) -> RateLimits:
-    """Those of one rank: an SGD step is all ranks' together, for which each makes its share of the agent steps."""
+    """Return one rank's limits: all ranks share each SGD step, and each collects its share of agent steps."""
     least = config.replay.least_min_size(topology.num_groups * topology.group_rows)
     total, min_size = -(-config.total_steps // world_size), -(-config.replay.min_size // world_size)
     return RateLimits(
         update_interval=config.replay.update_interval / world_size,
-        # Of a run that goes on, something is to be left to learn from, however near its end is; but not before anything
-        # can be drawn.
+        # A resumed run must have something left to learn from, however near its end; but not before a sample can be
+        # drawn.
         min_size=min_size if not base else min(min_size, max((total - base) // 2, least)),
         error_buffer=config.error_buffer(probed.spec.rows_per_env, world_size),
         total_steps=total,
@@ -286,7 +282,7 @@ def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, wo
 
 
 def store_of(setup: RunSetup) -> ReplayStore:
-    """The replay, attached."""
+    """Attach the replay."""
     memory = setup.memory
     assert memory.replay is not None
     return ReplayStore(
@@ -306,7 +302,7 @@ def _limits_of(setup: RunSetup) -> RateLimits:
 
 
 def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
-    """Child: one rollout worker."""
+    """Run one rollout worker (child process)."""
     setup.user_code.install(networks=False)
     from rollmill.runtime.seeds import stream
 
@@ -325,7 +321,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
 
 
 def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
-    """Child: one policy worker."""
+    """Run one policy worker (child process)."""
     setup.user_code.install()
     from rollmill.inference.acting_weights import NewestWeights
     from rollmill.inference.batching import ReadyGroups
@@ -356,7 +352,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
-    """Child: the learner, or the parameter server of several."""
+    """Run the learner, or the parameter server of several (child process)."""
     setup.user_code.install()
     import torch
 
@@ -372,7 +368,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
 
     regime = setup.config.regime_as(ReplayRegimeConfig)
     several = regime.num_learners > 1
-    # Gradients and weights travel in channels_last, whatever the learners compute in; the server only adds them up.
+    # Shared gradients and weights are in channels_last, in any case; the server only adds them up.
     side = LearnerSide.of(context, setup, **({"channels_last": True} if several else {}))
     store, arena, replay = store_of(setup), setup.memory.arena, regime.replay
     config, ranks = side.setup.config, side.setup.collective
@@ -403,7 +399,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
 
 
 def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:
-    """Child: one of several learners, beside the parameter server."""
+    """Run one of several learners, with a parameter server (child process)."""
     setup.user_code.install()
     import torch
 

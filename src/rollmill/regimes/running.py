@@ -1,7 +1,7 @@
-"""A run, from its first process to its last, whatever its regime.
+"""The life of a run in any regime.
 
-A regime is a module of this folder: how groups and slots are spread (``plan_topology``), the memory that the processes
-share (``allocate``), and what they run (``rollout_worker``, ``policy_worker``, ``learner``).
+A regime is a module of this folder: how groups and slots are assigned (``plan_topology``), the memory that the
+processes share (``allocate``), and what they run (``rollout_worker``, ``policy_worker``, ``learner``).
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ _PROBE_TIMEOUT_S = 300.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended.
+    """Result of a run.
 
     Attributes:
         agent_steps: Agent steps consumed, earlier sessions included.
         episode_return: Mean raw return of the last 100 episodes, or None.
         summary: The ledger, as text.
-        ended_by: What ended it.
-        probed: What was trained.
+        ended_by: The reason for the end.
+        probed: Sizes of the environment and the network.
     """
 
     agent_steps: int
@@ -90,35 +90,35 @@ def run(
     trust: bool = False,
     changed: Mapping[str, tuple[object, object]] | None = None,
 ) -> Outcome:
-    """Trains one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
+    """Train one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
 
     Args:
         config: A resolved configuration.
-        run_dir: Exists; gets metrics, checkpoints and the log.
-        resume: Whether to go on from the newest checkpoint in it.
+        run_dir: Existing directory for metrics, checkpoints and the log.
+        resume: Whether to resume from its newest checkpoint.
         quiet: Whether to show nothing.
-        ranks: Which of several cooperating programs this is; alone by default. Rank 0 alone writes metrics and curves.
-        on_probed: Called with what the environment and the network are, before anything is trained.
+        ranks: The ranks; one by default. Only rank 0 writes metrics and curves.
+        on_probed: Called with the sizes of environment and network before training.
         on_report: Called with every report of the learner and the seconds since training began.
-        stop_when: Asked several times a second; True ends the run as Ctrl-C does.
-        callbacks: The user's, called on rank 0.
+        stop_when: Called several times a second; True ends the run like Ctrl-C.
+        callbacks: The user's callbacks, called on rank 0.
         trust: Whether to use the files of a resumed run even if another user wrote them.
-        changed: Of a resumed run: key -> value before and now, of the settings that differ; for ``run.log``.
+        changed: For a resumed run: key -> value before and now, for settings that differ; for ``run.log``.
 
     Raises:
-        ProcessFailed: A process or a callback failed, or a process hung; the others were ended, and the learner, if it
-            was not that one, had three seconds to save a checkpoint.
+        ProcessFailed: A process or a callback failed, or a process hung; the other processes were ended; the learner,
+            if it did not fail, had three seconds to save a checkpoint.
         NotEnoughMemory: The slots do not fit into memory.
         KeyboardInterrupt: Ctrl-C or SIGTERM came before training had begun.
     """
     ranks = ranks or Ranks()
     if ranks.rank:
-        # Rank 0 decides for all when time is up and what is good enough.
+        # Rank 0 decides about time limit and target return.
         config = replace(config, max_seconds=None, target_return=None)
     display = None if quiet or ranks.rank else Display()
     log_path = run_dir / "run.log"
     launcher = Launcher()
-    spaces: Mapping[str, object] | None = None  # Those that are yet to be kept.
+    spaces: Mapping[str, object] | None = None  # spaces to be written
     has_replay_file = config.in_replay and config.replay.storage == "file"
 
     sgd_steps_before: list[int] = []
@@ -147,7 +147,7 @@ def run(
     with (
         StopSignals() as signals,
         run_log(log_path),
-        record,  # Left after all processes have ended.
+        record,  # exits after all processes have ended
         Supervisor(log_path=log_path) as supervisor,
         ExitStack() as at_end,
     ):
@@ -165,7 +165,7 @@ def run(
             on_probed(probed)
         already = None
         if resume:
-            # Of a replay, as rank 0's disk has it: the others' have no checkpoints.
+            # For a replay, from rank 0's disk: other ranks have no checkpoints.
             already = saved_steps(run_dir) if probed.saved_steps is None else probed.saved_steps
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks, trust=trust)
         config = run_setup.config
@@ -231,14 +231,14 @@ def run(
                     memory=run_setup.memory.parts,
                 )
             except BaseException:
-                # A run of hours that fails says where its time went, too; its curve takes longer than it may.
+                # A failed run reports its ledger, too, but no curve, which takes too long.
                 _leave_ledger(run_dir, _summary(supervisor, caveats), note=monitor.note)
                 raise
             if launcher.is_gone:
-                monitor.note("torchrun, which started this rank, is gone: so the run ends")
+                monitor.note("torchrun, which started this rank, has died: the run ends")
             if finished.stopped_by_others and not ranks.rank:
-                # Rank 0 decides when a run is done: what another one was told is an interruption.
-                monitor.note("another rank was told to end: so the run ends")
+                # Rank 0 decides when a run is done; a stop request of another rank is an interruption.
+                monitor.note("another rank was asked to end: the run ends")
                 ended_by = "signal"
             if steps_done < config.total_steps:
                 caveats = [
@@ -267,7 +267,7 @@ def run(
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
             monitor.take_evaluations()
             if is_told_to_end():
-                ended_by = "signal"  # Also while the run was ending already: whoever called is to end, too.
+                ended_by = "signal"  # Also if the run was ending already, so that the caller ends, too.
             called.end(ended_by)
             record.ended(ended_by, mean_return=monitor.mean_return, received=signals.received)
             return Outcome(finished.report.agent_steps, monitor.mean_return, summary, ended_by, probed)
@@ -276,11 +276,11 @@ def run(
 def _play_what_is_left(
     run_setup: RunSetup, log_path: Path, is_stop_wanted: Callable[[], bool], note: Callable[[str], None]
 ) -> None:
-    """Evaluates, after training, the networks that the evaluator has not come to; nothing here may fail the run."""
+    """Evaluate remaining networks after training; must not fail the run."""
     count = len(EvaluationQueue(run_setup.run_dir).pending())
     if not count:
         return
-    note(f"evaluating {count} network(s) that are left, {run_setup.config.eval_episodes} episodes each")
+    note(f"evaluating {count} remaining network(s), {run_setup.config.eval_episodes} episodes each")
     limits = HangLimits(run_setup.config)
     with Supervisor(log_path=log_path) as supervisor:
         supervisor.start(EVALUATOR.name, children.evaluator, run_setup, True, role=EVALUATOR)
@@ -299,31 +299,31 @@ def _play_what_is_left(
 
 
 def _steps_done_again(run_dir: Path, resumed_at: int | None) -> list[str]:
-    """What a run that goes on has done before and will do again, in lines for people."""
+    """Describe the steps that a resumed run repeats."""
     if resumed_at is None or (newest := saved_steps(run_dir, to_resume=False) or 0) <= resumed_at:
         return []
     return [
-        f"the run goes on from {resumed_at:,} agent steps, the newest checkpoint that it can go on from "
-        f"exactly; the {newest - resumed_at:,} after it are done again"
+        f"the run resumes from {resumed_at:,} agent steps, the newest checkpoint that it can resume "
+        f"exactly; the {newest - resumed_at:,} steps after it are repeated"
     ]
 
 
 def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
-    """Where the time went so far, and what is to be known of the result."""
+    """Summarise the ledger and the caveats."""
     return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
 
 
 def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
-    """Agent steps of the newest checkpoint: metrics written after it belong to what will be done again."""
+    """Return the agent steps of the newest checkpoint; metrics after it will be repeated."""
     try:
         store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
         return store.latest_header(to_resume=to_resume).agent_steps
     except CheckpointError:
-        return None  # The learner will find the same, and say so.
+        return None  # the learner reports the error
 
 
 def _settle_replays(run_dir: Path, ranks: Ranks, *, has_file: bool) -> None:
-    """The run learns, and so does not go back to the replays that it has begun without."""
+    """Discard replays that the run has started without, once it learns."""
     if has_file:
         adopt_replay(run_dir)
     else:
@@ -336,21 +336,21 @@ def _settle_replays(run_dir: Path, ranks: Ranks, *, has_file: bool) -> None:
 
 
 def _discard_new_replay(run_dir: Path) -> None:
-    """Of a run that ends, perhaps by an error, which nothing here may hide."""
+    """Discard a new replay at the end of a run; must not hide the run's error."""
     with contextlib.suppress(OSError):
         discard_new_replay(run_dir)
 
 
 def _close_replay(run_dir: Path, *, note: Callable[[str], None]) -> None:
-    """Brings the replay of a run that is over to the disk, so nothing here may fail it."""
+    """Flush the replay to disk at the end of a run; must not fail the run."""
     try:
         close_replay(run_dir)
     except (OSError, ValueError) as error:
-        note(f"the replay may not have reached the disk, and is begun anew if the machine goes down: {error}")
+        note(f"the replay may not have reached the disk, and is recreated if the machine crashes: {error}")
 
 
 def _leave_spaces(run_dir: Path, spaces: Mapping[str, object]) -> None:
-    """Keeps the environment's spaces with the run, so that its agent acts without the environment's code."""
+    """Write the environment's spaces, so that the agent can act without the environment's code."""
     try:
         write_spaces(run_dir, spaces)
     except OSError as error:
@@ -358,7 +358,7 @@ def _leave_spaces(run_dir: Path, spaces: Mapping[str, object]) -> None:
 
 
 def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -> None:
-    """Writes the account of a run that is over, so nothing here may fail it."""
+    """Write the ledger at the end of a run; must not fail the run."""
     try:
         (run_dir / LEDGER_FILE).write_text(summary + "\n")
     except OSError as error:
@@ -366,11 +366,11 @@ def _leave_ledger(run_dir: Path, summary: str, *, note: Callable[[str], None]) -
 
 
 def _leave_curve(run_dir: Path, *, title: str, note: Callable[[str], None]) -> None:
-    """Draws the curves of a run that is over, so nothing here may fail it."""
+    """Plot the curves at the end of a run; must not fail the run."""
     try:
         plot_runs([run_dir], run_dir / "learning_curve.png", title=title)
-    except Exception as error:  # Of a drawing library there is no telling which.
-        note(f"learning_curve.png could not be drawn: {error!r}; try again with rollmill plot {run_dir}")
+    except Exception as error:  # a plotting library may raise anything
+        note(f"learning_curve.png could not be plotted: {error!r}; try again with rollmill plot {run_dir}")
 
 
 def probe(
@@ -382,20 +382,20 @@ def probe(
     is_stop_wanted: Callable[[], bool] = lambda: False,
     trust: bool = False,
 ) -> Probed:
-    """Builds one environment and the network in a process of its own, so that neither can harm this one.
+    """Build one environment and the network in a separate process, so that they cannot harm this one.
 
     Args:
         supervisor: Starts the process.
-        config: Resolved.
-        run_dir: Of a run that goes on.
-        ranks: Which of several cooperating programs this is; alone by default.
-        is_stop_wanted: Asked meanwhile.
+        config: The resolved configuration.
+        run_dir: Directory of a resumed run.
+        ranks: The ranks; one by default.
+        is_stop_wanted: Called while waiting.
         trust: Whether to use the files of a resumed run even if another user wrote them.
 
     Raises:
-        ProcessFailed: It failed, or took too long.
-        ConfigError: The algorithm has no use for the environment's actions.
-        KeyboardInterrupt: ``is_stop_wanted``, before there is anything to save.
+        ProcessFailed: The probe failed, or took too long.
+        ConfigError: The algorithm does not support the environment's actions.
+        KeyboardInterrupt: ``is_stop_wanted`` returned True.
     """
     user_code = UserCode.of_this_process(config)
     handle = supervisor.start("probe", probing.probe, config, user_code, run_dir, ranks, trust)
@@ -421,7 +421,7 @@ def probe(
                     raise exited_early(event).error()
                 return found
     stacks = supervisor.stacks(handle)
-    late = f"{handle} did not make, try and close an environment within {_PROBE_TIMEOUT_S:.0f} s."
+    late = f"{handle} did not build, try and close an environment within {_PROBE_TIMEOUT_S:.0f} s."
     raise Failed(handle, late, stacks).error()
 
 
@@ -435,15 +435,15 @@ def prepare(
     ranks: Ranks | None = None,
     trust: bool = False,
 ) -> RunSetup:
-    """Settles what "auto" stands for, and lays out and allocates the shared memory.
+    """Resolve "auto" settings and allocate the shared memory.
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
         run_dir: The run's directory.
-        resume: Whether the learner goes on from a checkpoint.
+        resume: Whether the learner resumes from a checkpoint.
         saved_steps: Agent steps of that checkpoint.
-        ranks: Which of several cooperating programs this is; alone by default.
+        ranks: The ranks; one by default.
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
     ranks = ranks or Ranks()
@@ -459,7 +459,7 @@ def prepare(
         run_dir,
         resume,
         UserCode.of_this_process(config),
-        # 63 bits, because it takes any number of steps: a run of months has more than fit 31.
+        # 63 bits, because a run of months has more steps than fit 31.
         int_seed(config.seed, "resumed", done, bits=63) if done else config.seed,
         ranks,
         trust=trust,
@@ -478,13 +478,13 @@ def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
 
 
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
-    """Starts the learner, the policy workers and the rollout workers, each where the placement puts it."""
+    """Start the learner, the policy workers and the rollout workers on their assigned cores."""
     config = run_setup.config
     regime = _REGIMES[config.regime.name]
     placement = _placement(run_setup, learner=learner)
     if learner:
         cpus, nice = placement.learners[0]
-        # torch.compile would start processes of its own.
+        # torch.compile would start its own processes.
         threads = {"OMP_NUM_THREADS": str(config.learner.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         supervisor.start(LEARNER.name, regime.learner, run_setup, role=LEARNER, env=threads, cpus=cpus, nice=nice)
         for index, (cpus, nice) in enumerate(placement.learners[1:]):
@@ -516,11 +516,11 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
 
 
 class Evaluator:
-    """The process that plays networks while the run trains, on rank 0; started when it is first needed.
+    """The process that evaluates networks during training, on rank 0; started on first use.
 
     Args:
-        supervisor: Starts it.
-        run_setup: The run's.
+        supervisor: The supervisor that starts it.
+        run_setup: The run's setup.
     """
 
     def __init__(self, supervisor: Supervisor, run_setup: RunSetup) -> None:
@@ -529,7 +529,7 @@ class Evaluator:
         self._is_started = False
 
     def start(self) -> None:
-        """Starts it, unless that was done."""
+        """Start the process, unless it is started."""
         if self._is_started or self._run_setup.ranks.rank:
             return
         self._is_started = True
@@ -538,7 +538,7 @@ class Evaluator:
 
 
 def describe(run_setup: RunSetup) -> str:
-    """One line about what is being started."""
+    """Describe the run in one line."""
     topology, probed = run_setup.topology, run_setup.probed
     replay = run_setup.memory.replay
     memory = (run_setup.memory.arena.nbytes + (0 if replay is None else replay.nbytes)) / 2**20

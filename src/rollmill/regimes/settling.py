@@ -1,7 +1,7 @@
-"""What "auto" stands for where the answer changes what is learned: settled once, when the environment is known.
+"""Resolution of "auto" settings that affect results, once, when the environment is known.
 
-The values go into ``config.json``, so that a resumed run keeps them. What only changes the speed stays "auto", because
-a resume may be on another machine.
+The values are written to ``config.json``, so that a resumed run keeps them. Settings that affect speed only stay
+"auto", because a run may be resumed on another machine.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rollmill.specs import EnvSpec
 
 __all__ = ["SMALL_NETWORK", "settled_settings"]
 
-# Parameters. A pass through a smaller perceptron takes so short a time that a stopwatch chooses by chance.
+# Number of parameters. Passes of smaller perceptrons are too short to measure reliably.
 SMALL_NETWORK = 1_000_000
 
 
 def settled_settings(
     config: Config, spec: EnvSpec, num_parameters: int, measure_inference: Callable[[], str]
 ) -> dict[str, object]:
-    """Dotted key -> value, of the settings that ``config`` leaves "auto".
+    """Return dotted key -> value for the settings that ``config`` leaves "auto".
 
     Args:
-        config: Resolved.
+        config: The resolved configuration.
         spec: The environment.
-        num_parameters: Of the network.
-        measure_inference: Gives the faster precision of a policy worker's forward pass; called only where a measurement
+        num_parameters: Parameters of the network.
+        measure_inference: Returns the faster precision of a policy worker's forward pass; called only if a measurement
             decides.
     """
     from rollmill.models.precision import settled_precision
@@ -52,7 +52,7 @@ def settled_settings(
 
     if config.learner.precision == "auto" and has_rule:
         settled["learner.precision"] = by_rule(config.learner.device)
-    # With fp64 policy workers compute in the network's own precision, which "auto" leaves to it.
+    # With fp64, policy workers use the network's own precision.
     if config.inference.precision == "auto" and config.learner.precision != "fp64":
         if has_rule or resolve_device(config.inference.device).type != "cpu":
             settled["inference.precision"] = by_rule(config.inference.device)

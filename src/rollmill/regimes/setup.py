@@ -1,6 +1,6 @@
-"""What every process of a run is given, and what the regimes' processes have in common.
+"""Setup passed to every process of a run, and functions shared by the regimes.
 
-Functions import torch inside, because the main process, which imports this module too, does without.
+Functions import torch inside, because the main process, which imports this module, too, must not.
 """
 
 from __future__ import annotations
@@ -36,20 +36,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a short-lived process found out about the environment and the network before memory is laid out.
+    """Sizes of the environment and the network, determined by a probe process.
 
     Attributes:
         spec: The environment.
         state_size: S of the recurrent state; 0 for a feed-forward network.
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
-        first_iteration: In lockstep, where the run begins, or goes on.
-        shared: In the replay regime, what several learners share; None where there cannot be several.
-        saved_steps: In the replay regime, agent steps of the checkpoint that a run goes on from.
+        first_iteration: In lockstep, the iteration at which the run starts or resumes.
+        shared: In the replay regime, sizes shared by several learners; None if there cannot be several.
+        saved_steps: In the replay regime, agent steps of the checkpoint to resume from.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
-        has_cuda: Whether there is a GPU for what may run on one.
-        settings: Dotted key -> value, of the settings that were "auto" and are settled now; see
-            :mod:`rollmill.regimes.settling`.
+        has_cuda: Whether there is a GPU.
+        settings: Dotted key -> value of resolved "auto" settings; see :mod:`rollmill.regimes.settling`.
     """
 
     spec: EnvSpec
@@ -64,32 +63,31 @@ class Probed:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def settle(self, config: Config) -> Config:
-        """``config`` with what is settled."""
+        """Return ``config`` with the resolved settings."""
         return apply(config, self.settings)
 
 
 class Refusal(NamedTuple):
-    """What a probe sends instead: the configuration does not fit what it found.
+    """Message of a probe that the configuration does not fit the environment.
 
     Attributes:
-        reason: For the user.
+        reason: Explanation for the user.
     """
 
     reason: str
 
 
 class Memory(NamedTuple):
-    """What the processes of a run share.
+    """Shared memory of a run's processes.
 
     Attributes:
         arena: Slots (but the replay's), tables, rings and weights.
         fields: The slots' arrays.
-        replay: In the replay regime, the slots and all that outlives the processes with them.
+        replay: In the replay regime, the slots and further persistent state.
         limits: In the replay regime, the rate limiter's.
-        inserted: Agent steps that have been inserted into replays which go on, of all ranks; they may be more than a
-            checkpoint has seen.
-        notes: What is worth a line in the log.
-        parts: What the run takes of the machine's memory, as far as that is known.
+        inserted: Agent steps in the resumed replays of all ranks; may be more than a checkpoint has counted.
+        notes: Lines for the log.
+        parts: Known memory use of the run.
     """
 
     arena: Arena
@@ -101,26 +99,26 @@ class Memory(NamedTuple):
     parts: tuple[MemoryPart, ...] = ()
 
     def steps_done(self, saved_steps: int | None) -> int | None:
-        """Agent steps that a run which goes on does not do again, whether its checkpoint has seen them or not."""
+        """Return the agent steps that a resumed run does not repeat."""
         return self.inserted or saved_steps
 
 
 @dataclass(frozen=True)
 class RunSetup:
-    """Everything that a process needs to find its place; pickled to it when it starts.
+    """Setup of a process; pickled to it when it starts.
 
     Attributes:
-        config: Resolved.
-        probed: What the environment and the network are.
-        topology: Who serves whom.
-        memory: What the processes share.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        topology: The run's topology.
+        memory: The shared memory.
         run_dir: The run's directory.
-        resume: Whether the learner goes on from a checkpoint.
-        user_code: What the user registered.
-        ranks: Which of several cooperating programs this is.
-        sampling_seed: Keys environments and action sampling: the run's seed, or of a resumed run another one for each
-            checkpoint that it goes on from, so that it does not play its first episodes again.
-        episodes: That have been reported of what a replay holds beyond the checkpoint, and before.
+        resume: Whether the learner resumes from a checkpoint.
+        user_code: The user's registrations.
+        ranks: The ranks.
+        sampling_seed: Keys environments and action sampling: the run's seed, or for a resumed run a different seed for
+            each checkpoint, so that it does not repeat its first episodes.
+        episodes: Episodes reported so far, including those in a replay beyond the checkpoint.
         trust: Whether to use the files of a resumed run even if another user wrote them.
     """
 
@@ -142,7 +140,7 @@ class RunSetup:
         return self.ranks.rank * self.topology.num_groups
 
     def store(self) -> SlotStore:
-        """The slots, attached."""
+        """Attach the slots."""
         return SlotStore(self.memory.arena, self.memory.fields, self.topology)
 
 
@@ -156,19 +154,19 @@ def allocate_slots(
     *,
     trust: bool,
 ) -> Memory:
-    """Lays out and allocates the slots of an on-policy regime, and all that stands beside them.
+    """Allocate the slots of an on-policy regime and the other shared memory.
 
     Args:
-        config: Resolved.
-        probed: What the environment and the network are.
-        topology: Who serves whom.
-        run_dir: The run's directory; nothing of it is needed.
-        saved_steps: Agent steps of the checkpoint that the run goes on from; likewise.
-        ranks: Which of several cooperating programs this is; those on this machine share its memory.
-        trust: Whether the user said to trust a run that goes on; nothing of it is read here.
+        config: The resolved configuration.
+        probed: Sizes of the environment and the network.
+        topology: The run's topology.
+        run_dir: The run's directory; unused.
+        saved_steps: Agent steps of the checkpoint to resume from; unused.
+        ranks: The ranks; those on this machine share its memory.
+        trust: Whether the user trusts a resumed run; unused.
 
     Raises:
-        NotEnoughMemory: They do not fit.
+        NotEnoughMemory: The slots do not fit.
     """
     fields = slot_fields(
         probed.spec,
@@ -179,11 +177,11 @@ def allocate_slots(
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     add_numbers_to_layout(layout)
-    # The newest version, and in lockstep those that groups may still be acting by.
+    # The newest version, and in lockstep those that groups may still use.
     add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
     slots = (
-        f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s), and what else "
-        "the processes share"
+        f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s) and other memory "
+        "that the processes share"
     )
     parts = of_local_ranks([MemoryPart(slots, layout.nbytes), *private_parts(config, probed, topology, ranks)], ranks)
     arena = Arena.create(
@@ -201,25 +199,25 @@ def allocate_slots(
 
 
 def with_delays(context: ChildContext, config: Config) -> ChildContext:
-    """The context of a process, with random delays where ``debug_delay_s`` asks for them."""
+    """Return the context of a process, with random delays if ``debug_delay_s`` is set."""
     return replace(context, inject_delay=DelayInjector(config.debug_delay_s)) if config.debug_delay_s else context
 
 
 def group_states(run_dir: Path) -> GroupStates:
-    """Where a run's groups leave what they need to go on."""
+    """Return the store of a run's group states."""
     return GroupStates(run_dir / "checkpoints" / ".groups")
 
 
 def build_group(
     config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None
 ) -> SavableGroup:
-    """The environments of one group, seeded by their places in the whole run.
+    """Build the environments of one group, seeded by their indices in the whole run.
 
     Args:
-        config: Resolved.
-        group: Which group, of those of all ranks.
+        config: The resolved configuration.
+        group: Index of the group among those of all ranks.
         budget: See :func:`rollmill.envs.factory.make_group`.
-        seed: Keys them; the run's by default.
+        seed: Seed of the environments; the run's by default.
     """
     from rollmill.envs.factory import make_group
     from rollmill.runtime.seeds import int_seed
@@ -241,22 +239,22 @@ def build_group(
 
 
 def random_steps(config: Config) -> Callable[[int], int]:
-    """How many steps with random actions each group takes first, given its index: evenly spread over all groups."""
+    """Return the number of initial random steps for a group's index, spread evenly over all groups."""
     assert config.envs_per_group != "auto"
     steps = config.rollout.decorrelate_steps
-    # A replay mixes the times of its steps itself, and begins with random ones.
+    # A replay mixes steps of different times anyway, and starts with random actions.
     most = (0 if config.in_replay else config.rollout_length) if steps == "auto" else steps
     others = max(1, config.num_envs // config.envs_per_group - 1)
     return lambda group: most * group // others
 
 
 def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int], int] | None = None) -> GroupBuilder:
-    """What builds the environments of a rollout worker's groups.
+    """Return the builder of a rollout worker's groups.
 
     Args:
-        context: The process's.
-        setup: The run's.
-        seed_of: The seed of environments, given the iteration that they begin with; one seed for all by default.
+        context: The process's context.
+        setup: The run's setup.
+        seed_of: Returns the seed of environments for their first iteration; one seed for all by default.
     """
     from rollmill.envs.failures import RestartBudget
     from rollmill.runtime.seeds import stream
@@ -278,7 +276,7 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
 
 
 def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
-    """Child: plays the networks that the learner leaves, or, after training, those that are left, and ends."""
+    """Evaluate the learner's networks during training, or the remaining ones after it (child process)."""
     setup.user_code.install()
     import torch
 
@@ -288,7 +286,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     torch.set_num_threads(1)
 
     def is_stop_wanted() -> bool:
-        context.ledger.enter(EvaluatorPhase.PLAYING)  # Again at every step: a sign of life.
+        context.ledger.enter(EvaluatorPhase.PLAYING)  # a sign of life at every step
         return context.stop.is_set()
 
     env, episodes = setup.config.env, setup.config.eval_episodes

@@ -1,4 +1,4 @@
-"""Which worker serves which group, where that changes the speed alone and groups go their own way (async, replay)."""
+"""Assignment of groups to workers for regimes with independent groups (async, replay); affects speed only."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from rollmill.settings.config import Config
 
 
 class SpreadGroups(NamedTuple):
-    """Who serves whom.
+    """Assignment of groups to workers.
 
     Attributes:
         worker_of_group: Rollout worker of each group.
         policy_worker_of_group: Policy worker of each group.
-        groups_of_worker: How many groups each rollout worker hosts.
+        groups_of_worker: Number of groups of each rollout worker.
     """
 
     worker_of_group: tuple[int, ...]
@@ -22,10 +22,10 @@ class SpreadGroups(NamedTuple):
 
 
 def spread_groups(config: Config, world_size: int = 1) -> SpreadGroups:
-    """Deals the groups of a resolved configuration out; of several ranks, this one's.
+    """Assign this rank's groups to workers.
 
-    Groups go round the policy workers *within* each rollout worker, so that a worker's groups wait for different ones;
-    where it has fewer groups than there are policy workers, groups go round over all rollout workers.
+    Assign groups round-robin to policy workers *within* each rollout worker, so that its groups wait for different
+    ones; if it has fewer groups than there are policy workers, round-robin over all rollout workers.
     """
     num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
     assert num_workers != "auto"

@@ -1,6 +1,6 @@
-"""What the processes that use torch have in common, whatever the regime: policy workers and learners.
+"""Code shared by the processes that use torch, policy workers and learners, in all regimes.
 
-Only these processes import this module: the main process and rollout workers do without torch.
+Only these processes import this module: the main process and rollout workers must not import torch.
 """
 
 from __future__ import annotations
@@ -65,25 +65,25 @@ __all__ = [
 
 
 def make_on_policy(config: Config, spec: EnvSpec) -> OnPolicyAlgorithm:
-    """The on-policy algorithm of a run, freshly initialised, in the precision of its parameters."""
+    """Build a run's on-policy algorithm, with initial parameters in their precision."""
     algorithm = make_algorithm(spec.observation, spec.action, config.model, config.learner)
     return algorithm.double() if config.learner.precision == "fp64" else algorithm
 
 
 def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
-    """The off-policy algorithm of a run, freshly initialised.
+    """Build a run's off-policy algorithm, with initial parameters.
 
     Raises:
-        UnfitActionsError: It has no use for such actions.
-        ValueError: The networks are asked for what they do not have.
+        UnfitActionsError: It does not support the environment's actions.
+        ValueError: The configuration asks for unsupported networks.
     """
-    # Algorithms act in the unit box, and the environment's bounds make it one.
+    # Off-policy algorithms act in the unit box, which is mapped to the environment's bounds.
     require_bounds(config.off_policy.algorithm, spec.action)
     return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
 
 
 def device_of_rank(name: str, ranks: Ranks) -> torch.device:
-    """The device that "auto" means for one of several ranks on a machine: each takes another GPU."""
+    """Return the device of a rank; "auto" gives each rank on a machine a different GPU."""
     device = resolve_device(name)
     if name == "auto" and device.type == "cuda" and not ranks.is_alone:
         return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
@@ -92,17 +92,17 @@ def device_of_rank(name: str, ranks: Ranks) -> torch.device:
 
 @dataclass(frozen=True)
 class PolicySide(Generic[AnAlgorithm]):
-    """What a policy worker starts from.
+    """The parts of a policy worker.
 
     Attributes:
-        context: The process's.
-        setup: The run's.
-        index: Which policy worker this is.
+        context: The process's context.
+        setup: The run's setup.
+        index: Index of this policy worker.
         store: The slots.
-        weights: Where the learner publishes.
-        algorithm: Its own copy, on its device, in evaluation mode.
-        device: Where it computes.
-        is_lowered: Whether its weights are kept in bf16.
+        weights: The store that the learner publishes in.
+        algorithm: The worker's copy of the algorithm, on its device, in evaluation mode.
+        device: The worker's device.
+        is_lowered: Whether its weights are stored in bf16.
     """
 
     context: ChildContext
@@ -123,18 +123,18 @@ class PolicySide(Generic[AnAlgorithm]):
         store: SlotStore,
         make: Callable[[Config, EnvSpec], AnAlgorithm],
     ) -> PolicySide[AnAlgorithm]:
-        """Registers the user's code, takes threads and a device, and makes the algorithm."""
+        """Register the user's code, set threads and device, and build the algorithm."""
         config = setup.config.inference
         take_threads(config.threads)
         device = take_device(str(device_of_rank(config.device, setup.ranks)))
-        # A user's own network may have layers that act otherwise than they learn.
+        # A user's network may have layers that differ in evaluation mode.
         algorithm = make(setup.config, setup.probed.spec).to(device).eval()
         is_lowered = not config.skip_policy and config.precision == "bf16"
         weights = WeightStore(setup.memory.arena)
         return cls(with_delays(context, setup.config), setup, index, store, weights, algorithm, device, is_lowered)
 
     def states(self, *, is_shared: bool = False) -> RecurrentStates:
-        """The recurrent states of its groups."""
+        """Build the recurrent states of its groups."""
         groups = self.store.topology.groups_of_policy_worker(self.index)
         size = self.algorithm.state_size
         return RecurrentStates(self.store, groups, state_size=size, device=self.device, is_shared=is_shared)
@@ -149,7 +149,7 @@ class PolicySide(Generic[AnAlgorithm]):
         states: RecurrentStates,
         seed: int,
     ) -> None:
-        """Runs the loop with these strategies."""
+        """Run the loop with these strategies."""
         config = self.setup.config
         PolicyWorker(
             self.context,
@@ -169,12 +169,12 @@ class PolicySide(Generic[AnAlgorithm]):
 
 @dataclass(frozen=True)
 class LearnerSide:
-    """What a learner starts from.
+    """The parts of a learner.
 
     Attributes:
         run: The run's setup.
-        setup: What the parts of the learner share.
-        weights: Where it publishes.
+        setup: Objects shared by the parts of the learner.
+        weights: The store that it publishes in.
     """
 
     run: RunSetup
@@ -183,15 +183,15 @@ class LearnerSide:
 
     @classmethod
     def of(cls, context: ChildContext, run: RunSetup, **settings: object) -> LearnerSide:
-        """Takes threads and a device, and meets the other ranks.
+        """Set threads and device, and connect to the other ranks.
 
         Args:
-            context: The process's.
+            context: The process's context.
             run: The run's setup.
-            **settings: Settings of the learner that the regime decides.
+            **settings: Settings of the learner that the regime overrides.
         """
         config = replace(run.config.learner, **settings)  # type: ignore[arg-type]  # checked by the dataclass
-        # Slurm and systemd end a run by a SIGTERM to each of its processes; the one that can save must not die of it.
+        # Slurm and systemd send SIGTERM to every process; the learner must survive it to save a checkpoint.
         signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
         take_threads(config.threads)
         collective: Collective = Alone()
@@ -216,7 +216,7 @@ class LearnerSide:
         return cls(run, setup, WeightStore(run.memory.arena))
 
     def make(self, make: Callable[[Config, EnvSpec], AnAlgorithm]) -> AnAlgorithm:
-        """The algorithm, with the initial weights that the run's seed gives, on its device."""
+        """Build the algorithm on its device, with initial weights from the run's seed."""
         torch.manual_seed(int_seed(self.run.config.seed, "initial weights", 0))
         algorithm = make(self.run.config, self.run.probed.spec)
         torch.manual_seed(self.setup.plan.seed)
@@ -224,7 +224,7 @@ class LearnerSide:
         return algorithm.to(self.setup.device)
 
     def start(self, algorithm: Algorithm, trainer: Trainer, versions: Versions, timetable: Timetable) -> None:
-        """Runs the loop with these strategies."""
+        """Run the loop with these strategies."""
         learner = Learner(self.setup, self.weights, algorithm, trainer=trainer, versions=versions, timetable=timetable)
         run_in_turn([learner])
         self.setup.collective.close()
@@ -239,15 +239,15 @@ class LearnerSide:
         timetable: Timetable,
         choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, LearnerConfig], FastPath],
     ) -> None:
-        """Runs the loop with an on-policy algorithm.
+        """Run the loop with an on-policy algorithm.
 
         Args:
             store: The slots.
-            admission: Makes batches of completed slots.
+            admission: Forms batches of completed slots.
             max_policy_lag: Versions by which a sample that counts may be older than the learner's.
-            versions: How versions are numbered.
-            timetable: When rows of metrics and checkpoints are due.
-            choose_path: How to compute: by measurement or by rule.
+            versions: Numbering of versions.
+            timetable: Times of metrics rows and checkpoints.
+            choose_path: Chooses compute settings, by measurement or by rule.
         """
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         algorithm = self.make(make_on_policy)
@@ -276,7 +276,7 @@ class LearnerSide:
 
 
 def run_plan(setup: RunSetup) -> RunPlan:
-    """What a learner is told of the run."""
+    """Build the run's settings for a learner."""
     config = setup.config
     return RunPlan(
         total_steps=config.total_steps,
@@ -286,6 +286,6 @@ def run_plan(setup: RunSetup) -> RunPlan:
         checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
         evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
         episodes=setup.episodes,
-        # What a clock decides is neither reproducible nor the same on every rank.
+        # Decisions by a clock are neither reproducible nor equal on all ranks.
         schedule_s=None if config.in_lockstep or not setup.ranks.is_alone else config.max_seconds,
     )

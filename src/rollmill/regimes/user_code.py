@@ -1,4 +1,4 @@
-"""What the user registered in this process, for the processes of a run."""
+"""The user's registrations in this process, for the processes of a run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["UserCode"]
 
 _ENVIRONMENT, _GYMNASIUM_ID = "environment", "Gymnasium environment"
-# Kind -> where its registry is.
+# Kind -> its registry.
 _REGISTRIES = {
     "remover": ("rollmill.storage.removers", "REMOVERS"),
     "admission": ("rollmill.learning.admission", "ADMISSIONS"),
@@ -35,11 +35,11 @@ _NETWORKS = ("model", "encoder", "algorithm")
 
 @dataclass(frozen=True)
 class UserCode:
-    """What a child needs so that names mean in it what they mean in the process that started the run.
+    """The user's registrations, which make names resolve in a child as in the parent.
 
     Attributes:
-        modules: What ``--import`` named: imported again, and so registered again.
-        definitions: What else was registered, in a script, in a notebook or at a prompt.
+        modules: Modules of ``--import``: importing them again registers their names.
+        definitions: Further registrations, of a script, a notebook or a prompt.
     """
 
     modules: tuple[str, ...]
@@ -47,10 +47,10 @@ class UserCode:
 
     @classmethod
     def of_this_process(cls, config: Config) -> UserCode:
-        """What is registered here and now.
+        """Collect the current registrations.
 
         Raises:
-            UnsendableError: Something that the configuration names cannot be sent to a process.
+            UnsendableError: An object that the configuration names cannot be sent to a process.
         """
         definitions = tuple(_definitions(config))
         for each in definitions:
@@ -59,10 +59,10 @@ class UserCode:
         return cls(config.env.imports, definitions)
 
     def install(self, *, networks: bool = True) -> None:
-        """Registers it all in this process.
+        """Register everything in this process.
 
         Args:
-            networks: Whether models, encoders and algorithms are registered, too; they import torch.
+            networks: Whether to register models, encoders and algorithms, too, which import torch.
         """
         let_interpreters_in()
         for module in self.modules:
@@ -86,14 +86,14 @@ def _definitions(config: Config) -> Iterator[Definition]:
         "admission": settings.get("admission"),
     }
     for kind, (module, attribute) in _REGISTRIES.items():
-        # A module that nobody has loaded has nothing registered in it; loading it may load torch.
+        # A registry that is not loaded is empty; loading it may import torch.
         if (loaded := sys.modules.get(module)) is not None:
             for name, factory in getattr(loaded, attribute).registered().items():
                 yield Definition(kind, name, factory, is_needed=name == used[kind])
 
 
 def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:
-    """The id that is trained, where a notebook or a prompt has registered it, or imported what did."""
+    """The trained id, if a notebook or a prompt registered it, directly or by an import."""
     if is_main_importable() or "gymnasium" not in sys.modules:
         return
     from gymnasium.envs.registration import load_env_creator, registry
