@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-# Before anything imports torch. Tests run beside each other, and more threads than cores only slow all of them down.
+# Before anything imports torch. Tests run in parallel, and more threads than cores slow all of them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

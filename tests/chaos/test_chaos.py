@@ -131,7 +131,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
                 action = "launched"
             os.kill(victim, signal.SIGKILL)
         if action == "simulator" and preset[0] == "test/walk":
-            # Nobody waits for the sleeping child of this environment: the run goes on, and is ended as a user would.
+            # No process waits for this environment's sleeping child: the run continues, and is ended as by a user.
             time.sleep(1.0)
             assert process.poll() is None
             os.kill(process.pid, signal.SIGTERM)

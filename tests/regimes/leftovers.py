@@ -26,7 +26,7 @@ def nothing_is_left() -> Iterator[None]:
         assert not _processes_with(token)
     left = _unused_memory() - shared
     deadline = time.monotonic() + 5.0
-    # Tests run beside each other: what another one makes and does not map yet is mapped or gone a moment later.
+    # Tests run in parallel: memory that another test has not mapped yet is mapped or gone a moment later.
     while left and time.monotonic() < deadline:
         time.sleep(0.1)
         left &= _unused_memory()

@@ -129,7 +129,7 @@ def test_resuming_goes_on_where_the_run_ended_and_passes_over_a_torn_checkpoint(
     assert episodes == sorted(episodes)
     earlier = max(i for i, row in enumerate(rows) if row["agent_steps"] <= first.agent_steps)
     assert rows[earlier]["episode_return"] is not None
-    assert all(row["episode_return"] is not None for row in rows[earlier:]), "the last episodes are not forgotten"
+    assert all(row["episode_return"] is not None for row in rows[earlier:]), "the last episodes must be kept"
 
 
 @slow

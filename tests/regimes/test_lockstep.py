@@ -215,7 +215,7 @@ def test_ended_and_resumed_is_as_if_never_interrupted(
 
 @pytest.mark.usefixtures("leaves_nothing")
 def test_a_run_told_to_end_within_an_update_ends_well_and_counts_none_of_it(tmp_path: Path) -> None:
-    # An update takes seconds, so that time is up within one; nobody may ask for the version that it does not make.
+    # An update takes seconds, so the time limit interrupts one, whose version must not be requested.
     changes = {"lag": 0, "learner.epochs": 1000, "max_seconds": 1.0, "debug_fingerprints": False}
     changes["learner.schedule"] = "linear"
     settings = settings_of("gym/CartPole-v1", updates=1000, **changes)
@@ -223,7 +223,7 @@ def test_a_run_told_to_end_within_an_update_ends_well_and_counts_none_of_it(tmp_
     assert run.ended_by == "max_seconds"
     rows = read_metrics(run.dir)
     assert [row["batches"] for row in rows] == list(range(len(rows)))
-    # Here the schedule goes by agent steps alone, of which hardly any were taken: no clock decides what is learned.
+    # The schedule depends on agent steps only, and few were taken: no clock affects the result.
     assert rows[-1]["learning_rate"] > 0.8 * rows[0]["learning_rate"]
     counters = CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).load_latest().state["counters"]
     assert (rows[-1]["batches"], rows[-1]["agent_steps"]) == (counters["batches"], counters["agent_steps"])

@@ -148,13 +148,13 @@ def test_ranks_share_a_run_of_the_replay_regime_and_go_on_with_it(tmp_path: Path
     assert 900 <= again["agent_steps"] <= 904, output
     assert again["batches"] > last["batches"]
     steps = [row["agent_steps"] for row in read_metrics(run_dir)]
-    assert steps == sorted(steps), "a run that goes on does not begin again"
+    assert steps == sorted(steps), "a resumed run must not start over"
     # Each rank's own replay: what is in a file is learned from at once, without it 100 steps come first.
     logs = [folder / "run.log" for folder in (run_dir, run_dir / "rank-1")]
     assert [f"resumes with the replay in {log.parent}" in log.read_text() for log in logs] == [storage == "file"] * 2
     assert (again["batches"] - last["batches"] >= 130) == (storage == "file")
     if storage == "file":
-        # One rank alone leaves the other's replay behind; then neither is gone on with.
+        # A session of one rank leaves the other's replay stale; then neither is resumed.
         finish(torchrun(1, run_dir, "--resume", "--total-steps", "1300"))
         assert not (run_dir / "rank-1" / "replay" / "slots").exists()
         finish(torchrun(2, run_dir, "--resume", "--total-steps", "1700"))

@@ -190,7 +190,7 @@ def test_a_run_collects_and_learns_in_the_ratio_that_was_asked_for(
     last = read_metrics(run.dir)[-1]
     assert run.ended_by == "total_steps"
     assert 600 <= run.agent_steps < 602
-    # One SGD step for two agent steps, from 100 on; nobody gets ahead by more than four rows and one interval.
+    # One SGD step for two agent steps, from 100 on; neither side gets ahead by more than four rows and one interval.
     assert 249 <= last["batches"] <= 250 + 4
     assert last["episodes"] > 0
     assert np.isfinite([value for name, value in last.items() if name.startswith("loss/")]).all()
@@ -278,7 +278,7 @@ def begin(run_dir: Path, *arguments: str) -> subprocess.Popen[bytes]:
 def wait_for_steps(process: subprocess.Popen[bytes], run_dir: Path, steps: int) -> None:
     deadline = time.monotonic() + 90
     while time.monotonic() < deadline:
-        assert process.poll() is None, "the run ended by itself"
+        assert process.poll() is None, "the run ended early"
         rows = read_metrics(run_dir) if (run_dir / "metrics.jsonl").exists() else []
         if rows and rows[-1]["agent_steps"] >= steps and list((run_dir / "checkpoints").glob("checkpoint_*")):
             return
@@ -295,7 +295,7 @@ def test_a_resumed_run_keeps_a_replay_in_a_file(storage: str, how: signal.Signal
     wait_for_steps(process, run_dir, 800)
     os.kill(process.pid, how)
     process.wait(30)
-    time.sleep(1.5 if how == signal.SIGKILL else 0.0)  # The watchdog ends what is left.
+    time.sleep(1.5 if how == signal.SIGKILL else 0.0)  # The watchdog ends remaining processes.
     before = read_metrics(run_dir)
     had = before[-1]["agent_steps"]
     run = rollmill.train(run_dir=run_dir, resume=True, quiet=True, total_steps=had + 1500)
@@ -306,7 +306,7 @@ def test_a_resumed_run_keeps_a_replay_in_a_file(storage: str, how: signal.Signal
     last = rows[-1]
     if storage == "file":
         assert "is recreated" not in log
-        assert rows[: len(before)] == before, "what is not done again stays told"
+        assert rows[: len(before)] == before, "rows before the checkpoint are kept"
         assert [row["episodes"] for row in rows] == sorted(row["episodes"] for row in rows)
         assert last["batches"] == pytest.approx((run.agent_steps - 100) / 2, abs=8)
     else:

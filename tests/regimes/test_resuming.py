@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, with all its real processes."""
+"""The checkpoint that a run resumes from, with all its real processes."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvS
 VECTOR = ArraySpec(shape=(4,), dtype="float32")
 PICTURE = ArraySpec(shape=(84, 84, 3), dtype="uint8", low=0, high=255)
 CHOICE = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
-# What the generic preset leaves to the environment, beside the precisions.
+# Settings that the generic preset leaves to the environment, in addition to the precisions.
 OF_ANY = {"learner.entropy_coef": 0.01, "model.scale_actions": False}
 OF_VECTORS = {**OF_ANY, "learner.epochs": 8, "model.shared": False}
 OF_PICTURES = {**OF_ANY, "learner.epochs": 4, "model.shared": True}
@@ -24,7 +24,7 @@ def spec_of(observation: ArraySpec, action: ActionSpec = CHOICE) -> EnvSpec:
 
 
 def never() -> str:
-    raise AssertionError("nothing is to be measured here")
+    raise AssertionError("must not be measured")
 
 
 def test_small_networks_compute_in_fp32_without_a_measurement() -> None:

@@ -1,4 +1,4 @@
-"""A process that a signal has stopped, or that shows no sign of life, is named; a run stopped as a whole goes on."""
+"""A stopped or silent process is named in the error; a run stopped as a whole continues."""
 
 from __future__ import annotations
 

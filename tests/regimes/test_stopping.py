@@ -1,4 +1,4 @@
-"""How long a run takes to end, and what it saves, when it is told to end or a process of it hangs."""
+"""Time to end a run, and what it saves, after a stop request or when a process hangs."""
 
 from __future__ import annotations
 

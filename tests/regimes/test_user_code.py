@@ -69,7 +69,7 @@ def test_an_environment_and_a_network_of_the_user_s_own_script(tmp_path: Path) -
     done = subprocess.run([sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "acts" in done.stdout
-    # The run remembers where its classes are: nobody has to import them by hand.
+    # The run stores the path of its classes, so they need not be imported by hand.
     command = [sys.executable, "-m", "rollmill", "eval", "run", "--episodes", "3", "--json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr[-3000:]
