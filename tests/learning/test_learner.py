@@ -166,6 +166,7 @@ def a_learner(folder: Path, seed: int) -> tuple[Learner, SlotStore, list[object]
         minibatches=Minibatches(algorithm, store.observation, config, path, generator),
         admission=FirstInFirstOut(store, ROWS),
         versions=versions,
+        max_policy_lag=100,
         spec=SPEC,
         random=generator,
     )

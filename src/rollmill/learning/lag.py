@@ -1,6 +1,6 @@
 """Policy lag, measured and bounded: by how many versions an action's policy is behind the learner.
 
-Versions count SGD steps in async, and batches in lockstep; ``learner.max_policy_lag`` uses the same unit.
+Versions count SGD steps in async, and batches in lockstep; ``max_policy_lag`` uses the same unit.
 """
 
 from __future__ import annotations
