@@ -17,7 +17,7 @@ from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.update import Update
-from rollmill.losses.value_rescaling import rescale, unscale
+from rollmill.losses.dqn import rescale, unscale
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rollmill.losses.gae import gae_numpy, recursion_cut_numpy
-from rollmill.losses.vtrace import vtrace, vtrace_from_ratios
+from rollmill.losses.vtrace import vtrace
 
 Data = dict[str, NDArray[np.generic]]
 
@@ -78,14 +78,14 @@ def cut_of(data: Data) -> torch.Tensor:
     return torch.from_numpy(recursion_cut_numpy(data["terminated"], data["truncated"], data["valid"]))
 
 
-def run(data: Data, **arguments: float) -> tuple[torch.Tensor, torch.Tensor]:
+def run(data: Data, *, discount: float, **arguments: float) -> tuple[torch.Tensor, torch.Tensor]:
     t = {n: torch.from_numpy(a if a.dtype == bool else a.astype(np.float32)) for n, a in data.items()}
     return vtrace(
         t["behaviour_log_prob"],
         t["target_log_prob"],
         t["reward"],
         t["value"],
-        t["terminated"],
+        discount * ~t["terminated"],
         cut_of(data),
         t["valid"],
         **arguments,
@@ -135,8 +135,9 @@ def test_published_numbers_of_rlax() -> None:
 
     value = torch.cat([torch.tensor(values, dtype=torch.float64).T, torch.tensor([bootstrap], dtype=torch.float64)])
     cut = torch.zeros(4, 2, dtype=torch.bool)
-    result = vtrace_from_ratios(
-        (log_prob(target_logits) - log_prob(behaviour_logits)).exp(),
+    result = vtrace(
+        log_prob(behaviour_logits),
+        log_prob(target_logits),
         torch.tensor(rewards, dtype=torch.float64).T,
         value,
         torch.tensor(discounts, dtype=torch.float64).T,
@@ -167,10 +168,9 @@ def test_gives_no_gradient() -> None:
         log_prob,
         torch.from_numpy(data["reward"]).float(),
         value,
-        flags["terminated"],
+        0.9 * ~flags["terminated"],
         cut_of(data),
         flags["valid"],
-        discount=0.9,
     )
     assert not result.vs.requires_grad
     assert not result.pg_advantage.requires_grad

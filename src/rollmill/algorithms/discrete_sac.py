@@ -12,8 +12,8 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import random_choices
 from rollmill.algorithms.requirements import require_categorical
 from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
-from rollmill.losses.discrete_sac import policy_entropy, soft_value_of_choices
 from rollmill.losses.dqn import taken_values
+from rollmill.losses.sac import policy_entropy, soft_value_of_choices
 from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
 from rollmill.models.actors import ActorNetwork
 from rollmill.models.config import ModelConfig

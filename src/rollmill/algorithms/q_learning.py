@@ -13,9 +13,8 @@ from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicy
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import epsilon_greedy, epsilon_of
 from rollmill.algorithms.requirements import require_categorical
-from rollmill.losses.dqn import double_q_value, max_q_value
+from rollmill.losses.dqn import double_q_value, max_q_value, rescale, unscale
 from rollmill.losses.temporal_difference import bootstrap_target
-from rollmill.losses.value_rescaling import rescale, unscale
 from rollmill.models.config import ModelConfig
 from rollmill.models.off_policy import frozen_copy, off_policy_model
 from rollmill.models.q_network import QNetwork

@@ -12,7 +12,7 @@ from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import PinkNoise, uniform_actions
 from rollmill.algorithms.requirements import require_bounded_box
 from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
-from rollmill.losses.sac import sac_actor_loss, soft_value
+from rollmill.losses.sac import soft_value
 from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
 from rollmill.models.actors import ActorNetwork, SampledAction, squashed_gaussian
 from rollmill.models.config import ModelConfig
@@ -99,7 +99,7 @@ class SAC(SoftActorCritic):
             with torch.no_grad():
                 features = self.critics.encoder(batch.observation)
         q = self.critics.rate(features, action, frozen=True)
-        loss = sac_actor_loss(q, log_prob, self.temperature())
+        loss = -soft_value(q, log_prob, self.temperature()).mean()
         return Loss(loss, None, {"actor_loss": loss.detach(), "entropy": entropy.mean()})
 
     def excess_entropy(self, batch: TransitionBatch, generator: torch.Generator | None) -> Tensor:

@@ -11,7 +11,7 @@ from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicy
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import ActionNoise
 from rollmill.algorithms.requirements import require_bounded_box
-from rollmill.losses.td3 import clipped_double_value, deterministic_policy_loss, smoothed_action
+from rollmill.losses.td3 import smoothed_action
 from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
 from rollmill.models.actors import ActorNetwork
 from rollmill.models.config import ModelConfig
@@ -91,7 +91,8 @@ class TD3(OffPolicyAlgorithm):
             if self.smooths_targets and config.target_noise > 0.0:
                 normal = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
                 action = smoothed_action(action, normal, config.target_noise, config.target_noise_clip)
-            next_value = clipped_double_value(self.targets["critics"](batch.next_observation, action))
+            # The minimum of the critics (TD3, equation 10); DDPG has one.
+            next_value = self.targets["critics"](batch.next_observation, action).min(0).values
             target = bootstrap_target(batch.reward, batch.discount, next_value)
         q = self.critics(batch.observation, batch.continuous)
         loss, error = temporal_difference_loss(q, target, batch.weight, config.value_loss or "mse")
@@ -104,7 +105,7 @@ class TD3(OffPolicyAlgorithm):
         if not self.acting.is_shared:
             with torch.no_grad():
                 features = self.critics.encoder(batch.observation)
-        loss = deterministic_policy_loss(self.critics.rate(features, action, frozen=True, members=1)[0])
+        loss = -self.critics.rate(features, action, frozen=True, members=1)[0].mean()
         return Loss(loss, None, {"actor_loss": loss.detach()})
 
 

@@ -1,16 +1,22 @@
-"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905)."""
+"""Soft actor-critic (Haarnoja et al. 2018, https://arxiv.org/abs/1812.05905), also for choices.
+
+A policy over n choices gives its expectations exactly, so nothing is sampled (Christodoulou 2019,
+https://arxiv.org/abs/1910.07207). Its arrays are ``[N, K, n]``: K categorical heads, one with ``Discrete`` actions. A
+choice that is not allowed has probability 0 and a finite log-probability.
+"""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["sac_actor_loss", "soft_value", "temperature_loss"]
+__all__ = ["policy_entropy", "soft_value", "soft_value_of_choices", "temperature_loss"]
 
 
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
     """``V(x) = min_i Q_i(x, a) - alpha log pi(a | x)`` for an action a ~ pi (equation 3).
 
-    The minimum is that of clipped double Q-learning (Fujimoto et al. 2018, equation 10), see section 6 of the paper.
+    The policy's loss (equation 9) is minus the mean of this, with reparametrised actions. The minimum is that of
+    clipped double Q-learning (Fujimoto et al. 2018, equation 10), see section 6 of the paper.
 
     Args:
         q: ``[E, N]``, of E critics.
@@ -21,17 +27,6 @@ def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tens
         ``[N]``.
     """
     return q.min(0).values - temperature * log_prob
-
-
-def sac_actor_loss(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
-    """Mean of ``alpha log pi(a | x) - min_i Q_i(x, a)`` (equation 9), scalar.
-
-    Args:
-        q: ``[E, N]``, of reparametrised actions.
-        log_prob: ``[N]``.
-        temperature: alpha, scalar, without gradient.
-    """
-    return -soft_value(q, log_prob, temperature).mean()
 
 
 def temperature_loss(log_temperature: Tensor, excess_entropy: Tensor) -> Tensor:
@@ -46,3 +41,25 @@ def temperature_loss(log_temperature: Tensor, excess_entropy: Tensor) -> Tensor:
             target, in nats.
     """
     return log_temperature * excess_entropy.mean()
+
+
+def soft_value_of_choices(q: Tensor, log_policy: Tensor, temperature: Tensor | float) -> Tensor:
+    """``V(x) = sum_a pi(a | x) (min_i Q_i(x, a) - alpha log pi(a | x))`` (Christodoulou, equation 10).
+
+    With several heads the result is the mean over heads, as in branching Q-learning (Tavakoli et al. 2018). The
+    policy's loss (equation 12) is minus the mean of this, with ``q`` detached.
+
+    Args:
+        q: ``[E, N, K, n]``, of E critics.
+        log_policy: ``[N, K, n]``.
+        temperature: alpha, scalar.
+
+    Returns:
+        ``[N]``.
+    """
+    return (log_policy.exp() * (q.amin(0) - temperature * log_policy)).sum(-1).mean(-1)
+
+
+def policy_entropy(log_policy: Tensor) -> Tensor:
+    """Entropy of all heads together, in nats: ``[N, K, n]`` to ``[N]``."""
+    return -(log_policy.exp() * log_policy).sum((-2, -1))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["VTrace", "vtrace", "vtrace_from_ratios"]
+__all__ = ["VTrace", "vtrace"]
 
 
 class VTrace(NamedTuple):
@@ -22,11 +22,10 @@ def vtrace(
     target_log_prob: Tensor,
     reward: Tensor,
     value: Tensor,
-    terminated: Tensor,
+    discount: Tensor,
     cut: Tensor,
     valid: Tensor,
     *,
-    discount: float,
     vtrace_lambda: float = 1.0,
     rho_bar: float = 1.0,
     c_bar: float = 1.0,
@@ -34,59 +33,7 @@ def vtrace(
 ) -> VTrace:
     """V-trace (Espeholt et al. 2018, https://arxiv.org/abs/1802.01561, equation 1 and section 4.2).
 
-    Calls :func:`vtrace_from_ratios` with ``ratio = pi / mu`` and a discount of 0 at terminated steps.
-
-    Args:
-        behaviour_log_prob: float32 ``[T, N]``, log mu(a_t | x_t).
-        target_log_prob: float32 ``[T, N]``, log pi(a_t | x_t).
-        reward: float32 ``[T, N]``: the consequence of a_t.
-        value: float32 ``[T + 1, N]``: V(x_0) .. V(x_T) of the target policy.
-        terminated: bool ``[T, N]``.
-        cut: bool ``[T, N]``, see :func:`rollmill.losses.gae.recursion_cut_numpy`.
-        valid: bool ``[T, N]``.
-        discount: gamma, for one agent step.
-        vtrace_lambda: lambda of section 4 ("Remark 2").
-        rho_bar: Clip of the ratio in the temporal difference; decides the fixed point.
-        c_bar: Clip of the trace coefficients; decides the speed of convergence.
-        rho_pg_bar: Clip of the ratio that weights the policy gradient. None disables the weight, for surrogates that
-            include the ratio already (PPO's).
-
-    Returns:
-        Targets and advantages, both without gradient.
-    """
-    with torch.no_grad():
-        ratio = torch.where(valid, (target_log_prob - behaviour_log_prob).exp(), 0.0)
-        discounts = (~terminated).to(reward.dtype).mul_(discount)
-        return vtrace_from_ratios(
-            ratio,
-            reward,
-            value,
-            discounts,
-            cut,
-            valid,
-            vtrace_lambda=vtrace_lambda,
-            rho_bar=rho_bar,
-            c_bar=c_bar,
-            rho_pg_bar=rho_pg_bar,
-        )
-
-
-def vtrace_from_ratios(
-    ratio: Tensor,
-    reward: Tensor,
-    value: Tensor,
-    discounts: Tensor,
-    cut: Tensor,
-    valid: Tensor,
-    *,
-    vtrace_lambda: float = 1.0,
-    rho_bar: float = 1.0,
-    c_bar: float = 1.0,
-    rho_pg_bar: float | None = 1.0,
-) -> VTrace:
-    """V-trace with a discount for each step, with the semantics of ``rlax.vtrace_td_error_and_advantage``.
-
-    For valid steps, with ``continues = 1 - cut``::
+    As ``rlax.vtrace_td_error_and_advantage``. With ``ratio = pi / mu`` and ``continues = 1 - cut``, for valid steps::
 
         rho_t    = min(rho_bar, ratio_t)
         c_t      = lambda * min(c_bar, ratio_t)
@@ -99,33 +46,36 @@ def vtrace_from_ratios(
     V(x_{t+1}). Invalid steps have ``vs = V`` and advantage 0.
 
     Args:
-        ratio: float32 ``[T, N]``, pi(a_t | x_t) / mu(a_t | x_t).
-        reward: float32 ``[T, N]``.
-        value: float32 ``[T + 1, N]``.
-        discounts: float32 ``[T, N]``, 0 where the episode terminated.
-        cut: bool ``[T, N]``; the last step always counts as cut.
+        behaviour_log_prob: float32 ``[T, N]``, log mu(a_t | x_t).
+        target_log_prob: float32 ``[T, N]``, log pi(a_t | x_t).
+        reward: float32 ``[T, N]``: the consequence of a_t.
+        value: float32 ``[T + 1, N]``: V(x_0) .. V(x_T) of the target policy.
+        discount: float32 ``[T, N]``, 0 where the episode terminated.
+        cut: bool ``[T, N]``, see :func:`rollmill.losses.gae.recursion_cut_numpy`; the last step always counts as cut.
         valid: bool ``[T, N]``.
-        vtrace_lambda: As in :func:`vtrace`.
-        rho_bar: As in :func:`vtrace`.
-        c_bar: As in :func:`vtrace`.
-        rho_pg_bar: As in :func:`vtrace`.
+        vtrace_lambda: lambda of section 4 ("Remark 2").
+        rho_bar: Clip of the ratio in the temporal difference; decides the fixed point.
+        c_bar: Clip of the trace coefficients; decides the speed of convergence.
+        rho_pg_bar: Clip of the ratio that weights the policy gradient. None disables the weight, for surrogates that
+            include the ratio already (PPO's).
 
     Returns:
         Targets and advantages, both without gradient.
     """
     with torch.no_grad():
+        ratio = torch.where(valid, (target_log_prob - behaviour_log_prob).exp(), 0.0)
         now, following = value[:-1], value[1:]
         # Where the discount is 0 the next value may be NaN.
-        bootstrap = torch.where(discounts == 0.0, reward, reward + discounts * following)
+        bootstrap = torch.where(discount == 0.0, reward, reward + discount * following)
         delta = bootstrap - now
         error = torch.where(valid, ratio.clamp(max=rho_bar) * delta, 0.0)
         continues = ~cut & valid
         continues[-1] = False
-        trace = torch.where(continues, discounts * ratio.clamp(max=c_bar) * vtrace_lambda, 0.0)
+        trace = torch.where(continues, discount * ratio.clamp(max=c_bar) * vtrace_lambda, 0.0)
         for t in range(reward.shape[0] - 2, -1, -1):
             error[t].addcmul_(trace[t], error[t + 1])
         correction = torch.zeros_like(error)
-        correction[:-1] = torch.where(continues[:-1], discounts[:-1] * error[1:] * vtrace_lambda, 0.0)
+        correction[:-1] = torch.where(continues[:-1], discount[:-1] * error[1:] * vtrace_lambda, 0.0)
         advantage = delta + correction
         if rho_pg_bar is not None:
             advantage = ratio.clamp(max=rho_pg_bar) * advantage
