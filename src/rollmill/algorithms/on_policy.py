@@ -143,9 +143,8 @@ class OnPolicyAlgorithm(Algorithm):
 
     def evaluate(self, batch: OnPolicyBatch) -> PolicyEvaluation:
         """Run the network over a part of a minibatch."""
-        if self.needs_trajectories:
+        if batch.reset is not None:  # the part is whole trajectories
             rows = next(iter(batch.observation.values())).shape[0]
-            assert batch.reset is not None
             output = self.acting.unroll(
                 batch.observation,
                 batch.rnn_state,
