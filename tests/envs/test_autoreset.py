@@ -8,8 +8,9 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rollmill.envs.errors import UnsupportedSpace
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 
 ROWS, STEPS = 6, 60
 SEEDS = list(range(ROWS))

@@ -16,7 +16,6 @@ from gymnasium import spaces
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.algorithms.requirements import UnfitActionsError, require_bounds
-from rollmill.envs import register_env
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
     EnvironmentFailure,
@@ -26,6 +25,7 @@ from rollmill.envs.errors import (
 )
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.random_actions import random_actions
+from rollmill.envs.registry import register_env
 from rollmill.envs.spaces import ObservationCodec, action_spec
 from rollmill.envs.views import ObservationView, OutcomeView
 from rollmill.models.config import ModelConfig

@@ -9,8 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from rollmill.envs import EnvConfig, make_group, probe
-from rollmill.envs.config import AtariOptions, VizdoomOptions
+from rollmill.envs.config import AtariOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import (
     EnvironmentFailure,
     InvalidReward,
@@ -18,9 +17,11 @@ from rollmill.envs.errors import (
     UnknownEnvironment,
     UnsupportedSpace,
 )
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.registry import register_env
 from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 from rollmill.extras import install_command
 
 
@@ -202,23 +203,15 @@ def test_bad_configurations(make, message):
 
 def test_imports_no_heavy_packages():
     code = (
-        "import sys, rollmill.envs.config, rollmill.envs, rollmill.envs.registry\n"
+        "import sys, rollmill.envs.config, rollmill.envs.registry\n"
         "heavy = {'torch', 'gymnasium', 'numpy', 'ale_py', 'vizdoom', 'envpool', 'minigrid'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
-        "from rollmill.envs import EnvConfig, make_group\n"
+        "from rollmill.envs.config import EnvConfig\n"
+        "from rollmill.envs.factory import make_group\n"
         "make_group(EnvConfig(name='gym/CartPole-v1'), 2, [0, 1]).close()\n"
         "assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_lazy_names_exist():
-    import rollmill.envs
-
-    for name in rollmill.envs.__all__:
-        assert getattr(rollmill.envs, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        rollmill.envs.nothing  # noqa: B018
 
 
 def test_info_that_is_not_a_dict_raises(harness):

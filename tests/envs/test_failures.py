@@ -8,8 +8,9 @@ from gymnasium.vector import SyncVectorEnv
 
 from rollmill.envs.errors import EnvironmentFailure, NonFiniteObservation
 from rollmill.envs.failures import RestartBudget
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 
 
 class FaultError(Exception):

@@ -7,11 +7,10 @@ import os
 import numpy as np
 import pytest
 
-from rollmill.envs import EnvConfig, make_group, probe
 from rollmill.envs.atari import ShrunkScreens
-from rollmill.envs.config import AtariOptions, VizdoomOptions
+from rollmill.envs.config import AtariOptions, EnvConfig, VizdoomOptions
 from rollmill.envs.errors import UnknownEnvironment
-from rollmill.envs.factory import make_env, resolve_maker
+from rollmill.envs.factory import make_env, make_group, probe, resolve_maker
 from rollmill.envs.vizdoom import scenarios
 
 ROWS = 3

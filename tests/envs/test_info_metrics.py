@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollmill.envs.groups import PythonGroup, VectorGroup
 from rollmill.envs.info_metrics import EnvMetrics, InfoMetrics
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 
 ROWS, STEPS = 6, 60
 SEEDS = list(range(ROWS))

@@ -6,12 +6,13 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rollmill.envs import EnvConfig
+from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import InvalidActionMask
 from rollmill.envs.factory import probe
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.registry import register_env
 from rollmill.envs.spaces import action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 
 
 class MaskedEnv(gymnasium.Env):

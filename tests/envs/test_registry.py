@@ -9,12 +9,13 @@ import textwrap
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-from rollmill.envs import EnvConfig, make_group, probe
+from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import UnknownEnvironment
-from rollmill.envs.factory import make_env
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.factory import make_env, make_group, probe
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.registry import find_registration, install, register_env, register_factory, registrations
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code, lasting_name
+from rollmill.envs.vector_group import VectorGroup
 
 
 def test_a_class_is_registered_in_one_line():
@@ -81,8 +82,8 @@ def test_registrations_are_installed_in_children():
 
 def test_a_module_given_for_import_registers(tmp_path, monkeypatch):
     (tmp_path / "their_envs.py").write_text(
-        "import rollmill.envs\nfrom gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
-        "rollmill.envs.register_env('theirs', CartPoleEnv)\n"
+        "import rollmill\nfrom gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "rollmill.register_env('theirs', CartPoleEnv)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(UnknownEnvironment, match="theirs"):
@@ -98,7 +99,8 @@ def test_a_module_given_for_import_registers(tmp_path, monkeypatch):
 def test_a_file_given_for_import_registers(tmp_path):
     path = tmp_path / "envs_in_a_file.py"
     path.write_text(
-        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\nfrom rollmill.envs import register_env\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "from rollmill import register_env\n"
         "class InAFile(CartPoleEnv): pass\nregister_env('in-a-file', InAFile)\n"
     )
     for _ in range(2):
@@ -117,7 +119,9 @@ def test_a_class_of_the_users_script_reaches_spawned_children(tmp_path):
             """
             import multiprocessing
             from gymnasium.envs.classic_control.cartpole import CartPoleEnv
-            from rollmill.envs import EnvConfig, probe, register_env
+            from rollmill.envs.config import EnvConfig
+            from rollmill.envs.factory import probe
+            from rollmill.envs.registry import register_env
 
             class Mine(CartPoleEnv):
                 pass
@@ -189,7 +193,8 @@ def test_an_import_path_is_a_name(tmp_path, monkeypatch):
 
 def test_a_moved_file_is_found_after_an_import_from_its_new_path(tmp_path, monkeypatch):
     text = (
-        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\nfrom rollmill.envs import register_env\n"
+        "from gymnasium.envs.classic_control.cartpole import CartPoleEnv\n"
+        "from rollmill import register_env\n"
         "class Moved(CartPoleEnv): pass\nregister_env('moved', Moved)\n"
     )
     (tmp_path / "moved_envs.py").write_text(text)

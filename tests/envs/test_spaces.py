@@ -9,8 +9,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array
 
 from rollmill.envs.errors import UnsupportedSpace
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.spaces import ObservationCodec, action_spec, observation_specs
+from rollmill.envs.vector_group import VectorGroup
 
 NESTED = spaces.Dict(
     {

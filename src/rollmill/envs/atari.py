@@ -14,7 +14,6 @@ from gymnasium.vector.utils import batch_space
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
-from rollmill.envs.vector_group import seed_array
 from rollmill.extras import install_command
 from rollmill.native import push_frames
 from rollmill.specs import FrameStack
@@ -39,21 +38,12 @@ def _ale() -> Any:
 
 
 def games() -> list[str]:
-    """ALE names of all games, in snake_case.
-
-    Raises:
-        MissingExtra: ale-py is not installed.
-    """
+    """ALE names of all games, in snake_case; raises :class:`MissingExtra` without ale-py."""
     return sorted(_ale().roms.get_all_rom_ids())
 
 
 def check_game(game: str) -> None:
-    """Raise unless ALE has the game.
-
-    Raises:
-        UnknownEnvironment: ALE does not have the game; suggests similar names.
-        MissingExtra: ale-py is not installed.
-    """
+    """Raise :class:`UnknownEnvironment` unless ALE has the game."""
     known = games()
     if game not in known:
         raise UnknownEnvironment(
@@ -142,6 +132,11 @@ def _stack(given: dict[str, Any]) -> FrameStack | None:
     return FrameStack(depth=depth, padding="zero")
 
 
+def _seed_array(env: Any, seeds: Sequence[int]) -> Any:
+    """One seed of 31 bits for each environment."""
+    return np.array([int(s) & 0x7FFFFFFF for s in seeds], dtype=np.int64)
+
+
 def maker(config: EnvConfig) -> Maker:
     """Build ``ale_py.AtariVectorEnv`` with the configuration's ``atari`` options; rewards are not clipped.
 
@@ -195,7 +190,7 @@ def maker(config: EnvConfig) -> Maker:
         prefer_vector=True,
         frameskip=frameskip,
         max_episode_steps=-(-frames // frameskip),
-        reset_seed=seed_array,
+        reset_seed=_seed_array,
         life_key="lives" if options.life_loss else None,
         stack=_stack({**arguments, **config.kwargs}),
     )

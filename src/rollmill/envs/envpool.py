@@ -11,7 +11,6 @@ import numpy as np
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
-from rollmill.envs.vector_group import seed_none
 from rollmill.extras import install_command
 
 __all__ = ["check_id", "ids", "kind", "maker"]
@@ -26,33 +25,19 @@ def _envpool() -> Any:
 
 
 def ids() -> list[str]:
-    """EnvPool's ids.
-
-    Raises:
-        MissingExtra: envpool is not installed.
-    """
+    """EnvPool's ids; raises :class:`MissingExtra` without envpool."""
     return sorted(_envpool().list_all_envs())
 
 
 def check_id(id: str) -> None:
-    """Raise unless EnvPool has the environment.
-
-    Raises:
-        UnknownEnvironment: EnvPool does not have it; suggests similar names.
-        MissingExtra: envpool is not installed.
-    """
+    """Raise :class:`UnknownEnvironment` unless EnvPool has the environment."""
     known = ids()
     if id not in known:
         raise UnknownEnvironment(f"EnvPool has no environment {id!r}{suggest(id, known)}")
 
 
 def kind(id: str) -> str:
-    """The part of EnvPool that provides an id: ``"atari"``, ``"classic_control"``, ``"mujoco"``, ``"vizdoom"``, ...
-
-    Raises:
-        UnknownEnvironment: EnvPool has no such id.
-        MissingExtra: envpool is not installed.
-    """
+    """The part of EnvPool that provides an id: ``"atari"``, ``"classic_control"``, ``"mujoco"``, ``"vizdoom"``, ..."""
     check_id(id)
     module: str = _envpool().registration.registry.specs[id][0]
     return module.split(".")[1]
@@ -94,5 +79,5 @@ def maker(config: EnvConfig) -> Maker:
         prefer_vector=True,
         frameskip=frameskip,
         max_episode_steps=int(limit) if isinstance(limit, (int, np.integer)) and limit > 0 else None,
-        reset_seed=seed_none,
+        reset_seed=lambda env, seeds: None,  # The constructor has taken them.
     )

@@ -1,15 +1,4 @@
-"""Exceptions raised for environments.
-
-RollmillEnvError
-|-- UnknownEnvironment      no family, registration or id of that name
-|-- MissingExtra            the package that provides it is not installed
-|-- UnsupportedSpace        a Gymnasium space that has no place in a slot
-|-- EnvironmentFailure      an exception inside an environment (its traceback is the cause)
-|-- NonFiniteObservation    NaN or infinity out of an environment
-|-- InvalidActionMask       a mask of the wrong shape, one that allows nothing, or one that is missing
-|-- InvalidReward           a reward that is not a number
-`-- UnreadableSnapshot      saved environments that cannot be unpickled
-"""
+"""Exceptions raised for environments, all of :class:`RollmillEnvError`."""
 
 # ruff: noqa: N818 - the names describe the problem; the base class has the suffix Error
 from __future__ import annotations

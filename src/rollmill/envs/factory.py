@@ -23,15 +23,15 @@ from rollmill.envs.errors import (
     failures,
 )
 from rollmill.envs.failures import RestartBudget, failure
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.registry import Registration, find_registration, registrations
+from rollmill.envs.registry import Registration, find_registration
 from rollmill.envs.repeating import repeats
 from rollmill.envs.space_data import encode_spaces
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.stacking import stack_of
 from rollmill.envs.user_code import import_user_code
-from rollmill.envs.vector_group import own_seeds
+from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
@@ -379,8 +379,3 @@ def _try_step(name: str, env: Any, codec: ObservationCodec, spec: ActionSpec) ->
             f"{name} gives info[{ACTION_MASK!r}] with a step but not with reset: give it with every reset and "
             "every step"
         )
-
-
-def known_names() -> list[str]:
-    """Names given to ``register_env``, for suggestions."""
-    return [entry.name for entry in registrations()]

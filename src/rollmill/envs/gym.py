@@ -14,8 +14,9 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import MissingExtra, UnknownEnvironment
-from rollmill.envs.factory import Maker, known_names, suggest
+from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.module_names import explain
+from rollmill.envs.registry import registrations
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 from rollmill.extras import install_command
 
@@ -60,7 +61,7 @@ def find_spec(id: str) -> GymSpec:
                 return gymnasium.spec(id)
             except (ImportError, gymnasium.error.Error):
                 pass
-        near = suggest(id, [*gymnasium.registry, *known_names()])
+        near = suggest(id, [*gymnasium.registry, *(entry.name for entry in registrations())])
         raise UnknownEnvironment(
             f"Gymnasium has no environment {id!r} (environments of your own are registered with rollmill.register_env, "
             f"in a module given with --import){near}"

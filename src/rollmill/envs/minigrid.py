@@ -51,11 +51,7 @@ class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 def ids() -> list[str]:
-    """MiniGrid's and BabyAI's ids in Gymnasium's registry.
-
-    Raises:
-        MissingExtra: minigrid is not installed.
-    """
+    """MiniGrid's and BabyAI's ids in Gymnasium's registry; raises :class:`MissingExtra` without minigrid."""
     try:
         import minigrid
     except ImportError as error:
@@ -67,12 +63,7 @@ def ids() -> list[str]:
 
 
 def check_id(id: str) -> None:
-    """Raise unless MiniGrid has the environment.
-
-    Raises:
-        UnknownEnvironment: MiniGrid does not have it; suggests similar names.
-        MissingExtra: minigrid is not installed.
-    """
+    """Raise :class:`UnknownEnvironment` unless MiniGrid has the environment."""
     known = ids()
     if id not in known:
         raise UnknownEnvironment(f"MiniGrid has no environment {id!r}{suggest(id, known)}")

@@ -18,7 +18,7 @@ from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
 
-__all__ = ["VectorGroup", "own_seeds", "seed_array", "seed_none"]
+__all__ = ["VectorGroup", "own_seeds"]
 
 _MOST_HIDDEN_ENDS = 100
 # The state of a group.
@@ -46,16 +46,6 @@ def own_seeds(env: Any, seeds: Sequence[int]) -> Any:
     if isinstance(getattr(env, "unwrapped", env), (SyncVectorEnv, AsyncVectorEnv)):
         return [int(s) for s in seeds]
     return int(seeds[0])
-
-
-def seed_array(env: Any, seeds: Sequence[int]) -> Any:
-    """Return one seed of 31 bits for each environment, for ``ale_py.AtariVectorEnv``."""
-    return np.array([int(s) & 0x7FFFFFFF for s in seeds], dtype=np.int64)
-
-
-def seed_none(env: Any, seeds: Sequence[int]) -> Any:
-    """Return no seed for reset, because the constructor has taken it (EnvPool)."""
-    return None
 
 
 class VectorGroup:

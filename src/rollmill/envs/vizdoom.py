@@ -41,11 +41,7 @@ def _scenarios_path() -> str:
 
 
 def scenarios() -> list[str]:
-    """The complete single-player scenarios of the installed package.
-
-    Raises:
-        MissingExtra: vizdoom is not installed.
-    """
+    """The complete single-player scenarios of the package; raises :class:`MissingExtra` without vizdoom."""
     folder = _scenarios_path()
     found = []
     for file in sorted(os.listdir(folder)):
@@ -65,12 +61,7 @@ def scenarios() -> list[str]:
 
 
 def check_scenario(name: str) -> None:
-    """Raise unless the package ships the scenario.
-
-    Raises:
-        UnknownEnvironment: It does not; suggests similar names.
-        MissingExtra: vizdoom is not installed.
-    """
+    """Raise :class:`UnknownEnvironment` unless the package ships the scenario."""
     known = scenarios()
     if name not in known:
         raise UnknownEnvironment(

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from rollmill.envs.factory import make_group, probe, rows_of_group
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
+from rollmill.envs.vector_group import VectorGroup
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
 from rollmill.envs.factory import make_env, make_group, resolve_maker, rows_of_group
-from rollmill.envs.groups import PythonGroup, VectorGroup
+from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.space_data import SavedSpaces
+from rollmill.envs.vector_group import VectorGroup
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
 
