@@ -8,6 +8,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
@@ -117,7 +118,7 @@ class ExactWeights(Generic[AnAlgorithm]):
         self._store = store
         self._weights = weights
         self._lag = store.topology.slots_per_group - 1
-        algorithms = [algorithm, *(copy.deepcopy(algorithm) for _ in range(self._lag))]
+        algorithms = [algorithm, *(_copy_of(algorithm) for _ in range(self._lag))]
         self._copies = [ActingAlgorithm(each, is_lowered=is_lowered) for each in algorithms]
         self.first_version = first_iteration
 
@@ -135,3 +136,12 @@ class ExactWeights(Generic[AnAlgorithm]):
             acting.flat.unpack()
             acting.version = version
         return acting
+
+
+def _copy_of(algorithm: AnAlgorithm) -> AnAlgorithm:
+    """Copy an algorithm, and join the weights of recurrent layers again, which cuDNN takes as one block."""
+    copied = copy.deepcopy(algorithm)
+    for layer in copied.modules():
+        if isinstance(layer, nn.RNNBase):
+            layer.flatten_parameters()
+    return copied

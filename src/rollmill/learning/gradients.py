@@ -18,7 +18,7 @@ from rollmill.learning.off_policy_measure import choose_replay_path
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.replay_trainer import return_rule
 from rollmill.learning.sharing import FlatGradients, NetworkRing
-from rollmill.learning.tensors import errors_of, to_tensors
+from rollmill.learning.tensors import empty_for, errors_of, to_tensors
 from rollmill.learning.update import Update
 from rollmill.models.device import take_device
 from rollmill.roles import LearnerCounter, LearnerPhase
@@ -103,7 +103,8 @@ class GradientLearner:
             if self._context.stop.is_set():
                 return
             time.sleep(_POLL_S / 10)
-        sampler = make_sampler(self._store, self._replay, return_rule(self._config), self._draws)
+        rule, empty = return_rule(self._config), empty_for(self._device)
+        sampler = make_sampler(self._store, self._replay, rule, self._draws, empty=empty)
         # Stream 0 is the server's.
         source = ReplaySource(
             self._store,

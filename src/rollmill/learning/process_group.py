@@ -27,7 +27,7 @@ from torch import Tensor
 from rollmill.runtime.plain_data import decode, encode
 from rollmill.runtime.ranks import Ranks, RanksError
 
-__all__ = ["ProcessGroup", "RankLostError", "compare", "exchange", "meeting", "open_store"]
+__all__ = ["ProcessGroup", "RankLostError", "backend_for", "compare", "exchange", "meeting", "open_store"]
 
 Item = TypeVar("Item")
 Dtype = TypeVar("Dtype", bound=np.generic)
@@ -164,6 +164,9 @@ class ProcessGroup:
         ranks: This process's rank.
         device: Device of gradients.
         timeout_s: Seconds without a response after which a rank is lost.
+
+    Attributes:
+        shares_gpu: Whether several ranks compute on the same GPU.
     """
 
     def __init__(self, ranks: Ranks, device: torch.device, timeout_s: float) -> None:
@@ -189,7 +192,8 @@ class ProcessGroup:
         with self._naming_the_lost():
             wait = timedelta(seconds=timeout_s)
             store = open_store(ranks, "learners", timeout_s)
-            backend = "nccl" if device.type == "cuda" else "gloo"
+            devices = compare(ranks, "devices", _identity(device), timeout_s)
+            backend, self.shares_gpu = backend_for(devices)
             dist.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.world_size, timeout=wait)
             self._small = dist.new_group(backend="gloo", timeout=wait) if backend == "nccl" else None
             hosts = self.gather(socket.gethostname())
@@ -318,6 +322,25 @@ class ProcessGroup:
                 told = calls
             except Exception:  # the next store operation reports the failure
                 return
+
+
+def backend_for(devices: Sequence[str]) -> tuple[str, bool]:
+    """Choose how gradients are exchanged: NCCL wants a GPU for each rank.
+
+    Args:
+        devices: Identity of each rank's GPU; empty on a CPU.
+
+    Returns:
+        Name of torch's backend, and whether ranks share a GPU.
+    """
+    gpus = [device for device in devices if device]
+    shares_gpu = len(set(gpus)) < len(gpus)
+    return ("nccl" if len(gpus) == len(devices) and not shares_gpu else "gloo"), shares_gpu
+
+
+def _identity(device: torch.device) -> str:
+    """The GPU's own number, whatever this process calls it; empty on a CPU."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
 
 
 def _launcher_keeps_store() -> bool:

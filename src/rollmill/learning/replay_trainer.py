@@ -22,7 +22,7 @@ from rollmill.learning.progress import LearnerSetup, RunPlan
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.schedules import learning_rate_schedule
-from rollmill.learning.tensors import errors_of, to_tensors
+from rollmill.learning.tensors import empty_for, errors_of, to_tensors
 from rollmill.learning.update import Update
 from rollmill.models.memory_format import has_convolutions
 from rollmill.roles import LearnerCounter, LearnerPhase
@@ -199,7 +199,7 @@ class ReplayTrainer:
         self._replay = replay
         self._device = setup.device
         self._collective = setup.collective
-        empty = _pinned if setup.device.type == "cuda" else np.empty
+        empty = empty_for(setup.device)
         self._sampler = make_sampler(store, replay, return_rule(setup.config), account.draws, empty=empty)
         self._source = ReplaySource(
             store,
@@ -354,9 +354,3 @@ def return_rule(config: LearnerConfig) -> ReturnRule:
     return ReturnRule(
         config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
     )
-
-
-def _pinned(shape: Any, dtype: Any) -> Any:
-    """Allocate page-locked memory, from which a GPU copies directly."""
-    like = torch.from_numpy(np.empty(0, dtype))
-    return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()

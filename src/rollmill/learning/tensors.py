@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,12 @@ from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.storage.replay_sampler import Drawn, ReplayBatch
 from rollmill.storage.sequence_sampler import ReplaySequences
 
-__all__ = ["errors_of", "to_tensors"]
+__all__ = ["empty_for", "errors_of", "to_tensors"]
+
+
+def empty_for(device: torch.device) -> Callable[[Any, Any], Any]:
+    """Return what allocates a batch's arrays, as ``np.empty`` does; page-locked for a GPU, which copies directly."""
+    return _pinned if device.type == "cuda" else np.empty
 
 
 def to_tensors(drawn: Drawn, device: torch.device) -> TransitionBatch | SequenceBatch:
@@ -62,6 +67,11 @@ def errors_of(td_error: Tensor, sgd_steps: int, samples: int) -> NDArray[np.floa
             f"(first: {errors[~is_finite].flat[0]}); no priority was changed. {NonFiniteGradientError.ADVICE}"
         )
     return errors
+
+
+def _pinned(shape: Any, dtype: Any) -> Any:
+    like = torch.from_numpy(np.empty(0, dtype))
+    return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
 def _of_sequences(drawn: ReplaySequences, device: torch.device) -> SequenceBatch:

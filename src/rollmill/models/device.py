@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DeviceError",
     "check_device_name",
+    "compute_repeatably",
     "has_bf16_units",
     "one_thread",
     "resolve_device",
@@ -79,6 +81,20 @@ def take_device(name: str) -> torch.device:
     if device.type == "cuda" and device.index is not None:
         torch.cuda.set_device(device)
     return device
+
+
+def compute_repeatably(device: torch.device) -> None:
+    """Have cuDNN and cuBLAS of this process choose kernels that give the same results each time.
+
+    Must be called before the first computation: cuBLAS reads its variable when it is initialised
+    (https://docs.pytorch.org/docs/stable/notes/randomness.html). Does nothing on a CPU.
+    """
+    import torch
+
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.deterministic = True
+        torch.backends.cudnn.benchmark = False
 
 
 def take_threads(threads: int) -> None:

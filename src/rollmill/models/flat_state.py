@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import cast
 
@@ -81,9 +82,7 @@ class FlatState:
     @torch.no_grad()
     def pack(self) -> None:
         """Copy the module's values into the buffer; blocks until they have arrived."""
-        apart = [(view, tensor) for view, tensor in self._pairs if tensor.data_ptr() != view.data_ptr()]
-        if apart:
-            torch._foreach_copy_([view for view, _ in apart], [tensor for _, tensor in apart])
+        _copy_all([(view, tensor) for view, tensor in self._pairs if tensor.data_ptr() != view.data_ptr()])
         if self._flat is not self._near:
             self._flat.copy_(self._near)
 
@@ -96,6 +95,13 @@ class FlatState:
         """
         if self._flat is not self._near:
             self._near.copy_(self._flat)
-        for view, tensor in self._pairs:
-            if tensor.data_ptr() != view.data_ptr():
-                tensor.copy_(view)
+        _copy_all([(tensor, view) for view, tensor in self._pairs if tensor.data_ptr() != view.data_ptr()])
+
+
+def _copy_all(pairs: list[tuple[Tensor, Tensor]]) -> None:
+    """Copy each second tensor into the first, in one call for each pair of dtypes: CUDA has no kernel for a mixture."""
+    by_dtype: defaultdict[tuple[torch.dtype, torch.dtype], list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for target, source in pairs:
+        by_dtype[target.dtype, source.dtype].append((target, source))
+    for group in by_dtype.values():
+        torch._foreach_copy_([target for target, _ in group], [source for _, source in group])

@@ -32,7 +32,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
     """
     parts = []
     numbers = probed.num_parameters
-    if _is_on_host(config.learner.device, probed):
+    if is_on_host(config.learner.device, probed):
         moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.num_learners
         # Parameters and gradients in each learner (and the parameter server, with several), one optimiser state.
         copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
@@ -45,7 +45,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
         )
     # Also on a GPU, published weights are assembled in host memory.
     parts.append(MemoryPart("the weights that the learner publishes", probed.weight_nbytes))
-    if _is_on_host(config.inference.device, probed) and not config.inference.skip_policy:
+    if is_on_host(config.inference.device, probed) and not config.inference.skip_policy:
         versions = max(1, topology.slots_per_group)
         copies = topology.num_policy_workers * versions
         parts.append(MemoryPart(f"{copies} network(s) of the policy workers", copies * probed.weight_nbytes))
@@ -101,5 +101,6 @@ def _nbytes(observation: Mapping[str, ArraySpec]) -> int:
     return sum(spec.nbytes for spec in observation.values())
 
 
-def _is_on_host(device: str, probed: Probed) -> bool:
+def is_on_host(device: str, probed: Probed) -> bool:
+    """Whether what a setting names is the host's CPU."""
     return device == "cpu" or (device == "auto" and not probed.has_cuda)

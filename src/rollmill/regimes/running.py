@@ -26,6 +26,7 @@ from rollmill.regimes.caveats import caveats_of
 from rollmill.regimes.ending import EndedBy, exited_early, hung_error, was_signalled_with_us, watch
 from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
+from rollmill.regimes.memory_parts import is_on_host
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.record import RunRecord
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
@@ -473,8 +474,13 @@ def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
         num_policy_workers=topology.num_policy_workers,
         num_learners=topology.num_learners if learner else 0,
         config=config.placement,
-        threads_per_learner=config.learner.threads,
+        threads_per_learner=cores_per_learner(config, run_setup.probed),
     )
+
+
+def cores_per_learner(config: Config, probed: Probed) -> int:
+    """Cores of a learner: one for each thread, and two on a GPU, where its loader works beside its kernel launches."""
+    return config.learner.threads if is_on_host(config.learner.device, probed) else max(2, config.learner.threads)
 
 
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:

@@ -39,7 +39,7 @@ from rollmill.learning.report import LearnerNote
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
-from rollmill.models.device import resolve_device, take_device, take_threads
+from rollmill.models.device import compute_repeatably, resolve_device, take_device, take_threads
 from rollmill.regimes.setup import RunSetup, with_delays
 from rollmill.roles import LearnerPhase
 from rollmill.runtime.child import ChildContext
@@ -53,6 +53,11 @@ from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import WeightStore
 
 AnAlgorithm = TypeVar("AnAlgorithm", bound=Algorithm)
+
+_SHARED_GPU = (
+    "several ranks share a GPU, which NCCL does not support: gradients are exchanged through gloo, which is slower. "
+    "Start as many ranks on each machine as it has GPUs"
+)
 
 __all__ = [
     "LearnerSide",
@@ -87,6 +92,14 @@ def device_of_rank(name: str, ranks: Ranks) -> torch.device:
     device = resolve_device(name)
     if name == "auto" and device.type == "cuda" and not ranks.is_alone:
         return torch.device("cuda", ranks.local_rank % torch.cuda.device_count())
+    return device
+
+
+def _device_of(setup: RunSetup, name: str) -> torch.device:
+    """Take the device that a setting names for this process; lockstep computes repeatably on it."""
+    device = take_device(str(device_of_rank(name, setup.ranks)))
+    if setup.config.in_lockstep:
+        compute_repeatably(device)
     return device
 
 
@@ -126,7 +139,7 @@ class PolicySide(Generic[AnAlgorithm]):
         """Register the user's code, set threads and device, and build the algorithm."""
         config = setup.config.inference
         take_threads(config.threads)
-        device = take_device(str(device_of_rank(config.device, setup.ranks)))
+        device = _device_of(setup, config.device)
         # A user's network may have layers that differ in evaluation mode.
         algorithm = make(setup.config, setup.probed.spec).to(device).eval()
         is_lowered = not config.skip_policy and config.precision == "bf16"
@@ -195,9 +208,11 @@ class LearnerSide:
         signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
         take_threads(config.threads)
         collective: Collective = Alone()
-        device = take_device(str(device_of_rank(config.device, run.ranks)))
+        device = _device_of(run, config.device)
         if not run.ranks.is_alone:
-            collective = ProcessGroup(run.ranks, device, run.config.distributed.timeout_s)
+            collective = group = ProcessGroup(run.ranks, device, run.config.distributed.timeout_s)
+            if group.shares_gpu and not run.ranks.rank:
+                context.send(LearnerNote(_SHARED_GPU))
         plan = run_plan(run)
         setup = LearnerSetup(
             context=with_delays(context, run.config),
