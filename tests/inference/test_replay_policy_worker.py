@@ -42,10 +42,11 @@ SPEC = EnvSpec(
 )
 NUMBERS = ActionSpec(heads=(BoxHead(low=(-1.0,) * 2, high=(1.0,) * 2, shape=(2,)),), structure="box")
 STEPS, STRIDE, ROWS, GROUPS = 6, 2, 2, 3
+CPU = torch.device("cpu")
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
-def make_worker() -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
+def make_worker(device: torch.device = CPU) -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
     torch.manual_seed(0)
     replay = ReplayConfig(min_size=1, sequence_length=4, sequence_stride=STRIDE)
     algorithm = RecurrentDQN(
@@ -72,7 +73,7 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
     store = ReplayStore(arena, SPEC, topology, replay, LIMITS, state_size=size, create=True)
     published = weights.WeightStore(arena, create=True)
     published.publish(0, FlatState(copy.deepcopy(algorithm.acting), alias=True).bytes)
-    stop, device = threading.Event(), torch.device("cpu")
+    stop = threading.Event()
     context = ChildContext(
         name="policy worker 0",
         stop=stop,
@@ -80,7 +81,7 @@ def make_worker() -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
         ledger=Ledger.private(POLICY_WORKER),
         log=logging.getLogger("test"),
     )
-    config, acting = InferenceConfig(device="cpu"), copy.deepcopy(algorithm).eval()
+    config, acting = InferenceConfig(device="cpu"), copy.deepcopy(algorithm).to(device).eval()
     worker = PolicyWorker(
         context,
         store,

@@ -109,9 +109,10 @@ SPEC = EnvSpec(
     action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
 )
 STEPS, ROWS, SLOTS = 4, 2, 3
+CPU = torch.device("cpu")
 
 
-def a_learner(folder: Path, seed: int) -> tuple[Learner, SlotStore, list[object]]:
+def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Learner, SlotStore, list[object]]:
     """A learner of its own policy; its three slots are complete."""
     topology = Topology(
         rollout_length=STEPS,
@@ -122,7 +123,7 @@ def a_learner(folder: Path, seed: int) -> tuple[Learner, SlotStore, list[object]
     )
     config = LearnerConfig(batch_size=STEPS * ROWS, device="cpu", precision="fp32", micro_batch=STEPS * ROWS)
     torch.manual_seed(seed)
-    algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(8,)), config)
+    algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(8,)), config).to(device)
     fields = slot_fields(SPEC, rollout_length=STEPS, state_size=0)
     layout = ArenaLayout()
     slots.add_to_layout(layout, fields, topology)
@@ -154,7 +155,7 @@ def a_learner(folder: Path, seed: int) -> tuple[Learner, SlotStore, list[object]
         progress=Progress(),
         clock=TrainingClock(),
         collective=Alone(),
-        device=torch.device("cpu"),
+        device=device,
     )
     generator, versions = np.random.default_rng(seed), NewestVersions(1)
     path = PLAIN
