@@ -14,8 +14,8 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from statistics import median
 
@@ -28,7 +28,7 @@ from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.tuning.model import Allocation
 from rollmill.tuning.settings import allocation_of, settings_of
-from rollmill.tuning.trials import Trial
+from rollmill.tuning.trials import Slice, trial
 
 CASES = (
     ("atari/breakout", None),
@@ -59,8 +59,8 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
     config = make_config(name, algo=algo).resolved()
     preset = allocation_of(config)
 
-    def trial(allocation: Allocation) -> Trial:
-        return Trial(make_config(name, settings_of(allocation, config), algo=algo).resolved(), probed)
+    def started(allocation: Allocation) -> AbstractContextManager[Callable[[float], Slice]]:
+        return trial(make_config(name, settings_of(allocation, config), algo=algo).resolved(), probed)
 
     begun = time.monotonic()
     tuning = rollmill.tune(name, algo=algo, seconds=seconds, say=lambda text: print(f"  {text}", flush=True))
@@ -70,13 +70,13 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
         probed = probe(supervisor, config)
     begun = time.monotonic()
     found: dict[Allocation, float] = {preset: 1.0}
-    with trial(preset) as reference:
+    with started(preset) as reference:
         for allocation in grid(preset, usable_cores(), most_policy_workers):
             if allocation in found:
                 continue
             try:
-                with trial(allocation) as other:
-                    pairs = [(other.turn(1.0), reference.turn(1.0)) for _ in range(rounds)]
+                with started(allocation) as other:
+                    pairs = [(other(1.0), reference(1.0)) for _ in range(rounds)]
             except (TooShortError, ProcessFailed, ValueError) as error:
                 print(f"  {tuple(allocation)}: {error}", flush=True)
                 continue
@@ -89,12 +89,12 @@ def compare(name: str, algo: str | None, *, seconds: float, rounds: int, most_po
     def speeds() -> list[list[float]]:
         """Of the finalists, turn by turn, in processes of their own."""
         with ExitStack() as stack:
-            trials = [stack.enter_context(trial(allocation)) for allocation in final]
+            trials = [stack.enter_context(started(allocation)) for allocation in final]
             rows: list[list[float]] = []
             for turn in range(_FINAL_TURNS):
                 # Reverse the order in every second turn.
                 order = trials if turn % 2 == 0 else trials[::-1]
-                row = [each.turn(1.0).steps_per_second for each in order]
+                row = [each(1.0).steps_per_second for each in order]
                 rows.append(row if turn % 2 == 0 else row[::-1])
             return rows
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
+from types import ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -35,12 +35,22 @@ else:
 """
 
 
+class Modules(NamedTuple):
+    """Of the comparison."""
+
+    out_of_the_box: Any
+    runs: Any
+    table: Any
+    tasks: Any
+    verdicts: Any
+
+
 @pytest.fixture(scope="module")
-def modules() -> Iterator[SimpleNamespace]:
+def modules() -> Iterator[Modules]:
     sys.path.insert(0, str(BENCHMARKS))
     names = ("out_of_the_box", "untuned.runs", "untuned.table", "untuned.tasks", "untuned.verdicts")
     try:
-        yield SimpleNamespace(**{name.rpartition(".")[2]: import_module(name) for name in names})
+        yield Modules(*map(import_module, names))
     finally:
         sys.path.remove(str(BENCHMARKS))
         for name in (*names, "untuned"):
@@ -48,7 +58,7 @@ def modules() -> Iterator[SimpleNamespace]:
 
 
 @pytest.fixture(scope="module")
-def verdicts(modules: SimpleNamespace) -> ModuleType:
+def verdicts(modules: Modules) -> ModuleType:
     found: ModuleType = modules.verdicts
     return found
 
@@ -114,14 +124,14 @@ class TestVerdicts:
 
 
 class TestTasks:
-    def test_has_enough_environments_of_every_kind(self, modules: SimpleNamespace) -> None:
+    def test_has_enough_environments_of_every_kind(self, modules: Modules) -> None:
         tasks = modules.tasks.TASKS
         assert len({task.env for task in tasks}) >= 20
         assert sum(task.family == "atari" and task.algorithm == "ppo" for task in tasks) == 10
         assert {"gym", "mujoco", "minigrid", "vizdoom", "atari"} == {task.family for task in tasks}
         assert len({task.name for task in tasks}) == len(tasks)
 
-    def test_selects_by_parts_of_names(self, modules: SimpleNamespace) -> None:
+    def test_selects_by_parts_of_names(self, modules: Modules) -> None:
         chosen = modules.tasks.selected(["acrobot:dqn", "hopper"])
         assert [task.name for task in chosen] == [
             *("gym/Acrobot-v1:dqn", "mujoco/Hopper-v5:ppo", "mujoco/Hopper-v5:sac", "mujoco/Hopper-v5:td3")
@@ -130,13 +140,13 @@ class TestTasks:
         with pytest.raises(ValueError, match="--only acrobot:td3: fits no task"):
             modules.tasks.selected(["hopper", "acrobot:td3"])
 
-    def test_every_published_result_belongs_to_a_task(self, modules: SimpleNamespace) -> None:
+    def test_every_published_result_belongs_to_a_task(self, modules: Modules) -> None:
         zoo = json.loads((BENCHMARKS / "results" / "rl_baselines3_zoo.json").read_text())
         wanted = {(task.zoo, task.algorithm) for task in modules.tasks.TASKS}
         assert {(row["env"], row["algorithm"]) for row in zoo["rows"]} <= wanted
 
 
-def write_result(modules: SimpleNamespace, places: Any, job: Any, mean: float, **changed: Any) -> None:
+def write_result(modules: Modules, places: Any, job: Any, mean: float, **changed: Any) -> None:
     task = job.task
     record = {
         "steps": job.steps,
@@ -151,9 +161,7 @@ def write_result(modules: SimpleNamespace, places: Any, job: Any, mean: float, *
 
 
 class TestRuns:
-    def test_an_interrupted_run_resumes_and_a_finished_one_is_skipped(
-        self, modules: SimpleNamespace, tmp_path: Path
-    ) -> None:
+    def test_an_interrupted_run_resumes_and_a_finished_one_is_skipped(self, modules: Modules, tmp_path: Path) -> None:
         runs = modules.runs
         script, calls, began = tmp_path / "stand_in.py", tmp_path / "calls", tmp_path / "began"
         script.write_text(STAND_IN.format(calls=calls, began=began))
@@ -188,7 +196,7 @@ class TestRuns:
             f"eval {run_dir} --episodes 50 --seed 3 --json --deterministic",
         ]
 
-    def test_a_result_of_another_budget_is_none(self, modules: SimpleNamespace, tmp_path: Path) -> None:
+    def test_a_result_of_another_budget_is_none(self, modules: Modules, tmp_path: Path) -> None:
         places = modules.runs.Places(results=tmp_path, runs=tmp_path)
         (task,) = modules.tasks.selected(["acrobot:ppo"])
         (job,) = modules.runs.jobs_of([task], ["sb3"], [1])
@@ -199,7 +207,7 @@ class TestRuns:
         assert modules.runs.read_result(places, job) is not None
 
     def test_a_failure_says_where_to_look_and_the_rest_runs(
-        self, modules: SimpleNamespace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+        self, modules: Modules, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
         runs = modules.runs
         script = tmp_path / "stand_in.py"
@@ -213,7 +221,7 @@ class TestRuns:
         assert "gym/Acrobot-v1 dqn rollmill seed 1: failed with code 1: " in capfd.readouterr().err
         assert "no such game" in (places.runs / f"{jobs[0].name}.log").read_text()
 
-    def test_random_play_is_run_once_for_each_environment_and_cheap_runs_first(self, modules: SimpleNamespace) -> None:
+    def test_random_play_is_run_once_for_each_environment_and_cheap_runs_first(self, modules: Modules) -> None:
         jobs = modules.runs.jobs_of(modules.tasks.selected(["pendulum-v1"]), ["random", "sb3"], [3, 4])
         pendulum = [job.describe() for job in jobs if job.task.env == "gym/Pendulum-v1"]
         assert pendulum == [
@@ -222,7 +230,7 @@ class TestRuns:
             *(f"gym/Pendulum-v1 {name} sb3 seed {seed}" for name in ("sac", "td3") for seed in (3, 4)),
         ]
 
-    def test_the_estimate_follows_how_long_runs_took(self, modules: SimpleNamespace) -> None:
+    def test_the_estimate_follows_how_long_runs_took(self, modules: Modules) -> None:
         jobs = modules.runs.jobs_of(modules.tasks.selected(["acrobot"]), ["sb3"], [1, 2])
         progress = modules.out_of_the_box.Progress(jobs, 2)
         expected = sum(job.minutes for job in jobs)
@@ -233,7 +241,7 @@ class TestRuns:
         assert progress.describe().startswith("2 of 4 done, about 0 h ")
 
 
-def test_the_table_counts_complete_rows(modules: SimpleNamespace, tmp_path: Path) -> None:
+def test_the_table_counts_complete_rows(modules: Modules, tmp_path: Path) -> None:
     places = modules.runs.Places(results=tmp_path, runs=tmp_path)
     tasks = modules.tasks.selected(["acrobot", "mountaincar-v0:ppo"])
     means = {"rollmill": -80.0, "sb3": -100.0, "random": -500.0}
@@ -252,7 +260,7 @@ def test_the_table_counts_complete_rows(modules: SimpleNamespace, tmp_path: Path
     assert "Stable-Baselines3 2.9.2: 3 runs on a machine." in text
 
 
-def test_standing_still_is_no_gain(modules: SimpleNamespace, tmp_path: Path) -> None:
+def test_standing_still_is_no_gain(modules: Modules, tmp_path: Path) -> None:
     places = modules.runs.Places(results=tmp_path, runs=tmp_path)
     (task,) = modules.tasks.selected(["mountaincarcontinuous:ppo"])
     means = {"rollmill": 0.0, "sb3": 0.0, "random": -33.0}

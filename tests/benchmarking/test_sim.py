@@ -11,8 +11,8 @@ import pytest
 
 import rollmill
 from rollmill.benchmarking import sampler, sim, train
-from rollmill.benchmarking.sampling import Sampler
-from rollmill.benchmarking.simulation import PureSimulation
+from rollmill.benchmarking.sampling import sampling_processes
+from rollmill.benchmarking.simulation import simulating_processes
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
 from rollmill.envs.user_code import import_user_code
 from rollmill.runtime import sweep
@@ -53,8 +53,8 @@ def test_as_many_processes_as_divide_the_environments(
 
     monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: cores)
     monkeypatch.setattr(sim, "pure_simulation", pure_simulation)
-    monkeypatch.setattr(sampler, "PureSimulation", Stage)
-    monkeypatch.setattr(sampler, "Sampler", Stage)
+    monkeypatch.setattr(sampler, "simulating_processes", Stage)
+    monkeypatch.setattr(sampler, "sampling_processes", Stage)
     monkeypatch.setattr(train, "pure_simulation", pure_simulation)
     monkeypatch.setattr(train, "measure_training", measure_training)
     assert sim.run("gym/CartPole-v1", seconds=1.0)["processes"] == processes
@@ -72,17 +72,17 @@ def test_pure_simulation_and_sampler_take_turns() -> None:
     assert found["share_of_pure_simulation"] > 0
 
 
-@pytest.mark.parametrize("kind", [PureSimulation, Sampler])
+@pytest.mark.parametrize("kind", [simulating_processes, sampling_processes])
 def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config], SteppingProcesses]) -> None:
     config = rollmill.make_config("gym/CartPole-v1", CARTPOLE).resolved()
     with kind(config) as stage:
         assert stage.measure(0.2) > 0
         time.sleep(0.1)  # Until all of them are paused.
-        before = stage._counts()
+        before = stage.counts()
         time.sleep(0.3)
-        assert stage._counts() == before
+        assert stage.counts() == before
         assert stage.measure(0.2) > 0
-        pids = stage._groups()
+        pids = stage.pids
     assert len(pids) >= 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
@@ -90,9 +90,9 @@ def test_who_is_not_measured_stands_still_and_ends_well(kind: Callable[[Config],
 @pytest.mark.parametrize(
     ("kind", "fault", "after", "words"),
     [
-        (PureSimulation, "step", 10, "the step went wrong"),
-        (PureSimulation, "exit 0", 10, "exited with code 0"),
-        (Sampler, "kill", 5_000, "SIGKILL"),
+        (simulating_processes, "step", 10, "the step went wrong"),
+        (simulating_processes, "exit 0", 10, "exited with code 0"),
+        (sampling_processes, "kill", 5_000, "SIGKILL"),
     ],
 )
 def test_an_environment_that_fails_ends_the_measurement(
@@ -105,7 +105,7 @@ def test_an_environment_that_fails_ends_the_measurement(
     stage = kind(config)
     with pytest.raises(ProcessFailed, match=words):
         measure_until_it_fails(stage)
-    assert sweep.members(stage._supervisor.run_id) == []
+    assert sweep.members(stage.supervisor.run_id) == []
 
 
 def test_a_slice_in_which_nothing_is_stepped_says_so() -> None:
@@ -115,7 +115,7 @@ def test_a_slice_in_which_nothing_is_stepped_says_so() -> None:
     settings = slow | {"env.imports": (FAULTY,), "env.kwargs": {"fault": "slow"}}
     config = rollmill.make_config("test/walk", settings).resolved()
     with pytest.raises(TooShortError, match="measure for longer"):
-        measure_until_it_fails(PureSimulation(config))
+        measure_until_it_fails(simulating_processes(config))
 
 
 def measure_until_it_fails(stage: SteppingProcesses) -> None:

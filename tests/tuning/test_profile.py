@@ -17,7 +17,7 @@ from rollmill.tuning.model import Allocation
 from rollmill.tuning.network import NetworkTimes, by_amdahl, gain_of_learners, network_times
 from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
 from rollmill.tuning.settings import allocation_of
-from rollmill.tuning.trials import Trial
+from rollmill.tuning.trials import trial
 
 
 def _demand(allocation: Allocation, batch_groups: float) -> Demand:
@@ -101,8 +101,8 @@ def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server
     demands = []
     for learners in (1, 2):
         several = make_config("gym/CartPole-v1", {**small, "learner.num_learners": learners}, algo="dqn").resolved()
-        with Trial(several, probed) as trial:
-            turn = trial.turn(1.0)
+        with trial(several, probed) as run_for:
+            turn = run_for(1.0)
         demands.append(demand_of(allocation_of(several), workload_of(several, probed), [turn], usable_cores()))
         roles = [account.role for account in turn.accounts.values()]
         assert roles.count("gradient learner") == (learners if learners > 1 else 0)

@@ -6,14 +6,13 @@ import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.registry import register_algorithm
-from rollmill.api import make_config
+from rollmill.api import Run, make_config
 from rollmill.cli import main
 from rollmill.envs import registry
 from rollmill.regimes.replay import plan_topology
@@ -241,9 +240,9 @@ def test_the_command_that_tune_prints_trains_what_was_tuned(
     assert command == ["rollmill", "train", "my/maze", "--algo", "dqn", "--settings", "with space/tuned.json"]
     given: dict[str, Any] = {}
 
-    def train(preset: str, **arguments: Any) -> Any:
+    def train(preset: str, **arguments: Any) -> Run:
         given.update(arguments, preset=preset)
-        return SimpleNamespace(dir="run", ended_by="total_steps")
+        return Run(Path("run"), 20_000, None, "", "total_steps")
 
     monkeypatch.setattr("rollmill.api.train", train)
     assert main(command[1:]) == 0

@@ -12,8 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -34,7 +33,7 @@ from rollmill.tuning.model import Allocation
 from rollmill.tuning.network import network_times
 from rollmill.tuning.profile import demand_of, workload_of
 from rollmill.tuning.settings import allocation_of, space_of
-from rollmill.tuning.trials import Slice, Trial, for_trial
+from rollmill.tuning.trials import Slice, for_trial, trial
 from rollmill.tuning.tuner import Tuner, _Tried, is_clearly_faster
 
 # Nothing is left to be measured at the start.
@@ -131,9 +130,9 @@ def test_time_that_a_simulator_takes_elsewhere_is_found(kind: str) -> None:
     config = make_config(name, given).resolved()
     with Supervisor() as supervisor:
         probed = probe(supervisor, config)
-    with Trial(config, probed) as trial:
-        turn = trial.turn(3.0)
-    demand = demand_of(allocation_of(config), workload_of(config, probed), [turn], usable_cores())
+    with trial(config, probed) as turn:
+        taken = turn(3.0)
+    demand = demand_of(allocation_of(config), workload_of(config, probed), [taken], usable_cores())
     if kind == "sleep":
         assert 0.003 < demand.group_wait_s < 0.006
         assert demand.group_s < 0.002
@@ -171,7 +170,7 @@ class _Machine:
         self.tried = [
             _Tried(
                 Allocation(i + 1, 1, 1, 64, 1),
-                cast("Trial", SimpleNamespace(turn=lambda _, speed=speed: turn(speed))),
+                lambda _, speed=speed: turn(speed),  # type: ignore[misc]
                 lambda i=i: self.ended.append(i),  # type: ignore[misc]
             )
             for i, speed in enumerate(speeds)
@@ -197,15 +196,15 @@ def test_luck_replaces_no_preset() -> None:
 @pytest.mark.parametrize("failing", [0, 1, 2])
 def test_a_candidate_that_fails_is_left_out_and_the_presets_own_failure_is_told(failing: int) -> None:
     machine = _Machine([1.0, 1.2, 1.3], 0.01, 0)
-    whole, turns = machine.tried[failing].trial, []
+    whole, turns = machine.tried[failing].turn, []
 
     def turn(seconds: float) -> Slice:
-        turns.append(whole.turn(seconds))
+        turns.append(whole(seconds))
         if len(turns) == 4:
             raise TooShortError("nothing was stepped\nat all")
         return turns[-1]
 
-    machine.tried[failing].trial = cast("Trial", SimpleNamespace(turn=turn))
+    machine.tried[failing].turn = turn
     if failing == 0:
         with pytest.raises(TooShortError):
             machine.winner()
@@ -291,22 +290,22 @@ def test_sigterm_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_trial_is_the_run_without_its_beginning() -> None:
     config = make_config("gym/CartPole-v1", {"eval_every": 100, "target_return": 3.0}, algo="dqn").resolved()
-    trial = for_trial(config, 1)
-    assert trial.eval_every is None
-    assert trial.target_return is None
-    assert trial.off_policy.random_steps == 0
-    assert trial.replay.min_size < config.replay.min_size
-    assert trial.replay.update_interval == config.replay.update_interval
+    tried = for_trial(config, 1)
+    assert tried.eval_every is None
+    assert tried.target_return is None
+    assert tried.off_policy.random_steps == 0
+    assert tried.replay.min_size < config.replay.min_size
+    assert tried.replay.update_interval == config.replay.update_interval
 
 
 def test_a_trial_of_a_replay_for_the_disk_fits_into_memory() -> None:
     settings = {"replay.capacity": 1_500_000_000, "replay.storage": "file", "total_steps": 10**10}
     config = make_config("gym/CartPole-v1", settings, algo="dqn").resolved()
-    trial = for_trial(config, 1)
-    assert trial.replay.storage == "memory"
-    assert trial.replay.capacity == 100_000
+    tried = for_trial(config, 1)
+    assert tried.replay.storage == "memory"
+    assert tried.replay.capacity == 100_000
     with Supervisor() as supervisor:
-        plan_topology(trial, probe(supervisor, trial))
+        plan_topology(tried, probe(supervisor, tried))
 
 
 RECURRENT = {
@@ -332,9 +331,9 @@ def recurrent() -> Iterator[tuple[Config, Probed]]:
 def test_a_replay_of_sequences_is_tried_with_enough_steps_for_them(recurrent: tuple[Config, Probed]) -> None:
     config, probed = recurrent
     assert config.replay.window == 34
-    trial = for_trial(config, probed.spec.rows_per_env)
-    assert trial.replay.min_size >= 8 * 34
-    plan_topology(trial, probed)
+    tried = for_trial(config, probed.spec.rows_per_env)
+    assert tried.replay.min_size >= 8 * 34
+    plan_topology(tried, probed)
     space = space_of(config, workload_of(config, probed), {}, 16)
     most = int(space.allocations().num_envs.max())
     assert most <= config.replay.min_size // 34

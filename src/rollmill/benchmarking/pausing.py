@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 
-__all__ = ["end", "pause", "paused_children", "resume"]
+__all__ = ["pause", "paused_children", "resume"]
 
 
 @contextlib.contextmanager
@@ -34,11 +34,6 @@ def pause(groups: Iterable[int]) -> None:
 def resume(groups: Iterable[int]) -> None:
     """Continue them."""
     _signal(groups, signal.SIGCONT)
-
-
-def end(groups: Iterable[int]) -> None:
-    """End them immediately, for runs to be discarded: on a request to stop, a learner would first save its state."""
-    _signal(groups, signal.SIGKILL)
 
 
 def _signal(groups: Iterable[int], number: signal.Signals) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from statistics import median
 
 from rollmill.api import make_config
-from rollmill.benchmarking.sampling import Sampler
-from rollmill.benchmarking.simulation import PureSimulation
-from rollmill.benchmarking.stepping import SteppingProcesses
+from rollmill.benchmarking.sampling import sampling_processes
+from rollmill.benchmarking.simulation import simulating_processes
 
 _FEWEST_PAIRS = 3
 _PAIR_S = 1.0
@@ -36,8 +35,8 @@ def run(
     each = seconds / (2 * pairs)
     simulated: list[float] = []
     sampled: list[float] = []
-    with PureSimulation(config) as simulation, Sampler(config) as sampler:
-        turns: list[tuple[SteppingProcesses, list[float]]] = [(simulation, simulated), (sampler, sampled)]
+    with simulating_processes(config) as simulation, sampling_processes(config) as sampler:
+        turns = [(simulation, simulated), (sampler, sampled)]
         for _ in range(pairs):
             for stage, rates in turns:
                 rates.append(stage.measure(each))

@@ -7,6 +7,8 @@ everything but the environments were free (Sample Factory, section 4.2: "pure si
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,44 +30,38 @@ _PREPARED_ACTIONS = 64
 _ROLE = Role(name="simulation", phases=("simulating",), counters=("agent steps",))
 
 
-class PureSimulation(SteppingProcesses):
+def simulating_processes(config: Config) -> SteppingProcesses:
     """One process a core, as many as the configuration has rollout workers; each steps its groups one after another.
 
     Args:
         config: A resolved configuration: its environment, groups and number of rollout workers are used.
     """
+    return SteppingProcesses(_ROLE, partial(_start, config))
 
-    def __init__(self, config: Config) -> None:
-        """Starts nothing."""
-        super().__init__(_ROLE)
-        self._config = config
 
-    def _start(self, supervisor: Supervisor) -> None:
-        config = self._config
-        num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
-        assert num_workers != "auto"
-        assert envs_per_group != "auto"
-        num_groups = config.num_envs // envs_per_group
-        probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
-        # Use the cores that the rollout workers of a sampler with policy workers would have.
-        placement = plan(
-            num_rollout_workers=num_workers,
-            num_policy_workers=config.inference.num_workers,
-            num_learners=0,
-            config=config.placement,
+def _start(config: Config, supervisor: Supervisor) -> Callable[[float], None]:
+    num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
+    assert num_workers != "auto"
+    assert envs_per_group != "auto"
+    num_groups = config.num_envs // envs_per_group
+    probed, user_code = probe(supervisor, config), UserCode.of_this_process(config)
+    # Use the cores that the rollout workers of a sampler with policy workers would have.
+    placement = plan(
+        num_rollout_workers=num_workers,
+        num_policy_workers=config.inference.num_workers,
+        num_learners=0,
+        config=config.placement,
+    )
+    for worker, (cpus, _) in enumerate(placement.rollout_workers):
+        groups = list(range(worker, num_groups, num_workers))
+        supervisor.start(
+            f"simulation {worker}", _simulate, config, user_code, probed, groups, worker, role=_ROLE, cpus=cpus
         )
-        for worker, (cpus, _) in enumerate(placement.rollout_workers):
-            groups = list(range(worker, num_groups, num_workers))
-            supervisor.start(
-                f"simulation {worker}", _simulate, config, user_code, probed, groups, worker, role=_ROLE, cpus=cpus
-            )
-
-    def _serve(self, timeout_s: float) -> None:
-        time.sleep(timeout_s)
+    return time.sleep
 
 
 def pure_simulation(config: Config, *, seconds: float) -> float:
-    """Agent steps a second, masked rows not counted, over all processes; see :class:`PureSimulation`.
+    """Agent steps a second, masked rows not counted, over all processes; see :func:`simulating_processes`.
 
     Args:
         config: A resolved configuration.
@@ -74,7 +70,7 @@ def pure_simulation(config: Config, *, seconds: float) -> float:
     Raises:
         ProcessFailed: A process failed, or the environments did not start within five minutes.
     """
-    with PureSimulation(config) as simulation:
+    with simulating_processes(config) as simulation:
         return simulation.measure(seconds)
 
 

@@ -6,8 +6,9 @@ changes from second to second, and restarting processes for each turn would take
 
 from __future__ import annotations
 
+import contextlib
 import time
-from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -30,29 +31,22 @@ class TooShortError(RuntimeError):
     """A measurement was too short to give a result."""
 
 
-class SteppingProcesses(ABC):
-    """A context manager: inside it, the environments are built, warmed up, and paused except during :meth:`measure`.
+class SteppingProcesses:
+    """A context manager: inside it, the environments are built, warmed up, and paused except in :meth:`running`.
 
     Args:
         role: Of the processes that step; their first counter counts valid agent steps.
+        start: Starts the processes, and returns a function that serves them for about so many seconds.
+
+    Attributes:
+        supervisor: Has started them.
     """
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, start: Callable[[Supervisor], Callable[[float], object]]) -> None:
         """Starts nothing."""
+        self.supervisor = Supervisor()
         self._role = role
-        self._supervisor = Supervisor()
-
-    @abstractmethod
-    def _start(self, supervisor: Supervisor) -> None:
-        """Start the processes."""
-
-    @abstractmethod
-    def _serve(self, timeout_s: float) -> None:
-        """Serve the processes for about ``timeout_s``."""
-
-    def _warm_up(self) -> None:
-        """Let the processes run until they may be measured; all of them have stepped."""
-        self._run_for(_WARM_UP_S)
+        self._start = start
 
     def __enter__(self) -> Self:
         """Start the processes, and return when all of them have stepped for a while.
@@ -60,18 +54,18 @@ class SteppingProcesses(ABC):
         Raises:
             ProcessFailed: A process failed, or the environments did not start within five minutes.
         """
-        self._supervisor.__enter__()
+        self.supervisor.__enter__()
         try:
-            self._start(self._supervisor)
+            self._serve = self._start(self.supervisor)
             begun = time.monotonic()
-            while not all(self._counts()):
-                self._run_for(_POLL_S)
+            while not all(self.counts()):
+                self.run_for(_POLL_S)
                 if time.monotonic() - begun > _START_TIMEOUT_S:
-                    handle = self._supervisor.handles[-1]
+                    handle = self.supervisor.handles[-1]
                     text = f"the environments did not start within {_START_TIMEOUT_S:.0f} s"
-                    raise Failed(handle, text, self._supervisor.stacks(handle)).error()
-            self._warm_up()
-            pause(self._groups())
+                    raise Failed(handle, text, self.supervisor.stacks(handle)).error()
+            self.run_for(_WARM_UP_S)
+            pause(self.pids)
         except BaseException as error:
             self.__exit__(type(error), error, error.__traceback__)
             raise
@@ -82,9 +76,19 @@ class SteppingProcesses(ABC):
     ) -> None:
         """Continue the processes, so that they receive the request, and end them."""
         try:
-            resume(self._groups())
+            resume(self.pids)
         finally:
-            self._supervisor.__exit__(kind, error, trace)
+            self.supervisor.__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Inside it the processes are continued, and have settled."""
+        resume(self.pids)
+        try:
+            self.run_for(_SETTLE_S)
+            yield
+        finally:
+            pause(self.pids)
 
     def measure(self, seconds: float) -> float:
         """Continue the processes and measure agent steps a second for ``seconds``, without masked rows.
@@ -93,14 +97,10 @@ class SteppingProcesses(ABC):
             ProcessFailed: A process failed.
             TooShortError: No group of environments was stepped meanwhile.
         """
-        resume(self._groups())
-        try:
-            self._run_for(_SETTLE_S)
-            before, started = sum(self._counts()), time.monotonic()
-            self._run_for(seconds)
-            steps, elapsed = sum(self._counts()) - before, time.monotonic() - started
-        finally:
-            pause(self._groups())
+        with self.running():
+            before, started = sum(self.counts()), time.monotonic()
+            self.run_for(seconds)
+            steps, elapsed = sum(self.counts()) - before, time.monotonic() - started
         if steps == 0:
             raise TooShortError(
                 f"no group of environments was stepped within {seconds:.1f} s: measure for longer (--seconds), or make "
@@ -108,19 +108,26 @@ class SteppingProcesses(ABC):
             )
         return steps / elapsed
 
-    def _groups(self) -> list[int]:
-        return [handle.pid for handle in self._supervisor.handles]
+    @property
+    def pids(self) -> list[int]:
+        """Process ids, each also that of a process group."""
+        return [handle.pid for handle in self.supervisor.handles]
 
-    def _counts(self) -> list[int]:
+    def counts(self) -> list[int]:
         """Agent steps of each stepping process."""
         name = self._role.counters[0]
-        accounts = self._supervisor.snapshot().values()
+        accounts = self.supervisor.snapshot().values()
         return [int(account.counters[name]) for account in accounts if account.role == self._role.name]
 
-    def _run_for(self, seconds: float) -> None:
+    def run_for(self, seconds: float) -> None:
+        """Serve the processes, which are not paused, for so many seconds.
+
+        Raises:
+            ProcessFailed: A process failed.
+        """
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             self._serve(min(left, _POLL_S))
-            for event in self._supervisor.poll(0.0):
+            for event in self.supervisor.poll(0.0):
                 if isinstance(event, Failed | Exited):
                     raise (event if isinstance(event, Failed) else exited_early(event)).error()

@@ -7,15 +7,15 @@ measured at the required ratio: the steps of rollout workers that wait for learn
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
-from rollmill.benchmarking.pausing import end, pause, resume
 from rollmill.benchmarking.stepping import SteppingProcesses, TooShortError
 from rollmill.regimes.running import prepare, start_processes
 from rollmill.regimes.setup import Probed
@@ -26,9 +26,8 @@ from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
 from rollmill.tuning.outside import Outside, outside_of
 
-__all__ = ["Slice", "Trial", "for_trial"]
+__all__ = ["Slice", "for_trial", "trial"]
 
-_SETTLE_S = 0.25
 # Slow environments need longer for a batch; then the time of the network alone is used for an SGD step.
 _LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0
@@ -87,86 +86,71 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
     )
 
 
-class Trial(SteppingProcesses):
-    """A complete run that can be paused. A context manager, as :class:`SteppingProcesses`.
+@contextlib.contextmanager
+def trial(config: Config, probed: Probed) -> Iterator[Callable[[float], Slice]]:
+    """Start a complete run, warm it up and pause it; on exit it is ended, and what it wrote is deleted.
 
     Args:
         config: A resolved configuration.
         probed: What its environment and network are.
+
+    Yields:
+        A function that takes seconds and lets the run go on for so long, or until something has been stepped. Raises
+        ProcessFailed, and TooShortError if nothing was stepped meanwhile.
     """
 
-    def __init__(self, config: Config, probed: Probed) -> None:
-        """Starts nothing."""
-        super().__init__(ROLLOUT_WORKER)
-        self._config = for_trial(config, probed.spec.rows_per_env)
-        self._probed = probed
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+    def start(supervisor: Supervisor) -> Callable[[float], None]:
+        tried = for_trial(config, probed.spec.rows_per_env)
+        start_processes(supervisor, prepare(tried, probed, Path(folder), resume=False))
+        return time.sleep
 
-    def _start(self, supervisor: Supervisor) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="rollmill-tune-")
-        setup = prepare(self._config, self._probed, Path(self._folder.name), resume=False)
-        start_processes(supervisor, setup)
-
-    def _serve(self, timeout_s: float) -> None:
-        time.sleep(timeout_s)
-
-    def _warm_up(self) -> None:
-        """Also wait until something has been learned."""
-        super()._warm_up()
-        deadline = time.monotonic() + _LEARNED_TIMEOUT_S
-        while not self._sgd_steps() and time.monotonic() < deadline:
-            self._run_for(0.1)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the processes, and delete what they wrote."""
-        log = logging.getLogger("rollmill.supervisor")
-        was_disabled = log.disabled
+    with (
+        tempfile.TemporaryDirectory(prefix="rollmill-tune-") as folder,
+        SteppingProcesses(ROLLOUT_WORKER, start) as processes,
+    ):
         try:
-            # Do not log that the processes were killed.
-            log.disabled = True
-            end(self._groups())
-            super().__exit__(kind, error, trace)
+            _wait_until_learned(processes)
+            yield partial(_turn, processes)
         finally:
-            log.disabled = was_disabled
-        if self._folder is not None:
-            self._folder.cleanup()
+            # On a request to stop, a learner would first save its state.
+            for handle in processes.supervisor.handles:
+                processes.supervisor.kill(handle)
 
-    def turn(self, seconds: float) -> Slice:
-        """Let it run for ``seconds``, or until something has been stepped.
 
-        Raises:
-            ProcessFailed: A process failed.
-            TooShortError: Nothing was stepped meanwhile.
-        """
-        resume(self._groups())
-        try:
-            self._run_for(_SETTLE_S)
-            before, outside, started = self._supervisor.snapshot(), self._outside(), time.monotonic()
-            steps = 0
-            # On a busy machine a process may wait longer than that for a core.
-            while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
-                self._run_for(seconds)
-                accounts = between(before, self._supervisor.snapshot())
-                steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLLOUT_WORKER.name)
-            elapsed = time.monotonic() - started
-            outside = {name: now.since(outside[name]) for name, now in self._outside().items() if name in outside}
-        finally:
-            pause(self._groups())
-        if not steps:
-            raise TooShortError(
-                f"no group of environments was stepped within {elapsed:.0f} s: the environments are too slow to tune "
-                "with, or others use the cores."
-            )
-        return Slice(elapsed, steps, accounts, outside)
+def _wait_until_learned(processes: SteppingProcesses) -> None:
+    deadline = time.monotonic() + _LEARNED_TIMEOUT_S
+    with processes.running():
+        while not _sgd_steps(processes) and time.monotonic() < deadline:
+            processes.run_for(0.1)
 
-    def _outside(self) -> dict[str, Outside]:
-        pids = {name: account.pid for name, account in self._supervisor.snapshot().items()}
-        found = outside_of(pids.values())
-        return {name: found[pid] for name, pid in pids.items()}
 
-    def _sgd_steps(self) -> float:
-        counter = LEARNER.counters[LearnerCounter.SGD_STEPS]
-        accounts = self._supervisor.snapshot().values()
-        return sum(account.counters[counter] for account in accounts if account.role == LEARNER.name)
+def _turn(processes: SteppingProcesses, seconds: float) -> Slice:
+    snapshot = processes.supervisor.snapshot
+    with processes.running():
+        before, outside, started = snapshot(), _outside(processes), time.monotonic()
+        steps = 0
+        # On a busy machine a process may wait longer than that for a core.
+        while not steps and time.monotonic() - started < _STEPPED_TIMEOUT_S:
+            processes.run_for(seconds)
+            accounts = between(before, snapshot())
+            steps = sum(int(a.counters["agent steps"]) for a in accounts.values() if a.role == ROLLOUT_WORKER.name)
+        elapsed = time.monotonic() - started
+        outside = {name: now.since(outside[name]) for name, now in _outside(processes).items() if name in outside}
+    if not steps:
+        raise TooShortError(
+            f"no group of environments was stepped within {elapsed:.0f} s: the environments are too slow to tune "
+            "with, or others use the cores."
+        )
+    return Slice(elapsed, steps, accounts, outside)
+
+
+def _outside(processes: SteppingProcesses) -> dict[str, Outside]:
+    pids = {name: account.pid for name, account in processes.supervisor.snapshot().items()}
+    found = outside_of(pids.values())
+    return {name: found[pid] for name, pid in pids.items()}
+
+
+def _sgd_steps(processes: SteppingProcesses) -> float:
+    counter = LEARNER.counters[LearnerCounter.SGD_STEPS]
+    accounts = processes.supervisor.snapshot().values()
+    return sum(account.counters[counter] for account in accounts if account.role == LEARNER.name)

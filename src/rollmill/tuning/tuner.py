@@ -28,7 +28,7 @@ from rollmill.tuning.profile import Demand, demand_of, fit_costs, workload_of
 from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import Candidate, Space, choose, distance, expected_speeds, rank, search
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
-from rollmill.tuning.trials import Slice, Trial
+from rollmill.tuning.trials import Slice, trial
 
 __all__ = ["Tuner", "is_clearly_faster"]
 
@@ -58,7 +58,7 @@ class _Tried:
 
     Attributes:
         allocation: What it runs with.
-        trial: Its processes, paused.
+        turn: Lets its processes, which are paused, run for so many seconds.
         end: Ends it.
         turns: Its results.
         ratios: Its speed over the preset's, round by round.
@@ -66,7 +66,7 @@ class _Tried:
     """
 
     allocation: Allocation
-    trial: Trial
+    turn: Callable[[float], Slice]
     end: Callable[[], None]
     turns: list[Slice] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
@@ -207,8 +207,8 @@ class Tuner:
         """Start and profile an allocation."""
         self._say(f"trying {describe_allocation(allocation)}")
         own = stack.enter_context(ExitStack())
-        tried = _Tried(allocation, own.enter_context(Trial(self._config_of(allocation), probed)), own.close)
-        tried.turns.append(tried.trial.turn(_PROFILE_S))
+        tried = _Tried(allocation, own.enter_context(trial(self._config_of(allocation), probed)), own.close)
+        tried.turns.append(tried.turn(_PROFILE_S))
         return tried
 
     def _try(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> list[_Tried]:
@@ -290,7 +290,7 @@ class Tuner:
         order = [*reversed(others), reference] if is_reversed else [reference, *others]
         for each in order:
             try:
-                turn = each.trial.turn(_TURN_S)
+                turn = each.turn(_TURN_S)
             except _FAILURES as error:
                 if each is reference:
                     raise
