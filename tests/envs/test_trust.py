@@ -11,6 +11,7 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -387,16 +388,21 @@ def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteratio
 
 
 def test_worker_does_not_unpickle_unsigned_states(tmp_path: Path) -> None:
-    from rollmill.rollout.group_checkpoints import trusted_state
+    from rollmill.rollout.group_checkpoints import GroupCheckpoints
     from rollmill.storage.group_states import GroupState, GroupStates
 
     states = GroupStates(tmp_path / ".groups")
     states.write(4, 0, GroupState(b"mine", {}, None))
-    assert trusted_state(states, 4, 0, trust=False).environments == b"mine"
+    restored: list[bytes] = []
+    store, builder = SimpleNamespace(group_rnn_state=None), SimpleNamespace()
+    group = SimpleNamespace(index=0, iteration=4, environments=SimpleNamespace(restore=restored.append))
+    common = {"store": store, "builder": builder, "states": states, "save_every": 0, "saves_environments": True}
+    assert GroupCheckpoints(**common).restore(group)
     states.write_packed(4, 0, encode((b"theirs", {}, None, None)))
     with pytest.raises(UntrustedError, match=r"\.groups is not trusted, and it holds pickled environments"):
-        trusted_state(states, 4, 0, trust=False)
-    assert trusted_state(states, 4, 0, trust=True).environments == b"theirs"
+        GroupCheckpoints(**common).restore(group)
+    assert GroupCheckpoints(**common, trust=True).restore(group)
+    assert restored == [b"mine", b"theirs"]
 
 
 def test_malformed_signed_files_raise_the_documented_error(tmp_path: Path) -> None:

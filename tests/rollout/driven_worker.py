@@ -19,7 +19,6 @@ from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import OutcomeView, SavableGroup, own_views
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.pace import Pace, UnlimitedPace
 from rollmill.rollout.slot_policies import SlotPolicy
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -228,7 +227,6 @@ def driving(
     store: SlotStore,
     slots: Callable[[GroupBuilder], SlotPolicy],
     *,
-    pace: Pace | None = None,
     make: Callable[[int, int], SavableGroup] = make_environments,
     random_steps: int = 0,
     first_iteration: int = 0,
@@ -251,7 +249,6 @@ def driving(
         worker=0,
         builder=builder,
         slots=slots(builder),
-        pace=pace or UnlimitedPace(),
         first_iteration=first_iteration,
     )
     driver = Driver(store, context, lambda: board.account(seat))

@@ -25,7 +25,6 @@ from rollmill.regimes.setup import (
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
-from rollmill.rollout.pace import UnlimitedPace
 from rollmill.rollout.slot_policies import PooledSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
@@ -90,7 +89,6 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=group_builder(context, setup),
         slots=PooledSlots(store, worker),
-        pace=UnlimitedPace(),
     ).run()
 
 

@@ -25,7 +25,6 @@ from rollmill.regimes.setup import (
     with_delays,
 )
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
-from rollmill.rollout.pace import UnlimitedPace
 from rollmill.rollout.slot_policies import GroupSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
@@ -91,7 +90,6 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=builder,
         slots=GroupSlots(store, worker, checkpoints),
-        pace=UnlimitedPace(),
         first_iteration=setup.probed.first_iteration,
     ).run()
 

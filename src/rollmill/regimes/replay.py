@@ -28,7 +28,6 @@ from rollmill.regimes.setup import (
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
-from rollmill.rollout.pace import RateLimitedPace
 from rollmill.rollout.slot_policies import EvictingSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
@@ -316,7 +315,6 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=group_builder(context, setup),
         slots=EvictingSlots(store, worker, remover),
-        pace=RateLimitedPace(store, worker),
     ).run()
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.roles import RolloutCounter, RolloutPhase
-from rollmill.rollout.hosted_group import HostedGroup
+from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 

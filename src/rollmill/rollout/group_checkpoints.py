@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from rollmill.roles import RolloutPhase
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.hosted_group import HostedGroup
-from rollmill.rollout.slot_views import SlotViews
+from rollmill.rollout.slot_views import HostedGroup, SlotViews
 from rollmill.runtime.signed_files import require_trust
 from rollmill.storage.group_states import GroupState, GroupStates
 from rollmill.storage.slots import SlotStore
@@ -42,6 +41,8 @@ class GroupCheckpoints:
     def restore(self, group: HostedGroup) -> bool:
         """Restore a group, with x_0 of its slot, from the state saved for its iteration.
 
+        The process that wrote the files has verified them, but another user may have changed the folder since.
+
         Returns:
             False if there is nothing to restore: the run is new, or the environments were built for this iteration.
 
@@ -52,7 +53,8 @@ class GroupCheckpoints:
         """
         if not group.iteration:
             return False
-        state = trusted_state(self.states, group.iteration, group.index, trust=self.trust)
+        state, verdict = self.states.read(group.iteration, group.index)
+        require_trust(self.states.folder, verdict, "it holds pickled environments", trust=self.trust)
         if state.environments is None:
             return False
         group.environments.restore(state.environments)
@@ -98,24 +100,3 @@ class GroupCheckpoints:
             self.store.group_rnn_state[group.index] = 0.0
         self.builder.reset(group, views.observation(group, 0), views.outcome(group, 0))
         return True
-
-
-def trusted_state(states: GroupStates, iteration: int, group: int, *, trust: bool) -> GroupState:
-    """Read a group's state, whose environments are about to be unpickled.
-
-    The process that wrote the files has verified them, but another user may have changed the folder since.
-
-    Args:
-        states: Where it is.
-        iteration: The iteration that it begins.
-        group: Whose it is.
-        trust: Whether to use the files of the run even if another user wrote them.
-
-    Raises:
-        FileNotFoundError: It is missing.
-        MalformedMessageError: It is damaged.
-        UntrustedError: The environments were not pickled by this user's processes.
-    """
-    state, verdict = states.read(iteration, group)
-    require_trust(states.folder, verdict, "it holds pickled environments", trust=trust)
-    return state

@@ -1,63 +1,88 @@
-"""Which slot a group writes into next, and what happens to a full one: one class for each rule.
+"""Which slot a group writes into next, what happens to a full one, and which groups wait: one class for each rule.
 
 The worker calls a slot policy at these points of a group's life::
 
     begin --> x_0 --> advance --> request ... answer --> accept --> step, x_{t+1} --> advance --> request ...
                          |                                              |
-                         +--> parked ... reclaim --> request            +--> (no step where V(x_T) came alone)
+                         +--> parked ... reclaim or                     +--> (no step where V(x_T) came alone)
+                                         resume --> request
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from typing import Protocol
+from collections.abc import Iterable
 
 import numpy as np
 
+from rollmill.roles import RolloutPhase
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
-from rollmill.rollout.hosted_group import HostedGroup
-from rollmill.rollout.slot_views import ReplayViews, SlotViews
+from rollmill.rollout.slot_views import HostedGroup, ReplayViews, SlotViews
 from rollmill.storage.episodes import pack_episode
 from rollmill.storage.removers import Remover, pop_evicted
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import NO_SLOT, SlotStore
 
 
-class SlotPolicy(Protocol):
-    """Gives the groups of one rollout worker their slots."""
+class SlotPolicy(ABC):
+    """Gives the groups of one rollout worker their slots, and parks groups that must wait.
 
-    @property
-    def views(self) -> SlotViews:
-        """Where the groups read and write."""
-        ...
+    Args:
+        store: The slots.
+
+    Attributes:
+        views: Where the groups read and write.
+        parked_phase: What parked groups wait for.
+    """
+
+    parked_phase = RolloutPhase.WAITING_FOR_SLOT
+
+    def __init__(self, store: SlotStore) -> None:
+        self.views = SlotViews(store)
+        self._store = store
+        self._rollout_length = store.topology.rollout_length
+        self._parked: dict[int, HostedGroup] = {}
 
     @property
     def num_parked(self) -> int:
-        """How many groups wait for a slot."""
-        ...
+        """How many groups are parked."""
+        return len(self._parked)
 
+    @abstractmethod
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot; returns whether x_0 stands in it already (restored)."""
-        ...
 
     def accept(self, group: HostedGroup) -> bool:
         """Handle the answer to a group's request; returns whether it holds a_t, or V(x_T) alone."""
-        ...
+        return True
 
+    @abstractmethod
     def advance(self, group: HostedGroup) -> bool:
         """Handle a newly written observation; returns whether to request its answer, or the group is parked."""
-        ...
 
+    @abstractmethod
     def reclaim(self, slot: int) -> HostedGroup | None:
         """Take back a slot that the learner has released; returns the parked group that resumes in it."""
-        ...
 
-    def flush(self) -> bool:
-        """Send what a full ring has kept back; returns whether anything is left."""
-        ...
+    def resume(self) -> Iterable[HostedGroup]:
+        """Take out the parked groups that may go on without a message."""
+        return ()
+
+    def must_poll(self) -> bool:
+        """Send what a full ring has kept back; returns whether to call this and :meth:`resume` again soon."""
+        return False
+
+    def _park(self, group: HostedGroup) -> None:
+        self._parked[group.index] = group
+        self._store.park(group.index)
+
+    def _take_parked(self) -> HostedGroup:
+        """Take out the group that has been parked longest."""
+        return self._parked.pop(next(iter(self._parked)))
 
 
-class PooledSlots:
+class PooledSlots(SlotPolicy):
     """All groups of a worker share its slots (the async regime).
 
     V(x_T) of a full slot comes with the actions for x_0 of the next one, which is the same observation. Until then the
@@ -69,16 +94,8 @@ class PooledSlots:
     """
 
     def __init__(self, store: SlotStore, worker: int) -> None:
-        self.views = SlotViews(store)
-        self._store = store
-        self._rollout_length = store.topology.rollout_length
+        super().__init__(store)
         self._free = deque(store.topology.slots_owned_by(worker))
-        self._parked: deque[HostedGroup] = deque()
-
-    @property
-    def num_parked(self) -> int:
-        """How many groups wait for a slot."""
-        return len(self._parked)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot."""
@@ -100,8 +117,7 @@ class PooledSlots:
         if self._free:
             self._begin_slot(group, self._free.popleft())
             return True
-        self._parked.append(group)
-        self._store.park(group.index)
+        self._park(group)
         return False
 
     def reclaim(self, slot: int) -> HostedGroup | None:
@@ -109,13 +125,9 @@ class PooledSlots:
         if not self._parked:
             self._free.append(slot)
             return None
-        group = self._parked.popleft()
+        group = self._take_parked()
         self._begin_slot(group, slot)
         return group
-
-    def flush(self) -> bool:
-        """Nothing is kept back: the ring of completed slots holds them all."""
-        return False
 
     def _begin_slot(self, group: HostedGroup, slot: int) -> None:
         self._store.number(slot)
@@ -125,7 +137,7 @@ class PooledSlots:
         self._store.group_is_parked[group.index] = False
 
 
-class GroupSlots:
+class GroupSlots(SlotPolicy):
     """Each group has slots of its own, one for each iteration that may be under way (the lockstep regime).
 
     V(x_T) and the action at x_0 of the next slot, which is the same observation, are computed with two versions of the
@@ -140,19 +152,11 @@ class GroupSlots:
     """
 
     def __init__(self, store: SlotStore, worker: int, checkpoints: GroupCheckpoints | None = None) -> None:
-        self.views = SlotViews(store)
-        self._store = store
+        super().__init__(store)
         self._checkpoints = checkpoints
         topology = store.topology
-        self._rollout_length = topology.rollout_length
         self._free = {group: deque(topology.slots_of_group(group)) for group in topology.groups_of_worker(worker)}
         self._group_of_slot = {slot: group for group, slots in self._free.items() for slot in slots}
-        self._parked: dict[int, HostedGroup] = {}
-
-    @property
-    def num_parked(self) -> int:
-        """How many groups wait for a slot."""
-        return len(self._parked)
 
     def begin(self, group: HostedGroup) -> bool:
         """Give a group its first slot; in a resumed run, with the observation that it was interrupted at."""
@@ -177,8 +181,7 @@ class GroupSlots:
         if free:
             self._begin_slot(group, free.popleft())
             return True
-        self._parked[group.index] = group
-        self._store.park(group.index)
+        self._park(group)
         return False
 
     def reclaim(self, slot: int) -> HostedGroup | None:
@@ -191,10 +194,6 @@ class GroupSlots:
             self._begin_slot(group, slot)
         return group
 
-    def flush(self) -> bool:
-        """Nothing is kept back: the ring of completed slots holds them all."""
-        return False
-
     def _begin_slot(self, group: HostedGroup, slot: int) -> None:
         full, group.previous_slot = group.previous_slot, NO_SLOT
         group.slot, group.step = slot, 0
@@ -204,11 +203,12 @@ class GroupSlots:
         self._store.group_is_parked[group.index] = False
 
 
-class EvictingSlots:
+class EvictingSlots(SlotPolicy):
     """Steps are committed to the replay as they are made, and slots are never released (the replay regime).
 
     A step is committed when it and x_{t+1} stand in the slot: from then on it can be drawn. A full slot is followed by
-    a free one or, when none is free, by a completed one, which is evicted from the replay first.
+    a free one or, when none is free, by a completed one, which is evicted from the replay first. Groups are parked
+    while the replay's rate limiter allows no steps, until a learner has drawn.
 
     Args:
         store: The replay; what an earlier run left in it stays until it is evicted.
@@ -216,15 +216,17 @@ class EvictingSlots:
         remover: Chooses which completed slot is evicted.
     """
 
-    num_parked = 0  # a slot can always be evicted
+    views: ReplayViews
+    parked_phase = RolloutPhase.WAITING_FOR_LEARNER
+    _store: ReplayStore
 
     def __init__(self, store: ReplayStore, worker: int, remover: Remover) -> None:
         groups, slots = store.topology.groups_of_worker(worker), store.topology.slots_owned_by(worker)
+        super().__init__(store)
         self.views = ReplayViews(store, groups)
-        self._store = store
         self._worker = worker
         self._remover = remover
-        self._rollout_length, self._rows = store.topology.rollout_length, store.topology.group_rows
+        self._rows = store.topology.group_rows
         completed = store.take_over(slots)
         self._completed = deque(completed)
         self._free = deque(sorted(set(slots).difference(completed)))
@@ -238,29 +240,51 @@ class EvictingSlots:
         self._store.begin(group.slot, NO_SLOT)
         return False
 
-    def accept(self, group: HostedGroup) -> bool:
-        """Every answer holds an action."""
-        return True
-
     def advance(self, group: HostedGroup) -> bool:
-        """Commit the step that led to this observation, and move a group whose slot is full to another one."""
+        """Commit the step that led to this observation, and move a group whose slot is full to another one.
+
+        Counts the group's next steps as under way, or parks it.
+        """
         self._store.keep_newest_frames(group.index, group.slot, group.step)
         if group.step:
             self._commit(group, group.step - 1)
         if group.step == self._rollout_length:
             self._begin_slot(group)
-        return True
+        if not self._parked and self._store.limiter.try_reserve(self._rows):
+            return True
+        self._park(group)
+        return False
 
     def reclaim(self, slot: int) -> HostedGroup | None:
         """Use this slot before one is evicted."""
         self._free.append(slot)
         return None
 
-    def flush(self) -> bool:
-        """Send finished episodes to the learner that keeps the run's counts, as far as its ring has room."""
+    def resume(self) -> Iterable[HostedGroup]:
+        """Take out the parked groups that may step now, first in, first out.
+
+        The wish to be woken is published before the limiter is looked at, so that no wake-up is missed.
+        """
+        if not self._parked:
+            return ()
+        resumed = []
+        self._store.set_parked(self._worker, True)
+        while self._parked and self._store.limiter.try_reserve(self._rows):
+            group = self._take_parked()
+            self._store.group_is_parked[group.index] = False
+            resumed.append(group)
+        if not self._parked:
+            self._store.set_parked(self._worker, False)
+        return resumed
+
+    def must_poll(self) -> bool:
+        """Send finished episodes to the learner that keeps the run's counts; whether some, or groups, are left."""
+        self._send_episodes()
+        return bool(self._unsent or self._parked)
+
+    def _send_episodes(self) -> None:
         while self._unsent and self._store.completed[0].put(self._worker, self._unsent[0]):
             self._unsent.popleft()
-        return bool(self._unsent)
 
     def _commit(self, group: HostedGroup, step: int) -> None:
         store, limiter = self._store, self._store.limiter
@@ -269,7 +293,7 @@ class EvictingSlots:
         returns, lengths = self.views.episodes[group.index]
         for row in np.flatnonzero(lengths).tolist():
             self._unsent.append(pack_episode(float(returns[row]), int(lengths[row])))
-        self.flush()
+        self._send_episodes()
         if limiter.learners_waiting and limiter.may_draw:
             store.wake_learners()
 

@@ -1,16 +1,37 @@
-"""Where the environments of a group read and write: views into one step of a slot."""
+"""A group as its rollout worker sees it, and where its environments read and write: views into a step of a slot."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.envs.views import ObservationView, OutcomeView
-from rollmill.rollout.hosted_group import HostedGroup
+from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.storage.replay import ReplayStore
-from rollmill.storage.slots import SlotStore
+from rollmill.storage.slots import NO_SLOT, SlotStore
+
+
+@dataclass(slots=True, kw_only=True)
+class HostedGroup:
+    """A group's environments, and where it writes.
+
+    Attributes:
+        index: Which group, of those of this machine.
+        environments: Its environments.
+        iteration: How many slots the group has filled; in lockstep, the iteration that its slot belongs to.
+        slot: Where it writes.
+        step: t of the newest observation in the slot; T when the slot is full.
+        previous_slot: The full slot before, while V(x_T) of it is missing; see ``PooledSlots``.
+    """
+
+    index: int
+    environments: SavableGroup
+    iteration: int = 0
+    slot: int = NO_SLOT
+    step: int = 0
+    previous_slot: int = NO_SLOT
 
 
 class SlotViews:

@@ -4,8 +4,7 @@ With two or more groups on a worker the sampling is double-buffered: while a pol
 the worker steps another one (Sample Factory, section 3.2). Work is done for a group at a time; the environments write
 straight into the slot.
 
-The regimes differ in the slot policy (:mod:`rollmill.rollout.slot_policies`) and the pace
-(:mod:`rollmill.rollout.pace`).
+The regimes differ in the slot policy (:mod:`rollmill.rollout.slot_policies`).
 """
 
 from __future__ import annotations
@@ -18,9 +17,8 @@ import numpy as np
 from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.roles import RolloutCounter, RolloutPhase
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.hosted_group import HostedGroup
-from rollmill.rollout.pace import Pace
 from rollmill.rollout.slot_policies import SlotPolicy
+from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.child import ChildContext
 from rollmill.storage.slots import ACTIONS, SlotStore, decode
 
@@ -39,8 +37,7 @@ class RolloutWorker:
         store: The slots.
         worker: Which rollout worker this is; its lane in every ring.
         builder: Builds and resets the environments.
-        slots: Where groups write, and what happens to a full slot.
-        pace: When a group may take its next step.
+        slots: Where groups write, what happens to a full slot, and which groups wait.
         first_iteration: The iteration that the groups begin or resume with; 0 outside lockstep.
     """
 
@@ -52,7 +49,6 @@ class RolloutWorker:
         worker: int,
         builder: GroupBuilder,
         slots: SlotPolicy,
-        pace: Pace,
         first_iteration: int = 0,
     ) -> None:
         self._context = context
@@ -62,7 +58,6 @@ class RolloutWorker:
         self._builder = builder
         self._slots = slots
         self._views = slots.views
-        self._pace = pace
         self._first_iteration = first_iteration
         self._inbox = store.inboxes[worker]
         self._messages = np.empty(store.topology.num_groups + store.topology.num_slots, np.int64)
@@ -113,10 +108,11 @@ class RolloutWorker:
 
     def _serve_inbox(self) -> None:
         """Handle all messages: step every group whose actions are ready, and reuse every released slot."""
-        for group in self._pace.resume():
+        for group in self._slots.resume():
             self._request(group)
-        polls_soon = self._slots.flush() or self._pace.num_parked
-        self._ledger.enter(self._waiting_phase())
+        polls_soon = self._slots.must_poll()
+        all_parked = self._slots.num_parked == len(self._groups)
+        self._ledger.enter(self._slots.parked_phase if all_parked else RolloutPhase.WAITING_FOR_ACTIONS)
         count = self._inbox.get_many(self._messages, _SHORT_POLL_S if polls_soon else _POLL_S)
         self._ledger.enter(RolloutPhase.BOOKKEEPING)
         for message in self._messages[:count].tolist():
@@ -126,14 +122,8 @@ class RolloutWorker:
                 if self._slots.accept(group):
                     self._step(group)
                 self._go_on(group)
-            elif (parked := self._slots.reclaim(index)) is not None and self._pace.admit(parked):
+            elif (parked := self._slots.reclaim(index)) is not None:
                 self._request(parked)
-
-    def _waiting_phase(self) -> int:
-        for_slot, for_learner = self._slots.num_parked, self._pace.num_parked
-        if for_slot + for_learner < len(self._groups):
-            return RolloutPhase.WAITING_FOR_ACTIONS
-        return RolloutPhase.WAITING_FOR_LEARNER if for_learner else RolloutPhase.WAITING_FOR_SLOT
 
     def _step(self, group: HostedGroup) -> None:
         """Step the environments by a_t."""
@@ -148,7 +138,7 @@ class RolloutWorker:
 
     def _go_on(self, group: HostedGroup) -> None:
         """Request the answer to a newly written observation, unless the group is parked first."""
-        if self._slots.advance(group) and self._pace.admit(group):
+        if self._slots.advance(group):
             self._request(group)
 
     def _request(self, group: HostedGroup) -> None:

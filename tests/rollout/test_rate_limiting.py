@@ -8,45 +8,46 @@ import numpy as np
 import pytest
 from tests.rollout.driven_worker import ROWS, driving, make_environments, replay_store, topology_of
 
-from rollmill.rollout.hosted_group import HostedGroup
-from rollmill.rollout.pace import RateLimitedPace, UnlimitedPace
 from rollmill.rollout.slot_policies import EvictingSlots
+from rollmill.rollout.slot_views import HostedGroup
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.removers import make_remover
+from rollmill.storage.replay import ReplayStore
 
 # One batch for each group step; one group step may be made before the first batch, and one ahead of the learner.
 LIMITS = RateLimits(update_interval=ROWS, min_size=ROWS, error_buffer=ROWS, total_steps=10**6)
 
 
-def hosted(group: int) -> HostedGroup:
-    return HostedGroup(index=group, environments=make_environments(group))
+def hosted(store: ReplayStore, groups: int) -> tuple[EvictingSlots, list[HostedGroup], list[bool]]:
+    """The groups at x_0 of their first slots, and which of them may step."""
+    slots = EvictingSlots(store, 0, make_remover("fifo", np.random.default_rng(0), store.priority_of))
+    made = [HostedGroup(index=group, environments=make_environments(group)) for group in range(groups)]
+    return slots, made, [slots.begin(group) or slots.advance(group) for group in made]
 
 
 def test_groups_are_parked_in_order_and_resume_first_in_first_out() -> None:
     store = replay_store(topology_of(groups=4, slots=8), limits=LIMITS)
-    pace = RateLimitedPace(store, 0)
-    groups = [hosted(group) for group in range(4)]
-    admitted = [pace.admit(group) for group in groups]
+    slots, groups, admitted = hosted(store, 4)
     assert admitted == [True, True, False, False]
-    assert pace.num_parked == 2
+    assert slots.num_parked == 2
     assert list(store.group_is_parked) == [False, False, True, True]
     # Steps that were reserved are made.
     store.limiter.insert(2 * ROWS, reserved=2 * ROWS)
-    assert list(pace.resume()) == []
+    assert list(slots.resume()) == []
     assert store.limiter.try_draw()
     # A group that comes while others wait is not admitted before them.
-    assert not pace.admit(groups[0])
-    assert [group.index for group in pace.resume()] == [2]
+    assert not slots.advance(groups[0])
+    assert [group.index for group in slots.resume()] == [2]
     store.limiter.insert(ROWS, reserved=ROWS)
     assert store.limiter.try_draw()
-    assert [group.index for group in pace.resume()] == [3]
+    assert [group.index for group in slots.resume()] == [3]
     assert list(store.group_is_parked) == [True, False, False, False]
 
 
 def test_a_batch_that_is_drawn_while_the_worker_looks_wakes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     store = replay_store(topology_of(groups=3, slots=6), limits=LIMITS)
-    pace = RateLimitedPace(store, 0)
-    assert [pace.admit(hosted(group)) for group in range(3)] == [True, True, False]
+    slots, _, admitted = hosted(store, 3)
+    assert admitted == [True, True, False]
     store.limiter.insert(2 * ROWS, reserved=2 * ROWS)
     look = store.limiter.try_reserve
 
@@ -57,21 +58,21 @@ def test_a_batch_that_is_drawn_while_the_worker_looks_wakes_it(monkeypatch: pyte
         return may_step
 
     monkeypatch.setattr(store.limiter, "try_reserve", look_before_a_learner_draws)
-    assert list(pace.resume()) == []
+    assert list(slots.resume()) == []
     begun = time.monotonic()
     assert store.inboxes[0].get_many(np.empty(9, np.int64), 20.0) == 0
     assert time.monotonic() - begun < 10.0
-    assert len(list(pace.resume())) == 1
+    assert len(list(slots.resume())) == 1
 
 
 def test_only_a_worker_with_parked_groups_is_woken() -> None:
     store = replay_store(topology_of(groups=3, slots=6), limits=LIMITS)
-    pace = RateLimitedPace(store, 0)
-    assert [pace.admit(hosted(group)) for group in range(3)] == [True, True, False]
+    slots, _, admitted = hosted(store, 3)
+    assert admitted == [True, True, False]
     store.limiter.insert(2 * ROWS, reserved=2 * ROWS)
-    assert list(pace.resume()) == []
+    assert list(slots.resume()) == []
     assert store.limiter.try_draw()
-    assert len(list(pace.resume())) == 1
+    assert len(list(slots.resume())) == 1
     store.wake_parked()
     begun = time.monotonic()
     assert store.inboxes[0].get_many(np.empty(9, np.int64), 0.2) == 0
@@ -80,9 +81,8 @@ def test_only_a_worker_with_parked_groups_is_woken() -> None:
 
 def test_a_worker_whose_groups_are_all_parked_waits_for_the_learner_and_resumes_when_it_draws() -> None:
     store = replay_store(topology_of(groups=2, slots=4), limits=LIMITS)
-    pace = RateLimitedPace(store, 0)
     remover = make_remover("fifo", np.random.default_rng(0), store.priority_of)
-    with driving(store, lambda _: EvictingSlots(store, 0, remover), pace=pace) as driver:
+    with driving(store, lambda _: EvictingSlots(store, 0, remover)) as driver:
         driver.requests(2)
         driver.answer(0)
         driver.wait_parked(0)
@@ -100,10 +100,3 @@ def test_a_worker_whose_groups_are_all_parked_waits_for_the_learner_and_resumes_
             assert store.group_is_parked[1 - group]
             driver.answer(group)
             driver.wait_parked(group)
-
-
-def test_an_unlimited_pace_parks_no_group() -> None:
-    pace = UnlimitedPace()
-    assert all(pace.admit(hosted(group)) for group in range(3))
-    assert pace.num_parked == 0
-    assert not list(pace.resume())
