@@ -125,11 +125,6 @@ def test_bad_files_and_numbers_are_refused(tmp_path: Path) -> None:
         Curves.from_json([])
     with pytest.raises(CurveError, match=r"rates of a curve fall from 2 to 1.*Curve\.through"):
         Curve((1.0, 2.0), (2.0, 1.0))
-    one = Curve((1.0,), (1.0,))
-    with pytest.raises(CurveError, match="update_interval=0"):
-        balance(one, one, update_interval=0, cores=2)
-    with pytest.raises(CurveError, match="cores=-1"):
-        balance(one, one, update_interval=1, cores=-1)
 
 
 def test_rates_in_a_file_may_fall() -> None:

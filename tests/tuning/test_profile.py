@@ -36,7 +36,6 @@ def _demand(allocation: Allocation, batch_groups: float) -> Demand:
         actor_cores=1.0,
         learner_cores=1.0,
         sgd_steps_per_second=10.0,
-        busy={},
     )
 
 
@@ -110,7 +109,7 @@ def test_several_learners_cost_what_all_of_them_do_for_the_steps_that_the_server
         assert demands[-1].sgd_steps_per_second * 2 == pytest.approx(demands[-1].steps_per_second, rel=0.2)
     costs = fit_costs(demands, times)
     alone, both = (demand.sgd_step_s for demand in demands)
-    assert costs.speedup(2) == pytest.approx(max(1.0, 2 / max(1.0, both / alone, 2 * (both / alone - 1))))
+    assert costs.learner_speedup(2) == pytest.approx(max(1.0, 2 / max(1.0, both / alone, 2 * (both / alone - 1))))
 
 
 def test_learners_gain_what_the_server_lets_through() -> None:
@@ -123,8 +122,8 @@ def test_learners_gain_what_the_server_lets_through() -> None:
     runs = [_demand(Allocation(2, 1, learners, 8, 2), 1.0) for learners in (1, 2)]
     costs = fit_costs(runs, times)
     assert costs.sgd_step_s == pytest.approx(0.02)
-    assert costs.speedup(2) == pytest.approx(1.6)
-    assert costs.speedup(4) == pytest.approx(3.2)
+    assert costs.learner_speedup(2) == pytest.approx(1.6)
+    assert costs.learner_speedup(4) == pytest.approx(3.2)
     # A server that is always busy.
     assert times.speedup(0.5)(4) == pytest.approx(2.0)
 

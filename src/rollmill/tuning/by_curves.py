@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
 from rollmill.envs.registry import find_registration
@@ -151,25 +152,23 @@ def _choose(curves: Curves, interval: float, space: Space) -> Allocation:
     as_measured = np.isin(table.envs_per_group, space.envs_per_group)
     if space.num_envs:
         as_measured &= np.isin(table.num_envs, space.num_envs)
-    if as_measured.any():
-        table = Allocation(*(values[as_measured] for values in table))
+    table = _if_any(table, as_measured)
     table = table._replace(policy_workers=_policy_workers(curves, space, table.rollout_workers))
-    serves = table.policy_workers <= table.num_groups // space.in_whole_batches
-    if serves.any():
-        table = Allocation(*(values[serves] for values in table))
+    table = _if_any(table, table.policy_workers <= table.num_groups // space.in_whole_batches)
     # Combine all of these with all numbers of learner cores.
     table = Allocation(*(np.repeat(values, len(space.learner_cores)) for values in table))
     table = table._replace(learner_cores=np.resize(space.learner_cores, len(table.num_envs)))
     # A single rollout worker and its policy worker may share a core.
     fewest = np.where(table.rollout_workers == 1, 1, _actor_cores(table))
-    fits = fewest + table.learner_cores <= curves.cores
-    if fits.any():
-        table = Allocation(*(values[fits] for values in table))
+    table = _if_any(table, fewest + table.learner_cores <= curves.cores)
     rates = _rates(curves, interval, table)
-    doubly = (table.num_groups >= 2 * table.rollout_workers) & (rates * WORTH_IT >= rates.max())
-    if doubly.any():
-        table, rates = Allocation(*(values[doubly] for values in table)), rates[doubly]
-    return nearest(table, rates, preset)
+    table = _if_any(table, (table.num_groups >= 2 * table.rollout_workers) & (rates * WORTH_IT >= rates.max()))
+    return nearest(table, _rates(curves, interval, table), preset)
+
+
+def _if_any(table: Allocation, holds: NDArray[np.bool_]) -> Allocation:
+    """Those for which something holds, or all if it holds for none."""
+    return table.where(holds) if holds.any() else table
 
 
 def _actor_cores(allocation: Allocation) -> Any:
@@ -179,21 +178,13 @@ def _actor_cores(allocation: Allocation) -> Any:
 def _rates(curves: Curves, interval: float, allocation: Allocation) -> Floats:
     """Agent steps a second: no more than either side can, nor than both together with all cores."""
     collected, learned = _sides(curves, interval, allocation)
-    least: Floats = np.minimum(np.minimum(collected, learned), _shared(curves, interval).steps_per_second)
+    shared = balance(curves.actors, curves.learners, update_interval=interval, cores=curves.cores)
+    least: Floats = np.minimum(np.minimum(collected, learned), shared.steps_per_second)
     return least
 
 
 def _sides(curves: Curves, interval: float, allocation: Allocation) -> tuple[Floats, Floats]:
-    return _at(curves.actors, _actor_cores(allocation)), interval * _at(curves.learners, allocation.learner_cores)
-
-
-def _at(curve: Curve, cores: Any) -> Floats:
-    values: Floats = np.interp(cores, (0.0, *curve.cores), (0.0, *curve.rates))
-    return values
-
-
-def _shared(curves: Curves, interval: float) -> Balance:
-    return balance(curves.actors, curves.learners, update_interval=interval, cores=curves.cores)
+    return curves.actors(_actor_cores(allocation)), interval * curves.learners(allocation.learner_cores)
 
 
 def _solution(curves: Curves, interval: float, chosen: Allocation) -> Balance:

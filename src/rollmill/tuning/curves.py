@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 __all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores"]
 
 # Limits of rates and cores, so that their products stay finite.
@@ -94,26 +96,15 @@ class Curve:
         pairs = [(x, total / count) for xs, total, count in blocks for x in xs]
         return cls(tuple(x for x, _ in pairs), tuple(rate for _, rate in pairs))
 
-    def __call__(self, cores: float) -> float:
-        """Steps a second with at most this many cores."""
-        xs, ys = (0.0, *self.cores), (0.0, *self.rates)
-        if cores >= xs[-1]:
-            return ys[-1]
-        if cores <= 0:
-            return 0.0
-        right = next(i for i, x in enumerate(xs) if x > cores)
-        share = (cores - xs[right - 1]) / (xs[right] - xs[right - 1])
-        return ys[right - 1] + share * (ys[right] - ys[right - 1])
+    def __call__(self, cores: Any) -> Any:
+        """Steps a second with at most this many cores: a number of either, or an array."""
+        return np.interp(cores, (0.0, *self.cores), (0.0, *self.rates))
 
     def least_cores(self, rate: float) -> float:
-        """The fewest cores that reach this many steps a second; infinity if none do."""
-        xs, ys = (0.0, *self.cores), (0.0, *self.rates)
-        if rate <= 0:
-            return 0.0
-        if rate > ys[-1]:
-            return math.inf
-        right = next(i for i, y in enumerate(ys) if y >= rate)
-        return xs[right - 1] + (rate - ys[right - 1]) / (ys[right] - ys[right - 1]) * (xs[right] - xs[right - 1])
+        """The fewest cores that reach a rate; infinity if none do."""
+        # Where the curve is flat, its first point.
+        rates, first = np.unique((0.0, *self.rates), return_index=True)
+        return float(np.interp(rate, rates, np.array((0.0, *self.cores))[first], right=math.inf))
 
 
 class Balance(NamedTuple):
@@ -145,10 +136,9 @@ def balance(actors: Curve, learners: Curve, *, update_interval: float, cores: fl
         update_interval: u, agent steps for each SGD step.
         cores: M.
     """
-    _check_numbers(update_interval, cores)
 
     def gap(x: float) -> float:
-        return actors(x) - update_interval * learners(cores - x)
+        return float(actors(x) - update_interval * learners(cores - x))
 
     knots = {0.0, cores, *actors.cores, *(cores - x for x in learners.cores)}
     points = sorted(x for x in knots if 0 <= x <= cores)
@@ -156,18 +146,11 @@ def balance(actors: Curve, learners: Curve, *, update_interval: float, cores: fl
         low, high = gap(left), gap(right)
         if low <= 0 <= high and high > low:
             x = left + (right - left) * -low / (high - low)
-            rate = min(actors(x), update_interval * learners(cores - x))
+            rate = float(min(actors(x), update_interval * learners(cores - x)))
             # On a flat piece fewer do as well.
             least_a, least_l = actors.least_cores(rate * (1 - 1e-12)), learners.least_cores(rate / update_interval)
             return Balance(min(x, least_a), min(cores - x, least_l), rate, "both")
     raise AssertionError("f_a rises from 0 and f_l falls to 0, so they cross")
-
-
-def _check_numbers(update_interval: float, cores: float) -> None:
-    if not 0 < update_interval < math.inf:
-        raise CurveError(f"update_interval={update_interval}: give a finite number above 0.")
-    if not 0 < cores < math.inf:
-        raise CurveError(f"cores={cores}: give a finite number above 0.")
 
 
 def check_cores(cores: object) -> None:

@@ -111,7 +111,7 @@ def curves_of(costs: StageCosts, workload: Workload, allocation: Allocation, cor
         serving.append(best[1])
     speedup = costs.learner_speedup
     learners = [
-        (float(x), float(costs.speedup(x)) / costs.sgd_step_s)
+        (float(x), float(speedup(x)) / costs.sgd_step_s)
         for x in sorted({*(int(c) for c in speedup.cores if c <= cores), 1})
     ]
     return Curves(

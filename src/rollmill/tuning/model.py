@@ -53,7 +53,7 @@ class StageCosts:
         inference_group_s: Of a forward pass, for each group: gathering, scattering, messages.
         inference_row_s: Of a forward pass, for each row.
         sgd_step_s: Of an SGD step, by a learner on one core.
-        learner_speedup: Cores of the learner (threads or processes) -> times as fast as on one.
+        learner_speedup: S: cores of the learner (threads or processes) -> times as fast as on one.
     """
 
     env_group_s: float
@@ -64,12 +64,6 @@ class StageCosts:
     sgd_step_s: float
     learner_speedup: Curve = field(default_factory=lambda: Curve((1.0,), (1.0,)))
     env_wait_row_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check that costs are finite and not negative."""
-        for name in (name for name in vars(self) if name.endswith("_s")):
-            if not 0 <= getattr(self, name) < np.inf:
-                raise ValueError(f"{name}={getattr(self, name)}: give 0 or more seconds.")
 
     def env_s(self, rows: Any) -> Any:
         """e(B): one step of a group of so many rows."""
@@ -83,11 +77,6 @@ class StageCosts:
         """i(b): one forward pass of so many groups of so many rows each."""
         return self.inference_batch_s + groups * (self.inference_group_s + self.inference_row_s * rows)
 
-    def speedup(self, cores: Any) -> Any:
-        """S(x_l)."""
-        xs = np.array([0.0, *self.learner_speedup.cores])
-        return np.interp(cores, xs, np.array([0.0, *self.learner_speedup.rates]))
-
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
@@ -97,8 +86,6 @@ class Workload:
         regime: "async", "lockstep" or "replay".
         update_interval: u, agent steps for each SGD step: in replay ``replay.update_interval``; else a minibatch's
             samples over the epochs.
-        batch_size: In async and lockstep, agent steps that the learner takes at once.
-        rollout_length: T of a slot.
         rows_per_env: Agents of an environment.
         lag: In lockstep.
         groups_per_batch: In lockstep, groups of a forward pass.
@@ -107,8 +94,6 @@ class Workload:
 
     regime: Literal["async", "lockstep", "replay"]
     update_interval: float
-    batch_size: int
-    rollout_length: int
     rows_per_env: int = 1
     lag: int = 1
     groups_per_batch: int = 1
@@ -140,6 +125,10 @@ class Allocation(NamedTuple):
     def at(self, index: int) -> Allocation:
         """One of many."""
         return Allocation(*(int(values[index]) for values in self))
+
+    def where(self, chosen: NDArray[Any]) -> Allocation:
+        """Those of many that a mask or indices choose."""
+        return Allocation(*(values[chosen] for values in self))
 
 
 class Prediction(NamedTuple):
@@ -220,7 +209,7 @@ def _bounds(
     return {
         "simulation": workers * rows / step_s,
         "inference": given.policy_workers * most * rows / costs.inference_s(most, rows),
-        "learning": workload.update_interval * costs.speedup(given.learner_cores) / (costs.sgd_step_s + 1e-300),
+        "learning": workload.update_interval * costs.learner_speedup(given.learner_cores) / (costs.sgd_step_s + 1e-300),
         "waiting": groups * rows / (step_s + response_s),
         "cores": cores / _core_seconds(costs, workload, given, batch),
     }
@@ -229,7 +218,8 @@ def _bounds(
 def _core_seconds(costs: StageCosts, workload: Workload, given: Allocation, batch: Floats) -> Floats:
     """Core-seconds of all stages together, for one agent step."""
     rows = given.envs_per_group * workload.rows_per_env
-    learning = costs.sgd_step_s * given.learner_cores / costs.speedup(given.learner_cores) / workload.update_interval
+    efficiency = costs.learner_speedup(given.learner_cores) / given.learner_cores
+    learning = costs.sgd_step_s / efficiency / workload.update_interval
     total: Floats = costs.env_s(rows) / rows + costs.inference_s(batch, rows) / (batch * rows) + learning
     return total
 

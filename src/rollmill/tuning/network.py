@@ -210,7 +210,9 @@ def _forward(config: Config, probed: Probed, device: torch.device) -> Callable[[
     generator = torch.Generator(device).manual_seed(0)
 
     def act(rows: int) -> torch.Tensor:
-        mask = _mask(probed, rows, device)
+        mask = None
+        if spec.has_action_mask:
+            mask = torch.ones((rows, spec.action.mask_size), dtype=torch.bool, device=device)
         reset = torch.zeros(rows, dtype=torch.bool, device=device)
         explore = Explore(10**9, 10**9, torch.arange(rows, device=device), rows, reset, generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=bf16):
@@ -269,13 +271,3 @@ def _serving(update: Update, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) 
 
 def _minibatch(config: Config) -> int:
     return min(_MINIBATCH, config.learner.minibatch_size)
-
-
-def _mask(probed: Probed, rows: int, device: torch.device) -> torch.Tensor | None:
-    import torch
-
-    return (
-        torch.ones((rows, probed.spec.action.mask_size), dtype=torch.bool, device=device)
-        if probed.spec.has_action_mask
-        else None
-    )

@@ -53,7 +53,6 @@ class Demand:
         actor_cores: Cores that collecting used.
         learner_cores: Cores that learning used.
         sgd_steps_per_second: SGD steps a second; 0 where collecting takes longer for a batch than it was looked at.
-        busy: Role -> share of the time in which it waited for no other.
     """
 
     allocation: Allocation
@@ -68,7 +67,6 @@ class Demand:
     actor_cores: float
     learner_cores: float
     sgd_steps_per_second: float
-    busy: dict[str, float]
 
 
 def workload_of(config: Config, probed: Probed | None) -> Workload:
@@ -84,12 +82,10 @@ def workload_of(config: Config, probed: Probed | None) -> Workload:
     return Workload(
         regime=config.regime.name,
         update_interval=(config.replay.update_interval if config.in_replay else learner.minibatch_size / epochs),
-        batch_size=learner.batch_size,
-        rollout_length=config.rollout_length,
         rows_per_env=1 if probed is None else probed.spec.rows_per_env,
         lag=config.regime.lag if isinstance(config.regime, LockstepConfig) else 1,
         groups_per_batch=config.inference.groups_per_batch,
-        on_cpu=not _on_accelerator(config.inference.device),
+        on_cpu=resolve_device(config.inference.device).type == "cpu",
     )
 
 
@@ -139,10 +135,6 @@ def demand_of(allocation: Allocation, workload: Workload, turns: Sequence[Slice]
         actor_cores=(stepping_s + work.get(POLICY_WORKER.name, 0.0)) / seconds,
         learner_cores=learner_work / seconds,
         sgd_steps_per_second=sgd_steps / seconds,
-        busy={
-            role: sum(_busy_s(account) for account in accounts) / max(1e-9, sum(a.wall_seconds for a in accounts))
-            for role, accounts in by_role.items()
-        },
     )
 
 
@@ -239,7 +231,3 @@ def _busy_s(account: ProcessAccount) -> float:
 
 def _count(accounts: Iterable[ProcessAccount], counter: str) -> float:
     return sum(account.counters[counter] for account in accounts)
-
-
-def _on_accelerator(device: str) -> bool:
-    return device != "cpu" and resolve_device(device).type != "cpu"

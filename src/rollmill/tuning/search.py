@@ -15,7 +15,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -189,16 +189,12 @@ def _promising(costs: StageCosts, workload: Workload, space: Space) -> Allocatio
     """The fastest of all allocations by the model, for a closer look."""
     table = space.allocations()
     speeds = predict(costs, workload, table, space.cores).steps_per_second
-    return _those(table, _in_order(table, speeds, space.preset)[:_LOOKED_AT_CLOSELY])
+    return table.where(_in_order(table, speeds, space.preset)[:_LOOKED_AT_CLOSELY])
 
 
 def _in_order(table: Allocation, speeds: Floats, preset: Allocation) -> NDArray[np.int64]:
     """The order by speed, with speeds in steps of 1 %, and by distance to the preset among equal ones."""
-    return np.lexsort((_distances(table, preset), np.floor(np.log(speeds.max() / speeds) / np.log(1.01))))
-
-
-def _those(table: Allocation, indices: NDArray[np.int64]) -> Allocation:
-    return Allocation(*(values[indices] for values in table))
+    return np.lexsort((distance(table, preset), np.floor(np.log(speeds.max() / speeds) / np.log(1.01))))
 
 
 def expected_speeds(costs: StageCosts, workload: Workload, table: Allocation, cores: int) -> Floats:
@@ -227,7 +223,7 @@ def choose(candidates: Sequence[Candidate], preset: Allocation) -> Candidate:
 def nearest(table: Allocation, speeds: Floats, preset: Allocation) -> Allocation:
     """As :func:`choose`, for a table ``[K]`` with speeds float64 ``[K]``."""
     good = np.flatnonzero(speeds * WORTH_IT >= speeds.max())
-    distances = _distances(_those(table, good), preset)
+    distances = distance(table.where(good), preset)
     return table.at(int(good[np.lexsort((-speeds[good], distances))[0]]))
 
 
@@ -247,15 +243,8 @@ def counts(most: int, fineness: int) -> tuple[int, ...]:
     return (*(n for n in numbers if n < most), most)
 
 
-def distance(allocation: Allocation, preset: Allocation) -> float:
-    """The distance of two allocations, in doublings."""
-    return float(_distances(Allocation(*(np.array([value]) for value in allocation)), preset)[0])
-
-
-def _distances(table: Allocation, preset: Allocation) -> Floats:
-    """Distances in doublings; environments count more, since their number affects learning."""
+def distance(allocation: Allocation, preset: Allocation) -> Any:
+    """The distance of one or many from an allocation, in doublings; environments count more: they affect learning."""
     weights = (0.5, 0.5, 0.5, 2.0, 1.0)
-    total: Floats = np.zeros(len(table.num_envs))
-    for weight, values, given in zip(weights, table, preset, strict=True):
-        total += weight * np.abs(np.log2(values / given))
-    return total
+    terms = zip(weights, allocation, preset, strict=True)
+    return sum(weight * np.abs(np.log2(values / given)) for weight, values, given in terms)
