@@ -18,7 +18,7 @@ from rollmill.inference.acting_weights import NewestWeights
 from rollmill.inference.action_checks import check_action
 from rollmill.inference.batching import ReadyGroups
 from rollmill.inference.config import InferenceConfig
-from rollmill.inference.explorers import ReplayExplorer
+from rollmill.inference.explorers import GeneratorExplorer
 from rollmill.inference.observation_readers import ShownReader
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.worker import PolicyWorker
@@ -44,6 +44,18 @@ NUMBERS = ActionSpec(heads=(BoxHead(low=(-1.0,) * 2, high=(1.0,) * 2, shape=(2,)
 STEPS, STRIDE, ROWS, GROUPS = 6, 2, 2, 3
 CPU = torch.device("cpu")
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
+
+
+def explorer_of(store: ReplayStore, device: torch.device, first_row: int) -> GeneratorExplorer:
+    return GeneratorExplorer(
+        store.topology,
+        device=device,
+        seed=0,
+        first_row=first_row,
+        agent_steps=lambda: store.limiter.inserted,
+        total_steps=1000,
+        world_size=2,
+    )
 
 
 def make_worker(device: torch.device = CPU) -> tuple[ReplayStore, RecurrentDQN, PolicyWorker]:
@@ -92,7 +104,7 @@ def make_worker(device: torch.device = CPU) -> tuple[ReplayStore, RecurrentDQN, 
         batching=ReadyGroups(store, 0, config, stop, on_cpu=True),
         weights=NewestWeights(published, acting, is_lowered=False),
         reader=ShownReader(store, device=device),
-        explorer=ReplayExplorer(store, device=device, seed=0, total_steps=1000, world_size=2, first_row=0),
+        explorer=explorer_of(store, device, 0),
         states=RecurrentStates(
             store, topology.groups_of_policy_worker(0), state_size=size, device=device, is_shared=False
         ),
@@ -143,7 +155,7 @@ def test_schedules_count_the_steps_of_all_ranks() -> None:
     store, _, _ = make_worker()
     store.limiter.set(inserted=21, drawn=0)
     device = torch.device("cpu")
-    explorer = ReplayExplorer(store, device=device, seed=0, total_steps=1000, world_size=2, first_row=6)
+    explorer = explorer_of(store, device, 6)
     explore = explorer.explore(np.array([1]), np.array([0]), torch.zeros(ROWS, dtype=torch.bool), None)
     assert (explore.agent_steps, explore.total_steps, explore.num_rows) == (42, 1000, 2 * GROUPS * ROWS)
     assert explore.rows.tolist() == [8, 9]

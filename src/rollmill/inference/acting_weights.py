@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Generic, Protocol, TypeVar
+from abc import ABC, abstractmethod
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
 __all__ = ["ActingAlgorithm", "ActingWeights", "ExactWeights", "NewestWeights"]
 
-AnAlgorithm = TypeVar("AnAlgorithm", bound=Algorithm)
 
-
-class ActingAlgorithm(Generic[AnAlgorithm]):
+class ActingAlgorithm:
     """An algorithm that acts, the buffer of its weights, and their version.
 
     Args:
@@ -36,7 +34,7 @@ class ActingAlgorithm(Generic[AnAlgorithm]):
         is_on_policy: Whether the algorithm returns values; its actions are not checked.
     """
 
-    def __init__(self, algorithm: AnAlgorithm, *, is_lowered: bool) -> None:
+    def __init__(self, algorithm: Algorithm, *, is_lowered: bool) -> None:
         self.algorithm = algorithm
         is_on_cpu = next(algorithm.parameters()).device.type == "cpu"
         self.flat = FlatState(algorithm.acting, alias=is_on_cpu)
@@ -46,26 +44,29 @@ class ActingAlgorithm(Generic[AnAlgorithm]):
             lower_weights(algorithm, torch.bfloat16)
 
 
-class ActingWeights(Protocol[AnAlgorithm]):
+class ActingWeights(ABC):
     """Chooses the weights for a batch of groups.
 
-    Attributes:
+    Args:
+        weights: The store that the learner publishes in.
         first_version: Minimum version for the first batch.
     """
 
-    first_version: int
+    def __init__(self, weights: WeightStore, first_version: int) -> None:
+        self._weights = weights
+        self._first_version = first_version
 
     def await_first(self, timeout_s: float) -> bool:
         """Wait until the first version is published; False after the timeout."""
-        ...
+        return self._weights.wait_for(self._first_version, timeout_s=timeout_s)
 
-    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
+    @abstractmethod
+    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm:
         """Return the algorithm for these groups, int64 ``[n]``, with its weights loaded."""
-        ...
 
 
-class NewestWeights(Generic[AnAlgorithm]):
-    """The newest version. See :class:`ActingWeights`.
+class NewestWeights(ActingWeights):
+    """The newest version.
 
     Args:
         weights: The store that the learner publishes in.
@@ -73,17 +74,11 @@ class NewestWeights(Generic[AnAlgorithm]):
         is_lowered: Whether weights are stored in bf16.
     """
 
-    first_version = 0
-
-    def __init__(self, weights: WeightStore, algorithm: AnAlgorithm, *, is_lowered: bool) -> None:
-        self._weights = weights
+    def __init__(self, weights: WeightStore, algorithm: Algorithm, *, is_lowered: bool) -> None:
+        super().__init__(weights, 0)
         self._acting = ActingAlgorithm(algorithm, is_lowered=is_lowered)
 
-    def await_first(self, timeout_s: float) -> bool:
-        """See :class:`ActingWeights`."""
-        return self._weights.wait_for(self.first_version, timeout_s=timeout_s)
-
-    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
+    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm:
         """Return the algorithm, with newer weights if there are any."""
         acting = self._acting
         version = self._weights.read_newest(acting.flat.bytes, unless=acting.version)
@@ -93,8 +88,8 @@ class NewestWeights(Generic[AnAlgorithm]):
         return acting
 
 
-class ExactWeights(Generic[AnAlgorithm]):
-    """Version max(0, i - lag) for groups whose slots belong to iteration i. See :class:`ActingWeights`.
+class ExactWeights(ActingWeights):
+    """Version max(0, i - lag) for groups whose slots belong to iteration i.
 
     Groups of ``lag + 1`` iterations may be in flight at once, so there are ``lag + 1`` copies of the algorithm.
 
@@ -110,23 +105,18 @@ class ExactWeights(Generic[AnAlgorithm]):
         self,
         store: SlotStore,
         weights: WeightStore,
-        algorithm: AnAlgorithm,
+        algorithm: Algorithm,
         *,
         is_lowered: bool,
         first_iteration: int,
     ) -> None:
+        super().__init__(weights, first_iteration)
         self._store = store
-        self._weights = weights
         self._lag = store.topology.slots_per_group - 1
         algorithms = [algorithm, *(_copy_of(algorithm) for _ in range(self._lag))]
         self._copies = [ActingAlgorithm(each, is_lowered=is_lowered) for each in algorithms]
-        self.first_version = first_iteration
 
-    def await_first(self, timeout_s: float) -> bool:
-        """See :class:`ActingWeights`."""
-        return self._weights.wait_for(self.first_version, timeout_s=timeout_s)
-
-    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm[AnAlgorithm]:
+    def acting_for(self, groups: NDArray[np.int64]) -> ActingAlgorithm:
         """Return the copy with the weights of the groups' iteration; they were published before it started."""
         iteration = int(self._store.group_iteration[groups[0]])
         version = max(0, iteration - self._lag)
@@ -138,7 +128,7 @@ class ExactWeights(Generic[AnAlgorithm]):
         return acting
 
 
-def _copy_of(algorithm: AnAlgorithm) -> AnAlgorithm:
+def _copy_of(algorithm: Algorithm) -> Algorithm:
     """Copy an algorithm, and join the weights of recurrent layers again, which cuDNN takes as one block."""
     copied = copy.deepcopy(algorithm)
     for layer in copied.modules():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -13,10 +15,9 @@ from rollmill.algorithms.base import Action, Explore
 from rollmill.envs.random_actions import random_actions
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.specs import ActionSpec
-from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import SlotStore, Topology
 
-__all__ = ["Explorer", "GeneratorExplorer", "KeyedExplorer", "RandomExplorer", "ReplayExplorer"]
+__all__ = ["Explorer", "GeneratorExplorer", "KeyedExplorer", "RandomExplorer"]
 
 
 class Explorer(Protocol):
@@ -58,45 +59,62 @@ class GeneratorExplorer:
     Args:
         topology: The run's topology.
         device: The policy worker's device.
-        seed: Keys the noise.
+        seed: Keys this worker's noise.
+        first_row: Index of this rank's first row among all of the run's.
+        agent_steps: Counts this rank's agent steps; on-policy sampling does not use them.
+        total_steps: Agent steps of the run, for schedules.
+        world_size: Number of ranks, which are assumed to step equally fast.
     """
 
-    def __init__(self, topology: Topology, *, device: torch.device, seed: int) -> None:
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        device: torch.device,
+        seed: int,
+        first_row: int = 0,
+        agent_steps: Callable[[], int] = lambda: 0,
+        total_steps: int = 0,
+        world_size: int = 1,
+    ) -> None:
         self._generator = torch.Generator(device).manual_seed(seed)
-        self._rows = _RowsOfGroups(topology, 0, device)
+        self._rows = _RowsOfGroups(topology, first_row, device)
+        self._agent_steps = agent_steps
+        self._total_steps = total_steps
+        self._world_size = world_size
+        self._num_rows = self._rows.count * world_size
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
     ) -> Explore:
-        """See :class:`Explorer`. Agent steps are not counted, because on-policy sampling does not use them."""
-        return Explore(0, 0, self._rows(groups), self._rows.count, reset, self._generator)
+        """See :class:`Explorer`."""
+        agent_steps = self._agent_steps() * self._world_size
+        return Explore(agent_steps, self._total_steps, self._rows(groups), self._num_rows, reset, self._generator)
 
 
+@dataclass(frozen=True, kw_only=True)
 class RandomExplorer:
     """Uniformly random actions, which the algorithm only evaluates, for benchmarks. See :class:`Explorer`.
 
-    Args:
+    Attributes:
         explorer: The explorer for the other fields.
         action: The action spec.
         device: The policy worker's device.
         random: Draws the actions.
     """
 
-    def __init__(
-        self, explorer: Explorer, *, action: ActionSpec, device: torch.device, random: np.random.Generator
-    ) -> None:
-        self._explorer = explorer
-        self._action = action
-        self._device = device
-        self._random = random
+    explorer: Explorer
+    action: ActionSpec
+    device: torch.device
+    random: np.random.Generator
 
     def explore(
         self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
     ) -> Explore:
         """See :class:`Explorer`."""
-        drawn = random_actions(self._action, mask, len(reset), self._random)
-        given = Action(*(None if a is None else torch.from_numpy(a).to(self._device) for a in drawn))
-        return self._explorer.explore(groups, steps, reset, mask)._replace(given=given)
+        drawn = random_actions(self.action, mask, len(reset), self.random)
+        given = Action(*(None if a is None else torch.from_numpy(a).to(self.device) for a in drawn))
+        return self.explorer.explore(groups, steps, reset, mask)._replace(given=given)
 
 
 class KeyedExplorer:
@@ -133,47 +151,4 @@ class KeyedExplorer:
             reset=reset,
             generator=self._generator,
             uniform=torch.from_numpy(uniform).to(self._device),
-        )
-
-
-class ReplayExplorer:
-    """Exploration that follows the agent steps in the replay. See :class:`Explorer`.
-
-    Args:
-        store: The replay.
-        device: The policy worker's device.
-        seed: Keys this worker's noise.
-        total_steps: Agent steps of the run, for schedules.
-        world_size: Number of ranks, which are assumed to step equally fast.
-        first_row: Index of this rank's first row among all of the run's.
-    """
-
-    def __init__(
-        self,
-        store: ReplayStore,
-        *,
-        device: torch.device,
-        seed: int,
-        total_steps: int,
-        world_size: int,
-        first_row: int,
-    ) -> None:
-        self._store = store
-        self._generator = torch.Generator(device).manual_seed(seed)
-        self._total_steps = total_steps
-        self._world_size = world_size
-        self._rows = _RowsOfGroups(store.topology, first_row, device)
-        self._num_rows = self._rows.count * world_size
-
-    def explore(
-        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
-    ) -> Explore:
-        """See :class:`Explorer`."""
-        return Explore(
-            agent_steps=self._store.limiter.inserted * self._world_size,
-            total_steps=self._total_steps,
-            rows=self._rows(groups),
-            num_rows=self._num_rows,
-            reset=reset,
-            generator=self._generator,
         )

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollmill.algorithms.base import Action, Algorithm
+from rollmill.algorithms.base import Action
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.envs.random_actions import random_actions
 from rollmill.inference.acting_weights import ActingAlgorithm, ActingWeights
@@ -59,7 +59,7 @@ class PolicyWorker:
         config: InferenceConfig,
         device: torch.device,
         batching: Batching,
-        weights: ActingWeights[Any],
+        weights: ActingWeights,
         reader: ObservationReader,
         explorer: Explorer,
         states: RecurrentStates,
@@ -146,7 +146,7 @@ class PolicyWorker:
 
     def _write(
         self,
-        acting: ActingAlgorithm[Algorithm],
+        acting: ActingAlgorithm,
         action: Action,
         groups: NDArray[np.int64],
         slots: NDArray[np.int64],

@@ -109,7 +109,8 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     explorer: Explorer = GeneratorExplorer(side.store.topology, device=device, seed=seed)
     if config.random_actions:
         action = setup.config.stored_action(setup.probed.spec.action)
-        explorer = RandomExplorer(explorer, action=action, device=device, random=np.random.default_rng(seed))
+        random = np.random.default_rng(seed)
+        explorer = RandomExplorer(explorer=explorer, action=action, device=device, random=random)
     side.run(
         batching=batching,
         weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),

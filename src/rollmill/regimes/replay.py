@@ -323,7 +323,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     setup.user_code.install()
     from rollmill.inference.acting_weights import NewestWeights
     from rollmill.inference.batching import ReadyGroups
-    from rollmill.inference.explorers import ReplayExplorer
+    from rollmill.inference.explorers import GeneratorExplorer
     from rollmill.inference.observation_readers import ShownReader
     from rollmill.regimes.torch_side import PolicySide, make_off_policy
 
@@ -336,10 +336,11 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         batching=ReadyGroups(store, index, config.inference, side.context.stop, on_cpu=on_cpu),
         weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),
         reader=ShownReader(store, device=device),
-        explorer=ReplayExplorer(
-            store,
+        explorer=GeneratorExplorer(
+            store.topology,
             device=device,
             seed=seed,
+            agent_steps=lambda: store.limiter.inserted,
             total_steps=config.total_steps,
             world_size=setup.ranks.world_size,
             first_row=setup.first_group * setup.topology.group_rows,

@@ -156,7 +156,7 @@ class PolicySide(Generic[AnAlgorithm]):
         self,
         *,
         batching: Batching,
-        weights: ActingWeights[AnAlgorithm],
+        weights: ActingWeights,
         reader: ObservationReader,
         explorer: Explorer,
         states: RecurrentStates,
