@@ -85,29 +85,6 @@ class ActionDistribution:
         self.params_size = self.num_logits + 2 * self.num_continuous
         self.noise_size = self.num_logits + self.num_continuous
 
-    def sample(
-        self,
-        params: Tensor,
-        mask: Tensor | None = None,
-        generator: torch.Generator | None = None,
-        *,
-        uniform: Tensor | None = None,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        """Sample actions.
-
-        Args:
-            params: ``[..., P]``.
-            mask: ``[..., mask_size]`` or None.
-            generator: Of the params' device; None is torch's global one.
-            uniform: float32 ``[..., noise_size]`` in [0, 1): random numbers to use instead of a generator; actions then
-                depend on the arguments only, whatever batch a row is in.
-
-        Returns:
-            ``(discrete, continuous)`` as in :class:`Sample`.
-        """
-        logits, mean, log_std = self._split(params, mask)
-        return self._draw(logits, mean, log_std, generator, uniform)
-
     def sample_with_log_prob(
         self,
         params: Tensor,
@@ -116,7 +93,15 @@ class ActionDistribution:
         *,
         uniform: Tensor | None = None,
     ) -> Sample:
-        """Sample actions, as :meth:`sample` does, and compute their log-probability in the same pass."""
+        """Sample actions and compute their log-probability in the same pass.
+
+        Args:
+            params: ``[..., P]``.
+            mask: ``[..., mask_size]`` or None.
+            generator: Of the params' device; None is torch's global one.
+            uniform: float32 ``[..., noise_size]`` in [0, 1): random numbers to use instead of a generator; actions then
+                depend on the arguments only, whatever batch a row is in.
+        """
         logits, mean, log_std = self._split(params, mask)
         discrete, continuous = self._draw(logits, mean, log_std, generator, uniform)
         return Sample(discrete, continuous, self._log_prob(logits, mean, log_std, discrete, continuous))
@@ -134,18 +119,14 @@ class ActionDistribution:
         logits, mean, log_std = self._split(params, mask)
         return self._log_prob(logits, mean, log_std, discrete, continuous)
 
-    def entropy(self, params: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Entropy in nats, float32 ``[...]``; for squashed heads that of the Gaussian before squashing.
-
-        A squashed Gaussian has no closed form; other implementations of PPO use its Gaussian, too.
-        """
-        logits, _, log_std = self._split(params, mask)
-        return self._entropy(self._log_softmaxes(logits), log_std)
-
     def evaluate(
         self, params: Tensor, discrete: Tensor | None, continuous: Tensor | None, mask: Tensor | None = None
     ) -> Evaluation:
-        """Log-probability and entropy of given actions, with one log-softmax for both."""
+        """Log-probability and entropy (in nats) of given actions, with one log-softmax for both.
+
+        The entropy of squashed heads is that of the Gaussian before squashing, as in other implementations of PPO: a
+        squashed Gaussian's has no closed form.
+        """
         logits, mean, log_std = self._split(params, mask)
         log_probs = self._log_softmaxes(logits)
         total = self._gaussian_log_prob(mean, log_std, continuous)
@@ -155,26 +136,6 @@ class ActionDistribution:
                 total = _add(total, head.gather(-1, choice).squeeze(-1))
         assert total is not None
         return Evaluation(total, self._entropy(log_probs, log_std))
-
-    def kl(self, p: Tensor, q: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Kullback-Leibler divergence KL(p || q) of two parameter arrays, float32 ``[...]``.
-
-        It is exact for squashed heads, too: the divergence is invariant under a bijection.
-        """
-        p_logits, p_mean, p_log_std = self._split(p, mask)
-        q_logits, q_mean, q_log_std = self._split(q, mask)
-        total: Tensor | None = None
-        for p_head, q_head in zip(self._log_softmaxes(p_logits), self._log_softmaxes(q_logits), strict=True):
-            total = _add(total, (p_head.exp() * (p_head - q_head)).sum(-1))
-        if p_mean is not None:
-            assert p_log_std is not None
-            assert q_mean is not None
-            assert q_log_std is not None
-            ratio = (2.0 * (p_log_std - q_log_std)).exp()
-            distance = (p_mean - q_mean).square() * (-2.0 * q_log_std).exp()
-            total = _add(total, (0.5 * (ratio + distance - 1.0) + q_log_std - p_log_std).sum(-1))
-        assert total is not None
-        return total
 
     def _split(self, params: Tensor, mask: Tensor | None) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         params = wide(params)
