@@ -23,7 +23,7 @@ from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
-from rollmill.models.pixel_levels import centred_layers
+from rollmill.models.convolutions import centred_layers
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 torch.set_num_threads(1)

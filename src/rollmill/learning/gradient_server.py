@@ -20,7 +20,7 @@ from rollmill.learning.replay_trainer import ReplayAccount, return_rule
 from rollmill.learning.report import LearnerReport
 from rollmill.learning.sharing import FlatGradients, NetworkRing
 from rollmill.learning.tensors import to_tensors
-from rollmill.models.pixel_levels import centred_layers
+from rollmill.models.convolutions import centred_layers
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.episodes import unpack_episode
 from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted

@@ -13,7 +13,7 @@ from rollmill.learning.blank_batches import blank_batch
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import Candidate, FastPath, choose
 from rollmill.learning.update import Update
-from rollmill.models.memory_format import has_convolutions
+from rollmill.models.convolutions import has_convolutions
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay_config import ReplayConfig

@@ -24,7 +24,7 @@ from rollmill.learning.report import LearnerReport
 from rollmill.learning.schedules import learning_rate_schedule
 from rollmill.learning.tensors import empty_for, errors_of, to_tensors
 from rollmill.learning.update import Update
-from rollmill.models.memory_format import has_convolutions
+from rollmill.models.convolutions import has_convolutions
 from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.runtime.seeds import int_seed
 from rollmill.storage.episodes import episodes_of, plain_episodes

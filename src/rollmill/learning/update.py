@@ -27,8 +27,7 @@ from rollmill.learning.optimisers import (
     optimiser_state,
     set_learning_rate,
 )
-from rollmill.models.memory_format import set_channels_last
-from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
+from rollmill.models.convolutions import centred_layers, observing_pixel_levels, set_channels_last
 
 __all__ = ["Step", "Update"]
 

@@ -9,15 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import Activation, ModelConfig
+from rollmill.models.convolutions import centred_layers, observing_pixel_levels, set_channels_last
 from rollmill.models.cores import RecurrentCore, make_core, state_for, zero_state
 from rollmill.models.distributions import ActionDistribution
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.linear import Dense
-from rollmill.models.memory_format import set_channels_last
 from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
-from rollmill.models.pixel_levels import centred_layers, observing_pixel_levels
-from rollmill.models.precision import wide
+from rollmill.models.precision import in_full_precision
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -216,20 +215,17 @@ class ActorCritic(nn.Module):
         return torch.cat([features for features, _ in encoded]), torch.cat(critics) if critics else None
 
     def _outputs(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
-        # Entering a context costs as much as a small layer, so it happens only under autocast.
-        device = features.device.type
-        if torch.is_autocast_enabled(device):
-            with torch.autocast(device, enabled=False):
-                return self._heads(features, critic)
-        return self._heads(features, critic)
+        if critic is None:
+            return in_full_precision(self._heads, features)
+        return in_full_precision(self._heads, features, critic)
 
-    def _heads(self, features: Tensor, critic: Tensor | None) -> tuple[Tensor, Tensor]:
-        actor = self.trunk(wide(features))
+    def _heads(self, features: Tensor, critic: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        actor = self.trunk(features)
         if critic is None:
             critic = actor
         else:
             assert self.critic_trunk is not None
-            critic = self.critic_trunk(wide(critic))
+            critic = self.critic_trunk(critic)
         params, value = self.heads(actor, critic)
         return params, value
 

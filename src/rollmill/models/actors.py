@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.memory_format import set_channels_last
+from rollmill.models.convolutions import set_channels_last
 from rollmill.models.mlp import MLP
 
 __all__ = ["ActorNetwork", "SampledAction", "squashed_gaussian"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
-from rollmill.models.memory_format import set_channels_last
+from rollmill.models.convolutions import set_channels_last
 from rollmill.models.mlp import MLP
 from rollmill.models.q_network import Branches
 from rollmill.specs import ActionSpec

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.models.config import ModelConfig
+from rollmill.models.convolutions import set_channels_last
 from rollmill.models.cores import RecurrentCore, make_core, state_for, zero_state
-from rollmill.models.memory_format import set_channels_last
 from rollmill.models.mlp import MLP
 from rollmill.models.observation import make_encoder
 from rollmill.models.off_policy import is_plain_vector, make_input_encoder

@@ -1,16 +1,17 @@
-"""Statistics of image brightness in the first convolutions of a network."""
+"""What all convolutions of a network have in common: their memory format, and statistics of image brightness."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from rollmill.models.encoders import ImageInput
 from rollmill.models.running_moments import Sum
 
-__all__ = ["centred_layers", "observing_pixel_levels"]
+__all__ = ["centred_layers", "has_convolutions", "observing_pixel_levels", "set_channels_last"]
 
 
 def centred_layers(network: nn.Module) -> list[ImageInput]:
@@ -39,3 +40,18 @@ def observing_pixel_levels(network: nn.Module, **ranks: Sum) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def has_convolutions(network: nn.Module) -> bool:
+    """Whether a network has convolutions, so that the memory format matters."""
+    return any(isinstance(module, nn.Conv2d) for module in network.modules())
+
+
+def set_channels_last(network: nn.Module, enabled: bool) -> None:
+    """Keep images and convolution weights in channels_last or channels-first memory."""
+    for module in network.modules():
+        if isinstance(module, ImageInput):
+            module.channels_last = enabled
+        if isinstance(module, nn.Conv2d):
+            layout = torch.channels_last if enabled else torch.contiguous_format
+            module.weight.data = module.weight.data.contiguous(memory_format=layout)
