@@ -92,7 +92,7 @@ def test_another_number_of_rows_is_named() -> None:
 
 def test_tune_keeps_the_groups_size() -> None:
     config = rollmill.make_config("test/duels", {"num_envs": 12}).resolved()
-    workload = Workload(regime="async", update_interval=256, batch_size=1024, rollout_length=32)
+    workload = Workload(regime="async", update_interval=256)
     space = space_of(config, workload, {}, 4, keeps_group_size=True)
     assert space.envs_per_group == (allocation_of(config).envs_per_group,)
 

@@ -44,10 +44,10 @@ def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:
     rng = np.random.default_rng(0)
     covered = sum(
         found.low <= 1.0 <= found.high
-        for found in (mean_interval(rng.normal(1.0, 1.0, size=40), seed=i, confidence=0.8) for i in range(60))
+        for found in (mean_interval(rng.normal(1.0, 1.0, size=40), seed=i) for i in range(60))
     )
-    # 48 of 60 expected, standard error 3.1; percentile intervals of 40 values cover a little less.
-    assert 36 <= covered <= 58
+    # 57 of 60 expected, standard error 1.7; percentile intervals of 40 values cover a little less.
+    assert covered >= 50
 
 
 def test_the_seed_decides_the_interval() -> None:
@@ -67,9 +67,8 @@ def test_samples_larger_than_a_block_are_resampled_in_parts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "confidence", "message"),
-    [([], 0.95, "values is empty"), ([1.0, np.nan], 0.95, "1 numbers that are not finite"), ([1.0], 1.0, "between 0")],
+    ("values", "message"), [([], "values is empty"), ([1.0, np.nan], "1 numbers that are not finite")]
 )
-def test_what_has_no_interval_is_refused(values: list[float], confidence: float, message: str) -> None:
+def test_what_has_no_interval_is_refused(values: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        mean_interval(values, confidence=confidence)
+        mean_interval(values)

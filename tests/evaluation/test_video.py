@@ -138,9 +138,10 @@ def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_r
     env = EnvConfig(name="atari/breakout")
     with open_stage(env, 3, box="clip") as stage:
         seen, shown = [], []
-        for count, step in enumerate(play(agent, stage, probe(env), deterministic=False), start=1):
+        for count, _ in enumerate(play(agent, stage, probe(env), deterministic=False), start=1):
             if count in (25, 40):
-                seen.append(step.observation.observation["obs"][0, -1].astype(float))
+                assert stage._shown is not None
+                seen.append(stage._shown.observation["obs"][0, -1].astype(float))
                 shown.append(
                     np.asarray(Image.fromarray(stage.picture()).convert("L").resize((84, 84), Image.Resampling.BOX))
                 )

@@ -9,7 +9,7 @@ import pytest
 from rollmill.reporting.ledger_report import (
     CLEAR_LEAD,
     Stage,
-    find_bottleneck,
+    bottleneck_sentence,
     format_ledger,
     phase_shares,
     share_metrics,
@@ -53,14 +53,14 @@ def test_a_role_that_nobody_waits_for_is_no_stage() -> None:
 def test_shares_pool_the_processes_of_a_role_and_leave_start_up_out() -> None:
     shares = phase_shares(ACCOUNTS)
     assert shares.keys() == {"rollout worker", "learner"}
-    assert dict(shares["rollout worker"]) == pytest.approx({"simulating": 0.75, WAIT: 0.25})
+    assert shares["rollout worker"].shares == pytest.approx({"simulating": 0.75, WAIT: 0.25})
     assert shares["learner"].busy == pytest.approx(0.25)
     assert share_metrics(shares)["share/learner/learning"] == pytest.approx(0.25)
 
 
 def test_shares_since_an_earlier_snapshot_count_only_what_came_after() -> None:
     later = {**ACCOUNTS, "learner": account("learner", "learner", learning=2.0, waiting_for_actions=3.0)}
-    assert dict(phase_shares(later, ACCOUNTS)["learner"]) == pytest.approx({"learning": 1.0, WAIT: 0.0})
+    assert phase_shares(later, ACCOUNTS)["learner"].shares == pytest.approx({"learning": 1.0, WAIT: 0.0})
     assert "rollout worker" not in phase_shares(later, ACCOUNTS)
 
 
@@ -74,25 +74,24 @@ def busy(**roles: float) -> dict[str, Stage]:
 
 
 def test_the_busiest_stage_is_the_bottleneck_if_it_leads_clearly() -> None:
-    found = find_bottleneck(busy(rollout_worker=0.9, policy_worker=0.3, learner=0.9 - CLEAR_LEAD - 0.01))
-    assert found.stage == "rollout worker"
-    assert "rollout worker 90%, learner 79%, policy worker 30%" in found.sentence
-    assert "simulation" in found.sentence
+    found = bottleneck_sentence(busy(rollout_worker=0.9, policy_worker=0.3, learner=0.9 - CLEAR_LEAD - 0.01))
+    assert found.startswith("Bottleneck: rollout worker")
+    assert "rollout worker 90%, learner 79%, policy worker 30%" in found
+    assert "simulation" in found
 
 
 def test_stages_that_are_about_equally_busy_have_no_bottleneck() -> None:
-    found = find_bottleneck(busy(rollout_worker=0.9, policy_worker=0.3, learner=0.9 - CLEAR_LEAD + 0.01))
-    assert found.stage is None
-    assert "rollout workers and learners" in found.sentence
+    found = bottleneck_sentence(busy(rollout_worker=0.9, policy_worker=0.3, learner=0.9 - CLEAR_LEAD + 0.01))
+    assert found.startswith("Bottleneck: none")
+    assert "rollout workers and learners" in found
 
 
 def test_a_role_of_the_users_own_is_named_without_advice() -> None:
-    assert find_bottleneck(busy(judge=0.5)).sentence == "Bottleneck: judge (busy: judge 50%)."
+    assert bottleneck_sentence(busy(judge=0.5)) == "Bottleneck: judge (busy: judge 50%)."
 
 
 def test_nothing_measured_is_said_so() -> None:
-    assert find_bottleneck({}).stage is None
-    assert "yet" in find_bottleneck({}).sentence
+    assert "yet" in bottleneck_sentence({})
 
 
 def test_who_waits_for_what_in_one_line() -> None:

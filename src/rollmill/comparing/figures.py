@@ -9,8 +9,9 @@ from typing import Any
 
 from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
-from rollmill.comparing.statistics import AGGREGATES, Profile, ScoreInterval
+from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.comparing.styles import Style, styles
+from rollmill.evaluation.stats import Estimate
 from rollmill.reporting.plots import curve_of
 
 __all__ = ["draw_aggregates", "draw_curves", "draw_profiles", "draw_scores"]
@@ -21,12 +22,9 @@ _LEGEND_WIDTH = 130  # characters of all columns of a legend
 
 
 def _figure(width: float, height: float) -> Any:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), dpi=120, layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), dpi=120, layout="constrained")
 
 
 def _tidy(axes: Any) -> None:
@@ -135,7 +133,7 @@ def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, sty
             )
 
 
-def draw_scores(comparison: Comparison, env: str, found: Mapping[str, ScoreInterval], path: Path) -> Path:
+def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate], path: Path) -> Path:
     """Return at the end of each run in one environment as a point, and each method's mean with its interval."""
     style_of = _styles_of(comparison.labels)
     ranked = [label for label in comparison.ranked(env) if label in found]
@@ -164,7 +162,7 @@ def draw_scores(comparison: Comparison, env: str, found: Mapping[str, ScoreInter
     return _save(figure, path)
 
 
-def draw_aggregates(found: Mapping[str, Mapping[str, ScoreInterval]], path: Path) -> Path:
+def draw_aggregates(found: Mapping[str, Mapping[str, Estimate]], path: Path) -> Path:
     """Each aggregate with its interval, a line for each method."""
     style_of = _styles_of(list(found))
     figure = _figure(10.0, 1.2 + 0.35 * len(found))

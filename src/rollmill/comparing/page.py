@@ -17,13 +17,13 @@ from rollmill.comparing.method_curves import curve_notes
 from rollmill.comparing.runs import Comparison, compare
 from rollmill.comparing.statistics import (
     AGGREGATES,
-    ScoreInterval,
     aggregates,
     mean_intervals,
     profile,
     score_matrices,
 )
 from rollmill.comparing.tables import scores_section, table
+from rollmill.evaluation.stats import Estimate
 
 __all__ = ["NotWritableError", "Report", "write_report"]
 
@@ -92,7 +92,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     pictures_of = {env: _draw(comparison, env, intervals[env], folder) for env in comparison.envs}
     pictures: list[Path] = []
     games, matrices = score_matrices(comparison)
-    found: Mapping[str, Mapping[str, ScoreInterval]] = {}
+    found: Mapping[str, Mapping[str, Estimate]] = {}
     if games:
         found = aggregates(matrices, seed=seed)
         pictures = [draw_aggregates(found, folder / "aggregates.png")]
@@ -112,7 +112,7 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     return Report(page, (*(path for paths in pictures_of.values() for path in paths), *pictures), figures)
 
 
-def _draw(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterval], folder: Path) -> list[Path]:
+def _draw(comparison: Comparison, env: str, intervals: Mapping[str, Estimate], folder: Path) -> list[Path]:
     """The pictures of one environment."""
     # In the run of a stranger the name of the environment may be any text.
     name = re.sub(r"[^\w.+-]", "-", env).encode()[:_LONGEST_NAME].decode(errors="ignore")
@@ -124,10 +124,10 @@ def _draw(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterva
 
 def _figures(
     comparison: Comparison,
-    intervals: Mapping[str, Mapping[str, ScoreInterval]],
+    intervals: Mapping[str, Mapping[str, Estimate]],
     games: Sequence[str],
     runs_of_game: Mapping[str, int],
-    found: Mapping[str, Mapping[str, ScoreInterval]],
+    found: Mapping[str, Mapping[str, Estimate]],
 ) -> dict[str, Any]:
     differing = {env: comparison.differing_settings(env) for env in comparison.envs}
     return {
@@ -170,7 +170,7 @@ def _page(title: str, parts: Sequence[str]) -> str:
     )
 
 
-def _aggregate_table(found: Mapping[str, Mapping[str, ScoreInterval]]) -> str:
+def _aggregate_table(found: Mapping[str, Mapping[str, Estimate]]) -> str:
     rows = [
         [label, *(f"{v.value:.3f} [{v.low:.3f}, {v.high:.3f}]" for v in (of_method[name] for name in AGGREGATES))]
         for label, of_method in found.items()

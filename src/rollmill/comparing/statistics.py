@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.comparing.runs import Comparison
+from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.extras import install_command
 
 __all__ = [
     "AGGREGATES",
     "MissingReportExtraError",
     "Profile",
-    "ScoreInterval",
     "aggregates",
     "mean_intervals",
     "profile",
@@ -39,14 +39,6 @@ class MissingReportExtraError(ImportError):
     """rliable, the library of the statistics, is not installed."""
 
 
-class ScoreInterval(NamedTuple):
-    """A figure with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-
 class Profile(NamedTuple):
     """Share of runs with more than each score: ``[points]`` each, with 95 % bands."""
 
@@ -56,9 +48,7 @@ class Profile(NamedTuple):
     high: Floats
 
 
-def mean_intervals(
-    comparison: Comparison, env: str, *, seed: int = 0, resamples: int = _RESAMPLES
-) -> dict[str, ScoreInterval]:
+def mean_intervals(comparison: Comparison, env: str, *, seed: int = 0) -> dict[str, Estimate]:
     """Mean raw return of each method in one environment, with its 95 % interval of the percentile bootstrap over runs.
 
     A method without a return is omitted. The interval of a single run is the run itself, because its spread is unknown.
@@ -67,17 +57,9 @@ def mean_intervals(
         comparison: The runs.
         env: The environment.
         seed: Keys the bootstrap.
-        resamples: How many.
     """
-    found = {}
-    for label in comparison.labels:
-        scores = np.array([run.score for run in comparison.of(label, env) if run.score is not None], np.float64)
-        if not scores.size:
-            continue
-        drawn = np.random.default_rng(seed).integers(scores.size, size=(resamples, scores.size))
-        low, high = np.percentile(scores[drawn].mean(1), (2.5, 97.5))
-        found[label] = ScoreInterval(float(scores.mean()), float(low), float(high))
-    return found
+    scores = {label: [r.score for r in comparison.of(label, env) if r.score is not None] for label in comparison.labels}
+    return {label: mean_interval(of_method, seed=seed) for label, of_method in scores.items() if of_method}
 
 
 def score_matrices(comparison: Comparison) -> tuple[list[str], dict[str, Floats]]:
@@ -105,7 +87,7 @@ def score_matrices(comparison: Comparison) -> tuple[list[str], dict[str, Floats]
 
 def aggregates(
     matrices: Mapping[str, Floats], *, seed: int = 0, resamples: int = _RESAMPLES
-) -> dict[str, dict[str, ScoreInterval]]:
+) -> dict[str, dict[str, Estimate]]:
     """Median, interquartile mean, mean and optimality gap of each method: {method: {aggregate: interval}}.
 
     Args:
@@ -134,8 +116,7 @@ def aggregates(
             points, intervals = library.get_interval_estimates({label: scores}, of, reps=resamples)
         low, high = intervals[label]
         found[label] = {
-            name: ScoreInterval(float(points[label][i]), float(low[i]), float(high[i]))
-            for i, name in enumerate(AGGREGATES)
+            name: Estimate(float(points[label][i]), float(low[i]), float(high[i])) for i, name in enumerate(AGGREGATES)
         }
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from rollmill.comparing.runs import ComparedRun, Comparison
-from rollmill.comparing.statistics import ScoreInterval
+from rollmill.evaluation.stats import Estimate
 
 __all__ = ["scores_section", "table"]
 
@@ -16,7 +16,7 @@ _MOST_SETTINGS = 6  # with columns in the table of scores; more get a table of t
 _NONE = "-"
 
 
-def scores_section(comparison: Comparison, env: str, intervals: Mapping[str, ScoreInterval]) -> str:
+def scores_section(comparison: Comparison, env: str, intervals: Mapping[str, Estimate]) -> str:
     """Heading, table and notes of one environment.
 
     Args:
@@ -91,7 +91,7 @@ def _note(common: tuple[int, float], *, has_human: bool) -> str:
     )
 
 
-def _summary(runs: Sequence[ComparedRun], interval: ScoreInterval | None, *, has_human: bool) -> list[str]:
+def _summary(runs: Sequence[ComparedRun], interval: Estimate | None, *, has_human: bool) -> list[str]:
     scores = [run.score for run in runs if run.score is not None]
     normalised = [run.human_normalised_score for run in runs if run.human_normalised_score is not None]
     steps, minutes = np.mean([run.agent_steps for run in runs]), np.mean([run.minutes for run in runs])

@@ -18,7 +18,7 @@ from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
-from rollmill.evaluation.stats import Estimate, mean_interval
+from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
@@ -207,7 +207,7 @@ def evaluate_snapshot(
         while missing:
             if is_stop_wanted():
                 raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
-            outcome = next(steps).outcome
+            outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
             if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:
@@ -234,7 +234,7 @@ def evaluate_snapshot(
             warnings.warn(f"no video was written: {name}{error}", stacklevel=2)
     flat = tuple(value for row in returns for value in row)
     steps_played = tuple(value for row in lengths for value in row)
-    estimate: Estimate = mean_interval(flat, seed=seed)
+    estimate = mean_interval(flat, seed=seed)
     return EvaluationResult(
         env=env.name,
         checkpoint=str(snapshot.checkpoint),

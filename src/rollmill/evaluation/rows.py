@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
-from rollmill.envs.views import Group, ObservationView, OutcomeView, own_views
+from rollmill.envs.views import Group, OutcomeView, own_views
 from rollmill.evaluation.agent import Agent
 from rollmill.specs import EnvSpec
 
-__all__ = ["Step", "play"]
+__all__ = ["play"]
 
 
-class Step(NamedTuple):
-    """One step of all rows. The arrays are overwritten by the next step.
-
-    Attributes:
-        observation: Observations after the step.
-        outcome: Results of the actions.
-    """
-
-    observation: ObservationView
-    outcome: OutcomeView
-
-
-def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | None) -> Iterator[Step]:
+def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | None) -> Iterator[OutcomeView]:
     """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.
+
+    Yields the results of each step, in arrays that the next one overwrites.
 
     Args:
         agent: The agent.
@@ -40,4 +29,4 @@ def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | Non
         agent.reset(observation.reset)
         discrete, continuous = agent.choose(observation.observation, observation.action_mask, deterministic)
         group.step(discrete, continuous, observation, outcome)
-        yield Step(observation, outcome)
+        yield outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ _BLOCK = 2_000_000  # numbers drawn at once: 16 MB
 
 
 class Estimate(NamedTuple):
-    """A figure with its interval.
+    """A figure with its 95 % interval.
 
     Attributes:
         value: The estimate from the data themselves.
@@ -35,27 +34,25 @@ class Estimate(NamedTuple):
         return self.low > 0.0 or self.high < 0.0
 
 
-def mean_interval(values: ArrayLike, *, seed: int = 0, confidence: float = 0.95) -> Estimate:
-    """Mean with its bootstrap interval.
+def mean_interval(values: ArrayLike, *, seed: int = 0) -> Estimate:
+    """Mean with its 95 % bootstrap interval.
 
     Args:
         values: At least one finite number; a single one is its own interval.
         seed: Keys the resampling; the same seed gives the same interval.
-        confidence: Probability, between 0 and 1.
 
     Raises:
-        ValueError: No values, values that are not finite, or a confidence outside of (0, 1).
+        ValueError: No values, or values that are not finite.
     """
     array = _checked(values, "values")
-    means = _resampled_means(array, seed, 0)
-    return Estimate(float(array.mean()), *_percentiles(means, confidence))
+    return _estimate(float(array.mean()), _resampled_means(array, seed, 0))
 
 
-def mean_difference(after: ArrayLike, before: ArrayLike, *, seed: int = 0, confidence: float = 0.95) -> Estimate:
-    """``mean(after) - mean(before)`` of two independent samples, with its bootstrap interval; see `mean_interval`."""
+def mean_difference(after: ArrayLike, before: ArrayLike, *, seed: int = 0) -> Estimate:
+    """``mean(after) - mean(before)`` of two independent samples, with its interval; see `mean_interval`."""
     new, old = _checked(after, "after"), _checked(before, "before")
     differences = _resampled_means(new, seed, 0) - _resampled_means(old, seed, 1)
-    return Estimate(float(new.mean() - old.mean()), *_percentiles(differences, confidence))
+    return _estimate(float(new.mean() - old.mean()), differences)
 
 
 def _checked(values: ArrayLike, name: str) -> NDArray[np.float64]:
@@ -77,9 +74,6 @@ def _resampled_means(array: NDArray[np.float64], seed: int, index: int) -> NDArr
     return np.concatenate(means)
 
 
-def _percentiles(means: NDArray[np.float64], confidence: float) -> Sequence[float]:
-    if not 0.0 < confidence < 1.0:
-        raise ValueError(f"confidence={confidence}: a probability between 0 and 1 is needed, such as 0.95")
-    tail = (1.0 - confidence) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return float(low), float(high)
+def _estimate(value: float, resampled: NDArray[np.float64]) -> Estimate:
+    low, high = np.percentile(resampled, (2.5, 97.5))
+    return Estimate(value, float(low), float(high))

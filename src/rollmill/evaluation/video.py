@@ -80,10 +80,10 @@ def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool
     with open_stage(env, seed, box=agent.snapshot.box_actions, group_size=group_size) as stage:
         steps = play(agent, stage, spec, deterministic=deterministic)
         total = 0.0
-        for length, step in enumerate(steps, start=1):
-            total += float(step.outcome.reward[0])
+        for length, outcome in enumerate(steps, start=1):
+            total += float(outcome.reward[0])
             # A lost life may be reported as terminated; only the episode's end has a length.
-            ended = bool(step.outcome.episode_length[0] > 0)
+            ended = bool(outcome.episode_length[0] > 0)
             yield Frame(stage.picture(), total, length, ended, stage.fps)
             if ended:
                 return

@@ -15,7 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from rollmill.reporting.ledger_report import find_bottleneck, waiting_sentence
+from rollmill.reporting.ledger_report import bottleneck_sentence, waiting_sentence
 from rollmill.reporting.metric_table import EVALUATION_GROUP, label
 from rollmill.reporting.status import Status
 
@@ -172,7 +172,7 @@ def _panel(status: Status) -> RenderableType:
     )  # fmt: skip
     parts: list[RenderableType] = [progress, Text(), figures]
     if status.shares:
-        parts += [Text(), _stages(status), Text(find_bottleneck(status.shares).sentence, style="dim")]
+        parts += [Text(), _stages(status), Text(bottleneck_sentence(status.shares), style="dim")]
     return Panel(Group(*parts), title=Text(f"rollmill {status.name}"), title_align="left", border_style="cyan")
 
 

@@ -14,17 +14,16 @@ them, helps.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rollmill.runtime.ledger import START, ProcessAccount, between
 
 __all__ = [
     "CLEAR_LEAD",
     "LEDGER_FILE",
-    "Bottleneck",
     "Stage",
-    "find_bottleneck",
+    "bottleneck_sentence",
     "format_ledger",
     "phase_shares",
     "share_metrics",
@@ -45,49 +44,28 @@ _ADVICE = {
 }
 
 
-class Stage(Mapping[str, float]):
-    """How the processes of one role spent their time: phase -> share, 0..1, start-up left out; the shares sum to 1.
+@dataclass(frozen=True)
+class Stage:
+    """How the processes of one role spent their time.
 
-    Args:
-        shares: The shares.
+    Attributes:
+        shares: Phase -> share, 0..1, start-up left out; the shares sum to 1.
         waiting: Which of the phases are waiting for another process.
     """
 
-    def __init__(self, shares: Mapping[str, float], waiting: frozenset[str] = frozenset()) -> None:
-        self._shares = dict(shares)
-        self.waiting = waiting
-
-    def __getitem__(self, phase: str) -> float:
-        return self._shares[phase]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._shares)
-
-    def __len__(self) -> int:
-        return len(self._shares)
+    shares: Mapping[str, float]
+    waiting: frozenset[str] = frozenset()
 
     @property
     def busy(self) -> float:
         """Share of the time that was not spent waiting, 0..1."""
-        return sum(share for phase, share in self.items() if phase not in self.waiting)
+        return sum(share for phase, share in self.shares.items() if phase not in self.waiting)
 
     @property
     def waits(self) -> dict[str, float]:
         """The noticeable waits: phase -> share, the longest first."""
-        waits = [(p, s) for p, s in self.items() if p in self.waiting and s >= _NOTICEABLE]
+        waits = [(p, s) for p, s in self.shares.items() if p in self.waiting and s >= _NOTICEABLE]
         return dict(sorted(waits, key=lambda wait: -wait[1]))
-
-
-class Bottleneck(NamedTuple):
-    """The verdict.
-
-    Attributes:
-        stage: Role of the stage that the others wait for; None where the stages are balanced or nothing was measured.
-        sentence: The verdict with its figures, for people.
-    """
-
-    stage: str | None
-    sentence: str
 
 
 def phase_shares(
@@ -123,21 +101,21 @@ def phase_shares(
 
 def share_metrics(measured: Mapping[str, Stage]) -> dict[str, float]:
     """The stages as metrics: ``share/<role>/<phase>``, 0..1."""
-    return {f"share/{role}/{phase}": s for role, stage in measured.items() for phase, s in stage.items()}
+    return {f"share/{role}/{phase}": s for role, stage in measured.items() for phase, s in stage.shares.items()}
 
 
-def find_bottleneck(measured: Mapping[str, Stage]) -> Bottleneck:
-    """The stage that the others wait for, by the rule in the module's docstring."""
+def bottleneck_sentence(measured: Mapping[str, Stage]) -> str:
+    """The stage that the others wait for, by the rule in the module's docstring, with its figures, for people."""
     busy = sorted(((role, stage.busy) for role, stage in measured.items()), key=lambda item: -item[1])
     if not busy:
-        return Bottleneck(None, "No stage has been measured yet.")
+        return "No stage has been measured yet."
     figures = ", ".join(f"{role} {share:.0%}" for role, share in busy)
     role, share = busy[0]
     if len(busy) > 1 and share - busy[1][1] < CLEAR_LEAD:
         close = " and ".join(f"{other}s" for other, s in busy if share - s < CLEAR_LEAD)
-        return Bottleneck(None, f"Bottleneck: none; {close} are about equally busy (busy: {figures}).")
+        return f"Bottleneck: none; {close} are about equally busy (busy: {figures})."
     advice = f"; {_ADVICE[role]}" if role in _ADVICE else ""
-    return Bottleneck(role, f"Bottleneck: {role} (busy: {figures}){advice}.")
+    return f"Bottleneck: {role} (busy: {figures}){advice}."
 
 
 def waiting_sentence(measured: Mapping[str, Stage]) -> str:
@@ -160,7 +138,7 @@ def format_ledger(accounts: Mapping[str, ProcessAccount]) -> str:
         if set(account.phases) - set(_START_UP):
             roles.setdefault(account.role, []).append(account)
     blocks = [_format_role(role, members) for role, members in roles.items()]
-    return "\n\n".join([*blocks, find_bottleneck(phase_shares(accounts)).sentence])
+    return "\n\n".join([*blocks, bottleneck_sentence(phase_shares(accounts))])
 
 
 def _format_role(role: str, members: Sequence[ProcessAccount]) -> str:

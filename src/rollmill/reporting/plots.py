@@ -97,7 +97,6 @@ def plot_runs(
         PlotError: The file cannot be written.
     """
     # matplotlib takes half a second; its object interface leaves no global state behind and needs no display.
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
@@ -105,7 +104,6 @@ def plot_runs(
     if not any(runs):
         raise NothingToPlotError(f"no metrics in {', '.join(map(str, run_dirs))} yet; let the run report once")
     figure = Figure(figsize=(10, 6), dpi=130, layout="constrained")
-    FigureCanvasAgg(figure)
     (by_steps, by_time), (speed, lag) = figure.subplots(2, 2)
 
     for axes, key, scale, label in (

@@ -143,12 +143,10 @@ def draw(
         solution: Where they cross; None where both sides take turns.
         measured: (actors' cores, learner's cores, agent steps a second) of joint runs.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     cores = curves.cores
     figure = Figure(figsize=(7, 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     xs = [cores * i / 400 for i in range(401)]
     axes.plot(xs, [curves.actors(x) for x in xs], color="#0072B2", label="$f_a(x)$: collected")
