@@ -12,7 +12,8 @@ from rollmill.api import make_config, train
 from rollmill.learning.fingerprints import Difference, first_difference, read_fingerprints
 from rollmill.settings.config import Config
 from rollmill.settings.options import full_keys
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore, read_header
+from rollmill.storage.checkpoint_file import read_header
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 __all__ = ["Verification", "verify"]
 

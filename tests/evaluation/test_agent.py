@@ -21,7 +21,7 @@ from rollmill.evaluation.saved_spaces import write_spaces
 from rollmill.evaluation.snapshot import NoRunError, newest_checkpoint, read_snapshot
 from rollmill.models.config import ModelConfig
 from rollmill.models.registry import make_model
-from rollmill.storage.checkpoints import CheckpointError
+from rollmill.storage.checkpoint_file import CheckpointError
 
 from .conftest import MakeRun, Mixed
 

@@ -14,7 +14,8 @@ from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
 from rollmill.evaluation.snapshot import read_snapshot
 from rollmill.models.device import one_thread
-from rollmill.storage.checkpoints import CheckpointStore, load_checkpoint
+from rollmill.storage.checkpoint_file import load_checkpoint
+from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 
 __all__ = ["evaluate_until", "play_pending"]

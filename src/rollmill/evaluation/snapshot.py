@@ -15,7 +15,8 @@ from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
 from rollmill.settings.options import from_json
 from rollmill.specs import BoxActions
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore, load_checkpoint
+from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 __all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
 

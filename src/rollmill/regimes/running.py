@@ -46,7 +46,8 @@ from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config, ConfigError
 from rollmill.settings.options import flatten
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointError, CheckpointStore
+from rollmill.storage.checkpoint_file import CheckpointError
+from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
 

@@ -11,8 +11,6 @@ import numpy as np
 from rollmill.replay.fields import array_of, flattened
 from rollmill.replay.settings import FLAGS, Settings
 
-__all__ = ["Arguments"]
-
 
 class Arguments:
     """The arguments of ``add``, by name.

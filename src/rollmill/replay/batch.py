@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from rollmill.replay.settings import Settings
 
-__all__ = ["Batch", "new_batch"]
-
 
 class Batch(Mapping[str, NDArray[Any]]):
     """B transitions: name -> ``[B, ...]``, with their tickets and weights.

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["Field", "FieldSpecs", "array_of", "fields_of", "flattened", "observations_of", "spread"]
-
 # Name -> (shape of one transition's, dtype), or more of these: "a" with "b" in it is called "a/b".
 FieldSpecs: TypeAlias = Mapping[str, "tuple[int | Sequence[int], DTypeLike] | FieldSpecs"]
 

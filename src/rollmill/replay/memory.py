@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughMemory
 
-__all__ = ["Memory", "PrivateMemory", "map_of", "prefer_large_pages", "shared_memory"]
-
 _ADVICE = "Give a smaller capacity, smaller fields (uint8 frames), or path= for a file."
 
 

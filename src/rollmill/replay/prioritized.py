@@ -23,8 +23,6 @@ from rollmill.replay.memory import Memory, PrivateMemory, shared_memory
 from rollmill.replay.saving import create_file, flush, header_of, layout_of, load, open_file, save
 from rollmill.replay.settings import Settings, WeightNormalisation
 
-__all__ = ["PrioritizedReplay"]
-
 
 class PrioritizedReplay:
     """A prioritised replay (Schaul et al. 2016, arXiv:1511.05952) for any trainer.

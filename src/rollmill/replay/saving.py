@@ -30,8 +30,6 @@ from rollmill.replay.settings import Settings
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.runtime.boot import boot_id
 
-__all__ = ["create_file", "flush", "header_of", "layout_of", "load", "open_file", "save"]
-
 _SETTINGS_BYTES = 65_536
 _MAGIC = b"rollmill replay 1\n"
 _CHUNK_BYTES = 1 << 24

@@ -13,8 +13,6 @@ import numpy as np
 from rollmill.native import FANOUTS, RingShape
 from rollmill.replay.fields import Field, FieldSpecs, fields_of
 
-__all__ = ["FLAGS", "Geometry", "Settings", "WeightNormalisation"]
-
 WeightNormalisation = Literal["batch", "global", "none"]
 
 # Given for every step, whatever the fields.

@@ -8,8 +8,6 @@ from typing import Literal, NamedTuple
 
 from rollmill.runtime import cgroups
 
-__all__ = ["Placement", "PlacementConfig", "PlacementPlan", "plan", "usable_cores", "usable_cpus"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementConfig:

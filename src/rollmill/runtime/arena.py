@@ -24,18 +24,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from rollmill.runtime import cgroups
 
-__all__ = [
-    "Arena",
-    "ArenaField",
-    "ArenaLayout",
-    "MemoryPart",
-    "NotEnoughDisk",
-    "NotEnoughMemory",
-    "describe_parts",
-    "poison_value",
-    "readable",
-]
-
 CACHE_LINE = 64
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-__all__ = ["boot_id"]
-
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 

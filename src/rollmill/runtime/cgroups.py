@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_memory", "cpu_quota", "oom_kills"]
-
 # Version 1 says "unlimited" with a number near 2**63.
 _UNLIMITED = 1 << 60
 

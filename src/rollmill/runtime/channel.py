@@ -12,8 +12,6 @@ import threading
 from multiprocessing import reduction
 from typing import Any
 
-__all__ = ["Receiver", "Sender", "SentDescriptor"]
-
 _HEADER = struct.Struct("<Q")
 _CHUNK = 1 << 16
 

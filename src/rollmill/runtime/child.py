@@ -32,8 +32,6 @@ from rollmill.runtime.fork_server import die_with_parent
 from rollmill.runtime.ledger import Ledger, LedgerSeat
 from rollmill.runtime.user_frames import format_error
 
-__all__ = ["ChildContext", "Launch", "Started", "StopFlag", "Traceback", "run_child"]
-
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a child write the Python stacks of all its threads into its notes, whatever it is stuck in."""
 

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from rollmill.native import atomic_add, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["AT_ONCE", "NOT_SET", "Change", "ControlBlock", "ControlFullError", "add_to_layout"]
-
 AT_ONCE = -1
 """Stands for a batch: the next one, whichever it is."""
 

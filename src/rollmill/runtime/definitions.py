@@ -8,8 +8,6 @@ import sys
 from collections.abc import Mapping
 from typing import Generic, TypeVar
 
-__all__ = ["Registry", "is_same_definition"]
-
 Factory = TypeVar("Factory")
 
 

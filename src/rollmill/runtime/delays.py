@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 import time
 
-__all__ = ["DelayInjector"]
-
 # Mean number of calls for each delay. A delay at every call would only make the run slower.
 _CALLS = 20
 

@@ -8,22 +8,6 @@ from typing import NamedTuple
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import readable
 
-__all__ = [
-    "Event",
-    "Exited",
-    "Failed",
-    "Handle",
-    "Hung",
-    "Message",
-    "ProcessFailed",
-    "ProcessHung",
-    "describe_death",
-    "describe_end_of_fork_server",
-    "describe_failure",
-    "has_fork_server_died",
-    "lacks_memory",
-]
-
 
 class Handle(NamedTuple):
     """One process of the run.

@@ -28,17 +28,6 @@ from pathlib import Path
 
 from rollmill.runtime.sweep import VARIABLE
 
-__all__ = [
-    "become_fork_server",
-    "connect_to_new_process",
-    "die_with_parent",
-    "ensure_fork_server",
-    "fork_server_exit_code",
-    "fork_server_pid",
-    "show_tokens",
-    "thread_environment",
-]
-
 PRELOADED = "rollmill.preloaded"
 
 # Variables that libraries read while they load, and so in the fork server, begin like this.

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 
-__all__ = ["START", "Ledger", "LedgerBoard", "LedgerSeat", "ProcessAccount", "Role", "between"]
-
 START = "start"
 """The phase that every process is in until it enters one of its own."""
 

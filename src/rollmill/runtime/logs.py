@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["open_in_child", "run_log"]
-
 _FORMAT = "%(asctime)s.%(msecs)03d %(levelname)-7s [{process}] %(name)s: %(message)s"
 _DATE = "%Y-%m-%d %H:%M:%S"
 

@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MalformedMessageError", "decode", "encode"]
-
 _LENGTH = struct.Struct("<Q")
 _SCALARS = (type(None), bool, int, float, str)
 _ARRAY_KINDS = "biufc"

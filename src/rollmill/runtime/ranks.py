@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DistributedConfig", "Launcher", "Ranks", "RanksError", "folder_of_rank"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class DistributedConfig:

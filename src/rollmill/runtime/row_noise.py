@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from rollmill.runtime.seeds import sequence
 
-__all__ = ["RowNoise"]
-
 _GAMMA = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)

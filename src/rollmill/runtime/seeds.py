@@ -10,8 +10,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["int_seed", "sequence", "stream"]
-
 _FEISTEL_ROUNDS = 6
 
 

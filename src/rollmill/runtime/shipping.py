@@ -19,8 +19,6 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, ClassVar
 
-__all__ = ["Definition", "SealedDefinition", "UnsendableError", "is_main_importable", "require_sendable"]
-
 _MAINS = ("__main__", "__mp_main__")
 
 

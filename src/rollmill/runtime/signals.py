@@ -10,8 +10,6 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-__all__ = ["StopSignals", "sigterm_interrupts"]
-
 # ``timeout`` signals its child and then the child's group, and a terminal's Ctrl-C may be passed on by a wrapper: one
 # wish to stop arrives as two signals.
 _ONE_WISH_S = 1.0

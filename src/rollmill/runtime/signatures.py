@@ -20,8 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["SigningKey", "Verdict", "sign", "signing_key", "verify"]
-
 _FILE = "signing_key"
 _BYTES = 32
 _in_memory = secrets.token_bytes(_BYTES)

@@ -13,8 +13,6 @@ from typing import Any
 
 from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
 
-__all__ = ["UntrustedError", "read_signed", "require_trust", "signed", "unsigned", "verdict_on"]
-
 _SIGNATURE = "signature"
 _SETTINGS = "settings"  # The purpose of config.json and tuned.json, see `sign`.
 

@@ -20,8 +20,6 @@ from rollmill.runtime.fork_server import connect_to_new_process, ensure_fork_ser
 from rollmill.runtime.shipping import is_main_importable
 from rollmill.runtime.surroundings import Surroundings
 
-__all__ = ["ServedProcess", "resource_tracker_pid", "start_process"]
-
 # Starting a process may change the main module for a moment.
 _starting = threading.Lock()
 

@@ -63,8 +63,6 @@ from rollmill.runtime.ledger import LedgerBoard, LedgerSeat, ProcessAccount, Rol
 from rollmill.runtime.spawning import ServedProcess, resource_tracker_pid, start_process
 from rollmill.runtime.watchdog import Watchdog
 
-__all__ = ["Supervisor"]
-
 # Seconds between two checks for hung processes; the main loop takes a quarter of a second, and a report some more. Time
 # beyond the first of these does not count, because other processes may have been stopped with this one. Beyond the
 # second one they were, and the time of all processes starts again.

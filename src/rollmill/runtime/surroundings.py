@@ -22,8 +22,6 @@ from rollmill.runtime.channel import SentDescriptor
 from rollmill.runtime.fork_server import show_tokens
 from rollmill.runtime.sweep import VARIABLE
 
-__all__ = ["Surroundings"]
-
 _OUTPUTS = (1, 2)
 _LIMITS = tuple(value for name, value in vars(resource).items() if name.startswith("RLIMIT_"))
 

@@ -22,8 +22,6 @@ import sys
 import time
 from collections.abc import Iterable
 
-__all__ = ["VARIABLE", "is_stopped", "kill_all", "members", "remove_leftovers"]
-
 VARIABLE = "ROLLMILL_RUN_ID"
 """Environment variable that carries the tokens."""
 

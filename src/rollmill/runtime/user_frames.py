@@ -6,8 +6,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-__all__ = ["format_error", "is_of_user_code", "is_ours"]
-
 _PACKAGE = str(Path(__file__).resolve().parents[1])
 _LIBRARIES = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
 _OURS_OR_LIBRARIES = tuple(f"{folder}/" for folder in dict.fromkeys([_PACKAGE, *_LIBRARIES]))

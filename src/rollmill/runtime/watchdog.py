@@ -11,8 +11,6 @@ from pathlib import Path
 
 from rollmill.runtime import sweep
 
-__all__ = ["Watchdog"]
-
 
 class Watchdog:
     """The main process's handle on the watchdog.

@@ -20,17 +20,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-__all__ = [
-    "CheckpointError",
-    "CheckpointHeader",
-    "MetricName",
-    "encode_checkpoint",
-    "load_checkpoint",
-    "read_checkpoint",
-    "read_header",
-    "verify_checkpoint",
-]
-
 FORMAT = 1
 _MAGIC = b"rollmill "
 # ZIP's end-of-central-directory record: its signature, and its size without the comment that follows it.

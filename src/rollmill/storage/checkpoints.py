@@ -34,17 +34,6 @@ from rollmill.storage.checkpoint_file import (
 )
 from rollmill.storage.whole_files import write_whole
 
-__all__ = [
-    "CheckpointConfig",
-    "CheckpointError",
-    "CheckpointHeader",
-    "CheckpointStore",
-    "CheckpointWarning",
-    "LoadedCheckpoint",
-    "load_checkpoint",
-    "read_header",
-]
-
 _NAME = re.compile(r"checkpoint_(\d+)_steps_(\d+)(_end)?\.pt")
 _TEMPORARY = ".writing-"
 _TEMPORARY_BEST = ".best-"

@@ -16,8 +16,6 @@ from typing import Any
 
 from rollmill.storage.checkpoint_file import encode_checkpoint
 
-__all__ = ["EVALUATIONS_FILE", "EvaluationQueue"]
-
 EVALUATIONS_FILE = "evaluations.jsonl"
 _FOLDER = "evaluations"
 _NAME = re.compile(r"steps_(\d+)\.pt")

@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from rollmill.native import LaneRing, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = ["FIGURES", "MOST_STATISTICS", "GradientExchange", "Submitted", "add_to_layout"]
-
 FIGURES = ("batches", "sum of their ages", "late priorities")
 MOST_STATISTICS = 32
 _NAMES_BYTES = 4096

@@ -19,8 +19,6 @@ from rollmill.runtime.plain_data import MalformedMessageError, decode, encode
 from rollmill.runtime.signatures import Verdict, sign, verify
 from rollmill.storage.checkpoint_file import CheckpointError
 
-__all__ = ["GroupState", "GroupStates"]
-
 _PURPOSE = "environments of a group"
 
 

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["pack_generator", "pack_random_states", "restore_generator", "restore_random_states"]
-
 
 def pack_generator(generator: np.random.Generator) -> dict[str, Any]:
     """Returns the state of a NumPy generator as strings, integers and lists. Needs no torch."""

@@ -23,16 +23,6 @@ from numpy.typing import NDArray
 from rollmill.native import atomic_add, atomic_compare_exchange, atomic_load, atomic_store
 from rollmill.runtime.arena import ArenaLayout
 
-__all__ = [
-    "RateLimiter",
-    "RateLimits",
-    "add_to_layout",
-    "damage_of",
-    "inserted_of",
-    "least_error_buffer",
-    "resumed_limits",
-]
-
 _RESERVED, _INSERTED, _DRAWN, _SKIPPED, _LEARNERS_WAITING, _FIRST, _DRAWN_BEFORE, _FIELDS = 0, 1, 2, 3, 4, 5, 6, 7
 _WORDS_OF_LINE = 8
 _UNKNOWN = -1

@@ -22,16 +22,6 @@ import numpy as np
 
 from rollmill.runtime.definitions import Registry
 
-__all__ = [
-    "REMOVERS",
-    "Remover",
-    "RemoverFactory",
-    "UnknownRemoverError",
-    "make_remover",
-    "pop_evicted",
-    "register_remover",
-]
-
 _CANDIDATES = 16
 
 

@@ -34,8 +34,6 @@ from rollmill.storage.slots import (
     slot_fields,
 )
 
-__all__ = ["ReplayStore", "add_beside_to_layout", "add_to_layout", "damage_of", "replay_fields", "stacked_entries"]
-
 # As cpp/core/replay_slots.cpp packs them.
 _NO_LINK = -1
 _SLOT_OF_LINK = (1 << 32) - 1

@@ -8,8 +8,6 @@ from typing import Any, ClassVar, Literal, get_args
 from rollmill.native import FANOUTS
 from rollmill.settings.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
 
-__all__ = ["ReplayConfig", "WeightNormalisation"]
-
 WeightNormalisation = Literal["batch", "global", "none"]
 
 # More than a thousand SGD steps for each agent step would not help.

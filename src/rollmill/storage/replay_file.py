@@ -25,17 +25,6 @@ from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust, signed
 from rollmill.storage.whole_files import write_whole
 
-__all__ = [
-    "OpenedReplay",
-    "ReplayFolderError",
-    "adopt_replay",
-    "close_replay",
-    "discard_new_replay",
-    "has_replay",
-    "open_replay",
-    "remove_replay",
-]
-
 _FOLDER, _SLOTS, _RECORD = "replay", "slots", "record.json"
 _PURPOSE = "record of a replay"
 _NEW = "new-"

@@ -21,8 +21,6 @@ from rollmill.native import DrawRule, SlotBatch
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["Copy", "Drawn", "ReplayBatch", "ReplaySampler", "ReturnRule", "Sampler"]
-
 # A priority is 2^64 at most, whatever epsilon adds.
 _LARGEST_ERROR = np.float32(2.0**63)
 _AT_STEP = ("action_discrete", "action_continuous", "policy_version")

@@ -25,8 +25,6 @@ from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Copy, Drawn, ReplaySampler, ReturnRule, Sampler
 from rollmill.storage.slots import RNN_STATE
 
-__all__ = ["ReplaySequences", "SequenceSampler", "make_sampler"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaySequences(Drawn):

@@ -6,8 +6,6 @@ import contextlib
 import os
 from pathlib import Path
 
-__all__ = ["write_whole"]
-
 
 def write_whole(path: Path, content: bytes | bytearray, aside: Path) -> None:
     """Writes a file, or leaves the old one unchanged.
