@@ -176,7 +176,15 @@ class _Machine:
             for i, speed in enumerate(speeds)
         ]
         config = make_config("gym/CartPole-v1").resolved()
-        self.tuner = Tuner(config, "gym/CartPole-v1", {}, 2, None, None, lambda _: None)
+        self.tuner = Tuner(
+            config=config,
+            name="gym/CartPole-v1",
+            overrides={},
+            cores=2,
+            algo=None,
+            protocol=None,
+            say=lambda _: None,
+        )
 
     def winner(self) -> tuple[int, float]:
         self.tuner._take_turns(self.tried, 0.0)
@@ -213,7 +221,7 @@ def test_a_candidate_that_fails_is_left_out_and_the_presets_own_failure_is_told(
     assert index == (2 if failing == 1 else 1)
     if failing == 2:
         assert machine.ended == [2]
-        (note,) = machine.tuner._notes
+        (note,) = machine.tuner.notes
         assert note.startswith("left out, because it failed: 64 environments")
         assert note.endswith(": nothing was stepped")
 

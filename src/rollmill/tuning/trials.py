@@ -8,9 +8,10 @@ measured at the required ratio: the steps of rollout workers that wait for learn
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,7 +25,6 @@ from rollmill.runtime.ledger import ProcessAccount, between
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
-from rollmill.tuning.outside import Outside, outside_of
 
 __all__ = ["Slice", "for_trial", "trial"]
 
@@ -33,6 +33,25 @@ _LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0
 # Agent steps; trials collect fewer.
 _MOST_KEPT = 100_000
+
+
+class Outside(NamedTuple):
+    """Time outside of a process's own CPU time, of one that leads a group: its wait for a core, others' work for it.
+
+    A rollout worker that is busy may compute, wait for a core that others have, wait for a simulator that is a process
+    of its own (VizDoom's engine), or sleep. Which of these it is decides what more workers would bring. Linux only.
+
+    Attributes:
+        delay_s: Seconds in which its main thread could have run, and had no core; helpers' included.
+        helpers_s: CPU seconds of the other processes of its group.
+    """
+
+    delay_s: float = 0.0
+    helpers_s: float = 0.0
+
+    def since(self, before: Outside) -> Outside:
+        """What came in between. A helper that has ended took its seconds along."""
+        return Outside(max(0.0, self.delay_s - before.delay_s), max(0.0, self.helpers_s - before.helpers_s))
 
 
 class Slice(NamedTuple):
@@ -146,8 +165,28 @@ def _turn(processes: SteppingProcesses, seconds: float) -> Slice:
 
 def _outside(processes: SteppingProcesses) -> dict[str, Outside]:
     pids = {name: account.pid for name, account in processes.supervisor.snapshot().items()}
-    found = outside_of(pids.values())
+    found = _outside_of(pids.values())
     return {name: found[pid] for name, pid in pids.items()}
+
+
+def _outside_of(leaders: Collection[int]) -> dict[int, Outside]:
+    """Of each of these processes, all that there was so far."""
+    found = dict.fromkeys(leaders, Outside())
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = Path(entry.path, "stat").read_bytes().rpartition(b")")[2].split()
+            group = int(fields[2])
+            if group not in found:
+                continue
+            delay_s = int(Path(entry.path, "schedstat").read_bytes().split()[1]) / 1e9
+        except (OSError, IndexError, ValueError):  # it has ended, or the kernel does not count
+            continue
+        ticks = int(fields[11]) + int(fields[12])
+        helper_s = 0.0 if int(entry.name) == group else ticks / os.sysconf("SC_CLK_TCK")
+        found[group] = Outside(found[group].delay_s + delay_s, found[group].helpers_s + helper_s)
+    return found
 
 
 def _sgd_steps(processes: SteppingProcesses) -> float:

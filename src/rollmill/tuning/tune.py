@@ -85,7 +85,15 @@ def tune(
         if given is not None:
             tuning = tune_by_curves(config, preset, overrides, given, begun)
         else:
-            tuner = Tuner(config, preset, overrides, cores or usable_cores(), algo, protocol, say or (lambda _: None))
+            tuner = Tuner(
+                config=config,
+                name=preset,
+                overrides=overrides,
+                cores=cores or usable_cores(),
+                algo=algo,
+                protocol=protocol,
+                say=say or (lambda _: None),
+            )
             with sigterm_interrupts():
                 tuning = tuner.run(begun, seconds)
         if output is not None:

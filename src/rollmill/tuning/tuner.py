@@ -89,10 +89,11 @@ def is_clearly_faster(ratios: Sequence[float]) -> bool:
     return mean(logs) >= log(_CLEARLY) and mean(logs) > _LOOKS[len(logs)] * error
 
 
+@dataclass(kw_only=True)
 class Tuner:
     """Tunes by measuring on this machine.
 
-    Args:
+    Attributes:
         config: Resolved.
         name: The preset's.
         overrides: The user's settings.
@@ -100,30 +101,26 @@ class Tuner:
         algo: The user's.
         protocol: The user's.
         say: Receives lines about the progress.
+        notes: Of the result.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        name: str,
-        overrides: dict[str, object],
-        cores: int,
-        algo: str | None,
-        protocol: str | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._config, self._name, self._overrides, self._cores = config, name, overrides, cores
-        self._algo, self._protocol, self._say = algo, protocol, say
-        self._notes: list[str] = []
+    config: Config
+    name: str
+    overrides: dict[str, object]
+    cores: int
+    algo: str | None
+    protocol: str | None
+    say: Callable[[str], None]
+    notes: list[str] = field(default_factory=list)
 
     def run(self, begun: float, seconds: float) -> Tuning:
         """Profile, search, and try candidates."""
         with Supervisor() as supervisor:
-            probed = probe(supervisor, self._config)
-            self._config = probed.settle(self._config)
-            workload = workload_of(self._config, probed)
+            probed = probe(supervisor, self.config)
+            self.config = probed.settle(self.config)
+            workload = workload_of(self.config, probed)
             space = self._space(workload, probed)
-            self._say("timing the network")
+            self.say("timing the network")
             times = self._time_network(supervisor, probed, space)
         with ExitStack() as stack:
             reference = self._start(stack, space.preset, probed)
@@ -132,18 +129,18 @@ class Tuner:
             tried = [reference]
             costs = self._costs(tried, workload, times)
             if costs.env_wait_row_s > costs.env_row_s:
-                self._notes.append(
+                self.notes.append(
                     "simulators sleep for most of their steps, so more rollout workers than cores were looked at; the "
                     "curves have one for each core"
                 )
                 # Sleeping workers leave their cores to others.
-                space = self._space(workload, probed, most_workers=_SLEEPING_WORKERS * self._cores)
-            self._say(LIMITS[predict(costs, workload, space.preset, self._cores).limit()])
-            if self._cores != usable_cores():
+                space = self._space(workload, probed, most_workers=_SLEEPING_WORKERS * self.cores)
+            self.say(LIMITS[predict(costs, workload, space.preset, self.cores).limit()])
+            if self.cores != usable_cores():
                 # Candidates for another machine cannot be tried, but the cost of several learners can be measured.
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
                 if several:
-                    two = space.preset._replace(learner_cores=times.learners[1] * self._config.learner.threads)
+                    two = space.preset._replace(learner_cores=times.learners[1] * self.config.learner.threads)
                     tried += self._try(stack, two, probed)
                     costs = self._costs(tried, workload, times)
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
@@ -170,15 +167,15 @@ class Tuner:
 
     def _space(self, workload: Workload, probed: Probed, *, most_workers: int | None = None) -> Space:
         # A learner on an accelerator, or one that cannot share its work, does not use more cores.
-        is_one = resolve_device(self._config.learner.device).type != "cpu" or (
-            self._config.in_replay and probed.shared is None
+        is_one = resolve_device(self.config.learner.device).type != "cpu" or (
+            self.config.in_replay and probed.shared is None
         )
         counts = (1,) if is_one else LEARNER_COUNTS
         return space_of(
-            self._config,
+            self.config,
             workload,
-            self._overrides,
-            self._cores,
+            self.overrides,
+            self.cores,
             learner_counts=counts,
             most_workers=most_workers,
             keeps_group_size=probed.spec.keeps_group_size,
@@ -186,26 +183,26 @@ class Tuner:
 
     def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
         wanted = sorted({1, *space.learner_cores})
-        if self._config.in_replay:
-            own = self._config.learner.threads
+        if self.config.in_replay:
+            own = self.config.learner.threads
             learners = sorted({1, *(cores // own for cores in space.learner_cores)})
-            return network_times(supervisor, self._config, probed, sorted({1, own}), learners)
+            return network_times(supervisor, self.config, probed, sorted({1, own}), learners)
         # More threads than there are cores would only stand in each other's way.
         here = [n for n in (1, 2, 4, 8, 16, 32) if n <= min(usable_cores(), wanted[-1])]
-        times = network_times(supervisor, self._config, probed, here)
+        times = network_times(supervisor, self.config, probed, here)
         if wanted[-1] <= here[-1] or len(space.learner_cores) == 1:
             return times
         law = "by Amdahl's law" if here[-1] > 1 else "not known, so none is expected"
-        self._notes.append(f"what more than {here[-1]} thread(s) gain the learner is {law}: they cannot be timed here")
+        self.notes.append(f"what more than {here[-1]} thread(s) gain the learner is {law}: they cannot be timed here")
         return times._replace(threads=by_amdahl(times.threads, wanted))
 
     def _config_of(self, allocation: Allocation) -> Config:
-        settings = under(self._overrides, settings_of(allocation, self._config))
-        return make_config(self._name, settings, algo=self._algo, protocol=self._protocol).resolved()
+        settings = under(self.overrides, settings_of(allocation, self.config))
+        return make_config(self.name, settings, algo=self.algo, protocol=self.protocol).resolved()
 
     def _start(self, stack: ExitStack, allocation: Allocation, probed: Probed) -> _Tried:
         """Start and profile an allocation."""
-        self._say(f"trying {describe_allocation(allocation)}")
+        self.say(f"trying {describe_allocation(allocation)}")
         own = stack.enter_context(ExitStack())
         tried = _Tried(allocation, own.enter_context(trial(self._config_of(allocation), probed)), own.close)
         tried.turns.append(tried.turn(_PROFILE_S))
@@ -224,8 +221,8 @@ class Tuner:
 
     def _note_failure(self, allocation: Allocation, error: BaseException) -> None:
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        self._notes.append(f"left out, because it failed: {describe_allocation(allocation)}: {reason[0]}")
-        self._say(self._notes[-1])
+        self.notes.append(f"left out, because it failed: {describe_allocation(allocation)}: {reason[0]}")
+        self.say(self.notes[-1])
 
     def _costs(self, tried: list[_Tried], workload: Workload, times: NetworkTimes) -> StageCosts:
         return fit_costs([self._demand(each, workload) for each in tried], times)
@@ -241,7 +238,7 @@ class Tuner:
         expected = {c.allocation: c.steps_per_second for c in candidates}
         for each in tried:
             if each.allocation not in expected:
-                expected[each.allocation] = float(expected_speeds(costs, workload, each.allocation, self._cores)[0])
+                expected[each.allocation] = float(expected_speeds(costs, workload, each.allocation, self.cores)[0])
         best_tried = max(expected[each.allocation] for each in tried)
         known = [*(each.allocation for each in tried), *failed]
         fresh = [c for c in candidates if all(distance(c.allocation, one) >= _DIFFERENT for one in known)]
@@ -315,21 +312,21 @@ class Tuner:
         gain: float | None = None,
     ) -> Tuning:
         demands = [self._demand(each, workload) for each in tried]
-        curves = curves_of(costs, workload, best.allocation, self._cores)
-        prediction = predict(costs, workload, best.allocation, self._cores)
-        solution, regime = None, self._config.regime
+        curves = curves_of(costs, workload, best.allocation, self.cores)
+        prediction = predict(costs, workload, best.allocation, self.cores)
+        solution, regime = None, self.config.regime
         if not (isinstance(regime, LockstepConfig) and regime.lag == 0):
             interval = workload.update_interval
-            solution = balance(curves.actors, curves.learners, update_interval=interval, cores=self._cores)
+            solution = balance(curves.actors, curves.learners, update_interval=interval, cores=self.cores)
         return Tuning(
-            settings=under(self._overrides, settings_of(best.allocation, self._config)),
+            settings=under(self.overrides, settings_of(best.allocation, self.config)),
             allocation=best.allocation,
             preset=space.preset,
             steps_per_second=best.steps_per_second,
             gain=gain,
             limit=LIMITS[prediction.limit()],
             predicted=float(prediction.steps_per_second[0]) if solution is None else solution.steps_per_second,
-            changes=tuple(changes(costs, workload, best.allocation, self._cores, space)),
+            changes=tuple(changes(costs, workload, best.allocation, self.cores, space)),
             curves=curves,
             solution=solution,
             update_interval=workload.update_interval,
@@ -337,7 +334,7 @@ class Tuner:
             tried=tuple(Candidate(each.allocation, each.score) for each in tried if each.ratios),
             measured=tuple((d.actor_cores, d.learner_cores, d.steps_per_second) for d in demands),
             seconds=time.monotonic() - begun,
-            name=self._name,
-            notes=tuple(self._notes),
+            name=self.name,
+            notes=tuple(self.notes),
             bounds=bounds_sentence(prediction),
         )
