@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 
 import rollmill
-from rollmill.comparing.figures import draw_curves
+from rollmill.comparing.figures import draw_curves, styles
 from rollmill.comparing.method_curves import curve_notes, curves_of_method
 from rollmill.comparing.page import write_report
 from rollmill.comparing.runs import compare
-from rollmill.comparing.styles import styles
 from rollmill.settings.run_config import write_config
 
 CARTPOLE = "gym/CartPole-v1"

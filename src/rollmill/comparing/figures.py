@@ -2,23 +2,61 @@
 
 from __future__ import annotations
 
+import colorsys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.statistics import AGGREGATES, Profile
-from rollmill.comparing.styles import Style, styles
 from rollmill.evaluation.stats import Estimate
 from rollmill.reporting.plots import curve_of
 
-__all__ = ["draw_aggregates", "draw_curves", "draw_profiles", "draw_scores"]
+__all__ = ["draw_aggregates", "draw_curves", "draw_profiles", "draw_scores", "styles"]
 
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
 _LABEL_WIDTH = 60  # characters of a method's name in a line
 _LEGEND_WIDTH = 130  # characters of all columns of a legend
+# Okabe and Ito's colours, which colour-blind people can tell apart; without yellow, which is faint on white.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C8C8C", "#000000")
+# As matplotlib takes them: solid, dashed, dash-dotted, dotted, long-dashed.
+_LINES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (6, 2, 1, 2)), (0, (1.2, 1.2)), (0, (10, 3)))
+_MARKERS = "osD^vPX"
+# Lightness and saturation of neighbouring hues, so that they differ in more than the hue.
+_TONES = ((0.38, 0.85), (0.58, 0.70), (0.30, 0.45))
+# Single values, on top of curves and intervals.
+_POINTS: Final = {"markersize": 5.0, "markeredgecolor": "white", "markeredgewidth": 0.5}
+
+
+class Style(NamedTuple):
+    """How a method is drawn.
+
+    Attributes:
+        colour: Hexadecimal, ``"#rrggbb"``.
+        line: A line style of matplotlib.
+        marker: A marker of matplotlib.
+    """
+
+    colour: str
+    line: Any
+    marker: str
+
+
+def styles(count: int) -> list[Style]:
+    """``count`` styles with distinct colours; neighbours also differ in line style and marker.
+
+    Up to eight have Okabe and Ito's colours. More have hues at equal distances, in three tones.
+    """
+    colours = _COLOURS[:count] if count <= len(_COLOURS) else tuple(_hue(i, count) for i in range(count))
+    return [Style(colour, _LINES[i % len(_LINES)], _MARKERS[i % len(_MARKERS)]) for i, colour in enumerate(colours)]
+
+
+def _hue(place: int, count: int) -> str:
+    lightness, saturation = _TONES[place % len(_TONES)]
+    red, green, blue = (int(255.999 * part) for part in colorsys.hls_to_rgb(place / count, lightness, saturation))
+    return f"#{red:02x}{green:02x}{blue:02x}"
 
 
 def _figure(width: float, height: float) -> Any:
@@ -33,7 +71,6 @@ def _tidy(axes: Any) -> None:
 
 
 def _save(figure: Any, path: Path) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
     return path
 
@@ -73,10 +110,9 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
         for label in ranked:
             _draw_method(axes, comparison.of(label, env), key, scale, style_of[label])
         _tidy(axes)
-    by_steps.set_xlabel("agent steps")
+    by_steps.set(xlabel="agent steps", ylabel="return")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
-    by_steps.set_ylabel("return")
-    by_time.set_xlabel("minutes")
+    by_time.set(xlabel="minutes")
     handles = []
     for label in ranked:
         runs, style = comparison.of(label, env), style_of[label]
@@ -122,15 +158,7 @@ def _draw_method(axes: Any, runs: list[ComparedRun], key: str, scale: float, sty
     if key == "agent_steps":
         for run in runs:
             points = curve_of(list(run.evaluations), "agent_steps", "mean_return")
-            axes.plot(
-                points.x,
-                points.y,
-                style.marker,
-                color=style.colour,
-                markersize=5.0,
-                markeredgecolor="white",
-                markeredgewidth=0.5,
-            )
+            axes.plot(points.x, points.y, style.marker, color=style.colour, **_POINTS)
 
 
 def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate], path: Path) -> Path:
@@ -144,15 +172,7 @@ def draw_scores(comparison: Comparison, env: str, found: Mapping[str, Estimate],
         axes.plot([low, high], [place, place], color=style.colour, alpha=0.35, linewidth=9, solid_capstyle="butt")
         axes.plot([value, value], [place - 0.3, place + 0.3], color=style.colour, linewidth=2.5)
         scores = [run.score for run in comparison.of(label, env) if run.score is not None]
-        axes.plot(
-            scores,
-            [place] * len(scores),
-            style.marker,
-            color=style.colour,
-            markersize=5.0,
-            markeredgecolor="white",
-            markeredgewidth=0.5,
-        )
+        axes.plot(scores, [place] * len(scores), style.marker, color=style.colour, **_POINTS)
     axes.set_yticks(range(len(ranked)), [_wrapped(label) for label in ranked])
     axes.set_ylim(len(ranked) - 0.5, -0.5)
     axes.margins(x=0.05)
@@ -197,9 +217,7 @@ def draw_profiles(profiles: Mapping[str, Profile], path: Path) -> Path:
             label=_wrapped(label),
         )
         axes.fill_between(of_method.scores, of_method.low, of_method.high, color=style.colour, alpha=0.12, linewidth=0)
-    axes.set_xlabel("human-normalised score, tau")
-    axes.set_ylabel("share of runs with a score above tau")
-    axes.set_ylim(-0.02, 1.02)
+    axes.set(xlabel="human-normalised score, tau", ylabel="share of runs with a score above tau", ylim=(-0.02, 1.02))
     _legend(figure, handles)
     _tidy(axes)
     return _save(figure, path)

@@ -111,14 +111,11 @@ def plot_runs(
         (by_time, "time_s", 60.0, "minutes"),
     ):
         _draw_returns(axes, runs, key, scale, goal)
-        axes.set_xlabel(label)
-        axes.set_ylabel("return, mean of 100 episodes")
+        axes.set(xlabel=label, ylabel="return, mean of 100 episodes")
     by_steps.xaxis.set_major_formatter(EngFormatter(sep=""))
 
     _draw(speed, runs, "time_s", "frames_per_second", 60.0, _BLUE, None)
-    speed.set_xlabel("minutes")
-    speed.set_ylabel("frames per second")
-    speed.set_ylim(bottom=0)
+    speed.set(xlabel="minutes", ylabel="frames per second")
     speed.yaxis.set_major_formatter(EngFormatter(sep=""))
 
     if any(len(curve_of(records, "agent_steps", _AGE).x) for records in runs):
@@ -129,12 +126,13 @@ def plot_runs(
         _draw(lag, runs, "agent_steps", "policy_lag_max", 1.0, _GREY, "maximum")
         _draw(lag, runs, "agent_steps", "policy_lag_mean", 1.0, _ORANGE, "mean")
         lag.set_ylabel("policy lag, versions")
-    lag.set_xlabel("agent steps")
-    lag.set_ylim(bottom=0)
+    lag.set(xlabel="agent steps")
     lag.xaxis.set_major_formatter(EngFormatter(sep=""))
     if lag.get_legend_handles_labels()[0]:
         lag.legend(frameon=False, loc="upper right")
 
+    for axes in (speed, lag):
+        axes.set_ylim(bottom=0)
     for axes in (by_steps, by_time, speed, lag):
         axes.grid(alpha=0.25, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
