@@ -27,6 +27,9 @@ _ALL = ("async", "lockstep", "replay")
 _ON_POLICY = ("async", "lockstep")
 _REPLAY = ("replay",)
 _LOSSES = "rows after the first SGD step"
+_ACTOR_LOSSES = f"{_LOSSES}, with DDPG, TD3, SAC"
+_TEMPERATURE_LOSSES = f"{_LOSSES}, with SAC and `off_policy.temperature=auto`"
+_SEVERAL_LEARNERS = "every row, with `learner.num_learners` above 1"
 
 
 class Metric(NamedTuple):
@@ -167,49 +170,23 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         _loss("clip_fraction", "0..1", "Share of the samples whose ratio of probabilities was clipped.", _ON_POLICY),
         _loss("ratio", "-", "Mean ratio of probabilities, new policy over the one that acted.", _ON_POLICY),
         _loss(
-            "gradient_norm",
-            "-",
-            "Norm of the gradient before it is clipped.",
-            _ALL,
-            f"{_LOSSES}; in replay with DQN",
+            "gradient_norm", "-", "Norm of the gradient before it is clipped.", _ALL, f"{_LOSSES}; in replay with DQN"
         ),
-        _loss(
-            "entropy",
-            "nats",
-            "Entropy of the policy, mean over samples.",
-            _ALL,
-            f"{_LOSSES}; in replay with SAC",
-        ),
+        _loss("entropy", "nats", "Entropy of the policy, mean over samples.", _ALL, f"{_LOSSES}; in replay with SAC"),
         _loss("q", "reward", "Mean value of the actions in the batch.", _REPLAY),
         _loss("td_error", "reward", "Mean absolute temporal difference.", _REPLAY),
         _loss(
-            "critic_gradient_norm",
-            "-",
-            "Norm of the critics' gradient before it is clipped.",
-            _REPLAY,
-            f"{_LOSSES}, with DDPG, TD3, SAC",
+            "critic_gradient_norm", "-", "Norm of the critics' gradient before it is clipped.", _REPLAY, _ACTOR_LOSSES
         ),
-        _loss("actor_loss", "-", "Loss of the actor.", _REPLAY, f"{_LOSSES}, with DDPG, TD3, SAC"),
-        _loss(
-            "actor_gradient_norm",
-            "-",
-            "Norm of the actor's gradient before it is clipped.",
-            _REPLAY,
-            f"{_LOSSES}, with DDPG, TD3, SAC",
-        ),
-        _loss(
-            "temperature",
-            "-",
-            "Weight of the entropy.",
-            _REPLAY,
-            f"{_LOSSES}, with SAC and `off_policy.temperature=auto`",
-        ),
+        _loss("actor_loss", "-", "Loss of the actor.", _REPLAY, _ACTOR_LOSSES),
+        _loss("actor_gradient_norm", "-", "Norm of the actor's gradient before it is clipped.", _REPLAY, _ACTOR_LOSSES),
+        _loss("temperature", "-", "Weight of the entropy.", _REPLAY, _TEMPERATURE_LOSSES),
         _loss(
             "temperature_gradient_norm",
             "-",
             "Norm of its gradient before it is clipped.",
             _REPLAY,
-            f"{_LOSSES}, with SAC and `off_policy.temperature=auto`",
+            _TEMPERATURE_LOSSES,
         ),
     ),
     "Replay": (
@@ -220,12 +197,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "previous row; null where nothing was learned.",
             _REPLAY,
         ),
-        Metric(
-            "replay/size",
-            "agent steps",
-            "Steps that the replay holds; of all ranks together.",
-            _REPLAY,
-        ),
+        Metric("replay/size", "agent steps", "Steps that the replay holds; of all ranks together.", _REPLAY),
         Metric("replay/samples_per_insert", "-", "How often each step has been learned from so far, mean.", _REPLAY),
         Metric("replay/total_priority", "-", "Sum of all priorities; of several ranks, rank 0's.", _REPLAY),
         Metric("replay/max_priority", "-", "Priority of new transitions; of several ranks, rank 0's.", _REPLAY),
@@ -247,15 +219,9 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "Between the weights that a gradient was computed at and those that it was applied to: mean since the "
             "previous row; null where there was none.",
             _REPLAY,
-            "every row, with `learner.num_learners` above 1",
+            _SEVERAL_LEARNERS,
         ),
-        Metric(
-            "learners/staleness_max",
-            "SGD steps",
-            "The largest of these.",
-            _REPLAY,
-            "every row, with `learner.num_learners` above 1",
-        ),
+        Metric("learners/staleness_max", "SGD steps", "The largest of these.", _REPLAY, _SEVERAL_LEARNERS),
     ),
 }
 
