@@ -20,8 +20,9 @@ import collections
 import contextlib
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +47,8 @@ _WAITING = {
     "aten::nonzero",
     "aten::_unique2",
 }
+# cuDNN's warning, which tests make an error.
+_SCATTERED = "RNN module weights are not part of single contiguous chunk of memory"
 _NO_KERNEL = {"aten::empty", "aten::empty_like", "aten::empty_strided", "aten::new_empty", "aten::new_empty_strided"}
 
 
@@ -213,6 +216,8 @@ class _Operations(TorchDispatchMode):
             self._copy(name, args, kwargs)
             return func(*args, **kwargs)
         self._check(name, tensors, on_gpu)
+        if name.startswith("aten::_fused_adam"):
+            _check_strides(name, args)
         self._count(func, name, tensors)
         result = func(*args, **kwargs)
         for tensor in tree_leaves(result):
@@ -253,6 +258,15 @@ class _Operations(TorchDispatchMode):
             self._gpu.wait(name)
 
 
+def _check_strides(name: str, args: Any) -> None:
+    """CUDA's fused optimisers need parameters, gradients and moments in the same layout; the CPU's update wrongly."""
+    for parameter, *others in zip(*args[:4], strict=True):
+        for other in others:
+            strides = zip(parameter.shape, parameter.stride(), other.stride(), strict=True)
+            if any(size > 1 and mine != its for size, mine, its in strides):
+                raise RuntimeError(f"{name} with strides {parameter.stride()} and {other.stride()}")
+
+
 class _Functions(TorchFunctionMode):
     """Answers for functions that name a device, and for those that no operation shows."""
 
@@ -282,6 +296,8 @@ class _Functions(TorchFunctionMode):
                 return torch.autograd.backward(args[0], inputs=kwargs.get("inputs"))
         if func is Tensor.__deepcopy__ and gpu.holds(args[0]):
             return gpu.tag(func(*args, **kwargs))
+        if func in (torch.gru, torch.lstm) and gpu.holds(args[0]) and len(set(map(_storage_of, args[2]))) > 1:
+            warnings.warn(_SCATTERED, stacklevel=2)
         self._check_generator(args, kwargs)
         if "device" in kwargs or "pin_memory" in kwargs:
             return self._make(func, args, kwargs)
@@ -367,6 +383,12 @@ class _Stream:
         self._gpu.wait("synchronize()")
 
 
+class _Properties(NamedTuple):
+    """What distinguishes a GPU from others."""
+
+    uuid: str = "GPU-of-no-one"
+
+
 def _patches(gpu: FakeCuda, device_count: int) -> list[tuple[Any, str, Any]]:
     """Owner, name and value of what torch is told to say."""
     is_enabled, dtype_of = torch.is_autocast_enabled, torch.get_autocast_dtype
@@ -386,6 +408,7 @@ def _patches(gpu: FakeCuda, device_count: int) -> list[tuple[Any, str, Any]]:
         "empty_cache": lambda: None,
         "mem_get_info": lambda device=None: (70 << 30, 80 << 30),
         "get_device_capability": lambda device=None: (9, 0),
+        "get_device_properties": lambda device=None: _Properties(),
         "get_rng_state_all": list,
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: None,
@@ -430,6 +453,10 @@ def _attribute(owner: Any, name: str, value: Any) -> Iterator[None]:
             delattr(owner, name)
         else:
             setattr(owner, name, before)
+
+
+def _storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def _is_cuda(device: Any) -> bool:

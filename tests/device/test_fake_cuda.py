@@ -81,10 +81,20 @@ def test_recurrent_weights_are_one_storage_until_they_are_copied(gpu: FakeCuda) 
 
     layer = nn.GRU(3, 4).to("cuda")
     assert storages(layer) == 1
-    copied = copy.deepcopy(layer)
+    copied, x = copy.deepcopy(layer), torch.ones(5, 2, 3, device="cuda")
     assert storages(copied) == 4
+    with pytest.warns(UserWarning, match="not part of single contiguous chunk"):
+        copied(x)
     copied.flatten_parameters()
     assert storages(copied) == 1
+    torch.testing.assert_close(copied(x)[0], layer(x)[0])
+
+
+def test_fused_optimisers_refuse_other_strides(gpu: FakeCuda) -> None:
+    parameter = nn.Parameter(torch.ones(2, 3, 4, 4, device="cuda").to(memory_format=torch.channels_last))
+    parameter.grad = torch.ones_like(parameter, memory_format=torch.contiguous_format)
+    with pytest.raises(RuntimeError, match="strides"):
+        torch.optim.Adam([parameter], fused=True).step()
 
 
 def test_threads_see_the_gpu(gpu: FakeCuda) -> None:
