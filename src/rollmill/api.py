@@ -241,21 +241,17 @@ def train(
     if seed is not None:
         given["seed"] = seed
     ranks = replace(Ranks.of_this_process(), runs_before=next(_RUNS))
+
+    def plan_run() -> _Plan:
+        return _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust)
+
     if ranks.is_alone:
-        plan = _plan(preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, trust=trust)
-        return _run(plan, ranks, quiet=quiet, trust=trust, callbacks=callbacks)
+        return _run(plan_run(), ranks, quiet=quiet, trust=trust, callbacks=callbacks)
     from rollmill.learning.process_group import meeting
 
     # Rank 0 decides and owns the run directory; other ranks may be on other machines.
     with meeting(ranks) as meet:
-        plan, verdict = _Plan.unpack(
-            meet(
-                "plan",
-                lambda: _plan(
-                    preset, given, run_dir, resume=resume, algo=algo, protocol=protocol, ranks=ranks, trust=trust
-                ).pack(),
-            )
-        )
+        plan, verdict = _Plan.unpack(meet("plan", lambda: plan_run().pack()))
         code = named_code(plan.settings.env) if ranks.rank else ""
         # The plan came over the network. Execute the code that it names only if this rank's own arguments name it too.
         if code and not (preset is not None and _environment_of(preset, given, algo, protocol) == plan.settings.env):
@@ -303,11 +299,10 @@ def _plan(
     resume: bool,
     algo: str | None,
     protocol: str | None,
-    ranks: Ranks | None = None,
-    trust: bool = False,
+    ranks: Ranks,
+    trust: bool,
 ) -> _Plan:
     """Turn the arguments of :func:`train` into a plan, and create the run directory."""
-    ranks = ranks or Ranks()
     if run_dir is None and ranks.restarts and preset is not None:
         run_dir = directory_of_launcher(preset)
     if ranks.restarts and run_dir is not None and (Path(run_dir) / CONFIG_FILE).exists():
@@ -338,17 +333,13 @@ def _plan(
         settings = make_config(preset, given, algo=algo, protocol=protocol)
     settings.resolved(ranks.world_size)
     to_json(settings)  # Raises if config.json cannot represent a value, before anything is created or started.
-    if run_dir is not None:
-        directory = Path(run_dir)
-        make_directory(directory, is_new=False)
-    elif ranks.is_alone:
+    if run_dir is None:
         assert preset is not None
-        directory = new_directory(preset)
-    else:
-        assert preset is not None
-        directory = directory_of_launcher(preset)
-        make_directory(directory, is_new=False)
-    return _Plan(directory, settings, resume)
+        if ranks.is_alone:
+            return _Plan(new_directory(preset), settings, resume)
+        run_dir = directory_of_launcher(preset)
+    make_directory(Path(run_dir), is_new=False)
+    return _Plan(Path(run_dir), settings, resume)
 
 
 def _environment_of(preset: str, given: dict[str, object], algo: str | None, protocol: str | None) -> EnvConfig | None:
