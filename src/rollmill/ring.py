@@ -20,17 +20,11 @@ import fcntl
 import mmap
 import os
 from multiprocessing import context, reduction
-from typing import Protocol, SupportsIndex
+from typing import Any, SupportsIndex
 
 from rollmill.native import MessageLanes
 
 __all__ = ["Queue"]
-
-
-class _PassedDescriptor(Protocol):
-    """What ``reduction.DupFd`` makes: a descriptor on its way to another process."""
-
-    def detach(self) -> int: ...
 
 
 class Queue(MessageLanes):
@@ -76,7 +70,7 @@ class Queue(MessageLanes):
         context.assert_spawning(self)
         return reduction.DupFd(self._descriptor), self._capacity, self._max_producers
 
-    def __setstate__(self, state: tuple[_PassedDescriptor, int, int]) -> None:
+    def __setstate__(self, state: tuple[Any, int, int]) -> None:
         """Attach to the memory that came along."""
         duplicate, capacity, max_producers = state
         self._attach(duplicate.detach(), capacity, max_producers, create=False)

@@ -40,7 +40,7 @@ def make_command() -> Command:
     measured = "how long to measure, besides setting up and warming up (default 30)"
     command.option("--seconds", measured, kind=seconds, default=30.0, metavar="N")
     command.flag("--verbose", "also show every measured value and where each process's time went")
-    command.flag("--json", "print the result as one line of JSON, the last of the output")
+    command.add_json()
     command.option(
         "--peers",
         "replay: folder with the other libraries' environments (default: $ROLLMILL_PEERS, or the checkout)",

@@ -101,6 +101,10 @@ class Command:
         """Add the argument RUN_DIR."""
         self.parser.add_argument("run_dir", metavar="RUN_DIR", type=Path, help="directory of a run")
 
+    def add_json(self, what: str = "result") -> None:
+        """Add the option that prints JSON."""
+        self.flag("--json", f"print the {what} as one line of JSON, the last of the output")
+
     def add_algorithm(self) -> None:
         """Add the options that choose an algorithm and a protocol."""
         names = "ppo, impala, dqn, ddpg, td3, sac or a registered one"

@@ -34,7 +34,7 @@ def make_command() -> Command:
         "--max-episode-steps", "time limit in agent steps (default: the run's)", kind=count, default=None, metavar="N"
     )
     command.option("--seed", "seed of the evaluation (default 0)", kind=natural, default=0, metavar="S")
-    command.flag("--json", "print the result as one line of JSON")
+    command.add_json()
     add_playing(command)
     return command
 

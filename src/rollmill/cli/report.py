@@ -35,7 +35,7 @@ def make_command() -> Command:
         metavar="DIR",
     )
     command.option("--title", "the page's title (default: how many runs are compared)", default="", metavar="TEXT")
-    command.flag("--json", "print the figures as one line of JSON, the last of the output")
+    command.add_json("figures")
     return command
 
 

@@ -70,19 +70,16 @@ def settings_help(command: Command, known: list[str], overrides: list[str], show
         config = make_config(arguments.preset, values, algo=algo, protocol=protocol)
         whose = f"the values of {arguments.preset}"
     if shows_all:
-        return f"\nall settings, as --KEY VALUE, with {whose}; {_SHORT_KEYS}:\n\n{_all_settings(config)}"
+        listed = describe(Config, values=config, hidden=_UNNAMED, width=_columns())
+        return f"\nall settings, as --KEY VALUE, with {whose}; {_SHORT_KEYS}:\n\n{listed}"
     return (
         f"\nthe settings that matter most, as --KEY VALUE, with {whose}:\n{_main_settings(config)}\n\n"
         f"{_SHORT_KEYS[0].upper()}{_SHORT_KEYS[1:]}. --help-all lists all settings."
     )
 
 
-def _main_settings(values: Config | None = None) -> str:
-    """The settings that matter most, one line each.
-
-    Args:
-        values: A configuration whose values are shown; None shows the defaults of an on-policy run.
-    """
+def _main_settings(values: Config | None) -> str:
+    """The settings that matter most with their values, or with the defaults of an on-policy run."""
     chosen = OFF_POLICY if values is not None and values.in_replay else ON_POLICY
     if values is None:
         shown = {option.key: option.default for option in list_options(Config)}
@@ -98,15 +95,6 @@ def _main_settings(values: Config | None = None) -> str:
         )
     ]
     return "\n".join(lines)
-
-
-def _all_settings(values: Config | None = None) -> str:
-    """Every setting with its type, its default or value, and its documentation.
-
-    Args:
-        values: A configuration whose values are shown instead of the defaults.
-    """
-    return describe(Config, values=values, hidden=_UNNAMED, width=_columns())
 
 
 def _columns() -> int:

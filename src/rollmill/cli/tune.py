@@ -42,7 +42,7 @@ def make_command() -> Command:
         metavar="DIR",
     )
     command.flag("--verbose", "also show equations, all candidates and what single changes would bring")
-    command.flag("--json", "print the result as one line of JSON, the last of the output")
+    command.add_json()
     command.add_import()
     return command
 

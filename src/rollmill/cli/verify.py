@@ -28,7 +28,7 @@ def make_command() -> Command:
     command.option("--updates", "updates to compare (default 5)", kind=count, default=5, metavar="N")
     command.option("--delay", "longest delay of the second run (default 0.05)", kind=seconds, metavar="SECONDS")
     command.option("--algo", "ppo or impala (default: the preset's, asynchronous PPO)", metavar="NAME")
-    command.flag("--json", "print the result as one line of JSON, the last of the output")
+    command.add_json()
     command.add_import()
     return command
 
