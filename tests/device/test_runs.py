@@ -1,4 +1,4 @@
-"""Whole runs of the three regimes on a fake GPU."""
+"""Whole runs of the three regimes on a fake GPU; no learner waits for its batch."""
 
 from __future__ import annotations
 
