@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,7 +52,9 @@ BUDGETS = {
     "ppo mlp": Budget(166, 9),
     "ppo box": Budget(178, 9),
     "ppo gru": Budget(315, 14),
+    "ppo lstm": Budget(191, 14),
     "ppo vtrace": Budget(206, 10),
+    "ppo bf16": Budget(198, 9),
     "dqn": Budget(72, 6),
     "dqn pixels": Budget(93, 6),
     "ddpg": Budget(150, 6),
@@ -68,7 +71,9 @@ ON_POLICY: dict[str, tuple[Any, ActionSpec, ModelConfig, dict[str, Any]]] = {
     "ppo mlp": (VECTOR, CHOICE, SMALL, {}),
     "ppo box": (VECTOR, BOX, SMALL, {}),
     "ppo gru": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="gru", core_size=8), {}),
+    "ppo lstm": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="lstm", core_size=8), {}),
     "ppo vtrace": (VECTOR, CHOICE, SMALL, {"advantage": "vtrace"}),
+    "ppo bf16": (PIXELS, CHOICE, SMALL, {"precision": "bf16"}),
 }
 OFF_POLICY: dict[str, tuple[str, Any, ActionSpec, ModelConfig]] = {
     "dqn": ("dqn", VECTOR, CHOICE, SMALL),
@@ -128,8 +133,9 @@ def on_policy(name: str, device: torch.device) -> Subject:
     slots = {name: random_array(random, spec, N, T + 1, 1) for name, spec in observation.items()}
     index = np.arange(N) * (T + 1) + np.arange(T + 1)[:, None]
     batch = Trajectories(arrays, index, (), ())
-    update = Update(algorithm, config, PLAIN)
-    cut = Minibatches(algorithm, slots, config, PLAIN, random)
+    path = replace(PLAIN, precision="bf16" if config.precision == "bf16" else "fp32")
+    update = Update(algorithm, config, path)
+    cut = Minibatches(algorithm, slots, config, path, random)
     coefficients = algorithm.coefficients({"clip_range": 0.1, "entropy_coef": 0.01})
 
     def parts() -> Iterable[Any]:
