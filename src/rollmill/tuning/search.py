@@ -98,27 +98,22 @@ class Space:
             groups_per_worker: What the user has set.
         """
         is_lockstep = workload.regime == "lockstep"
-        envs_fixed = is_lockstep or "num_envs" in fixed
-        groups_fixed = is_lockstep or "envs_per_group" in fixed
-        most = max(4 * preset.num_envs, 16 * cores)
+        if is_lockstep:
+            fixed |= {"num_envs", "envs_per_group", "learner_cores"}
         sizes = sorted({*_ENVS_PER_GROUP, int(preset.envs_per_group)})
-        if envs_fixed:
+        if "num_envs" in fixed:
             sizes = [n for n in range(1, preset.num_envs + 1) if preset.num_envs % n == 0]
+        values: dict[str, tuple[int, ...]] = {
+            "rollout_workers": counts(most_workers or cores, 16),
+            "policy_workers": counts(max(2, 3 * cores // 4), 8),
+            "learner_cores": tuple(sorted(set(learner_cores))),
+            "num_envs": (),
+            "envs_per_group": tuple(sizes),
+        }
+        most = max(4 * preset.num_envs, 16 * cores)
         return cls(
+            **values | {name: (getattr(preset, name),) for name in fixed},
             cores=cores,
-            rollout_workers=(preset.rollout_workers,)
-            if "rollout_workers" in fixed
-            else counts(most_workers or cores, 16),
-            policy_workers=(
-                (preset.policy_workers,) if "policy_workers" in fixed else counts(max(2, 3 * cores // 4), 8)
-            ),
-            learner_cores=(
-                (preset.learner_cores,)
-                if is_lockstep or "learner_cores" in fixed
-                else tuple(sorted(set(learner_cores)))
-            ),
-            num_envs=(preset.num_envs,) if envs_fixed else (),
-            envs_per_group=(preset.envs_per_group,) if groups_fixed else tuple(sizes),
             most_envs=most if most_envs is None else min(most, most_envs),
             preset=preset,
             in_whole_batches=workload.groups_per_batch if is_lockstep else 1,
