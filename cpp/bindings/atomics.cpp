@@ -22,17 +22,17 @@ Block check_block(nb::handle header_array, nb::handle shared_array, const char* 
                 Buffer(own_array, own_name, !shared_writable)};
     if (block.header.shape(0) != 2) raise_value_error("header must be an int64 array of 2: sequence and version");
     if (block.shared.nbytes() != block.own.nbytes())
-        raise_value_error(std::string(shared_name) + " has " + std::to_string(block.shared.nbytes()) + " bytes and " +
-                          own_name + " " + std::to_string(block.own.nbytes()) + "; they must be the same");
+        raise_value_error(shared_name, " has ", block.shared.nbytes(), " bytes and ", own_name, " ", block.own.nbytes(),
+                          "; they must be the same");
     if (reinterpret_cast<std::uintptr_t>(block.shared.data<void>()) % 8 != 0)
-        raise_value_error(std::string(shared_name) + " must start at a multiple of 8 bytes");
+        raise_value_error(shared_name, " must start at a multiple of 8 bytes");
     return block;
 }
 
 void write(nb::handle header, nb::handle dst, nb::handle src, std::optional<std::int64_t> given) {
     const Block block = check_block(header, dst, "dst", true, src, "src");
     const std::int64_t version = given ? *given : block.header.data<std::int64_t>()[1] + 1;
-    if (version < 0) raise_value_error("version is " + std::to_string(version) + "; it must not be negative");
+    if (version < 0) raise_value_error("version is ", version, "; it must not be negative");
     const nb::gil_scoped_release released;
     snapshot_write(block.header.data<std::int64_t>(), block.shared.data<std::byte>(), block.own.span<std::byte>(),
                    version);
@@ -49,8 +49,7 @@ template <class Operation>
 auto with_word(nb::handle array, std::int64_t index, Operation&& operation) {
     const Buffer words = int64_array(array, "array", true);
     if (index < 0 || index >= words.shape(0))
-        raise_index_error("index is " + std::to_string(index) + "; the array has 0 to " +
-                          std::to_string(words.shape(0) - 1));
+        raise_index_error("index is ", index, "; the array has 0 to ", words.shape(0) - 1);
     return operation(std::atomic_ref<std::int64_t>(words.data<std::int64_t>()[index]));
 }
 
@@ -58,24 +57,24 @@ auto with_word(nb::handle array, std::int64_t index, Operation&& operation) {
 
 void bind_atomics(nb::module_& m) {
     using Word = std::atomic_ref<std::int64_t>;
-    m.def("snapshot_write", &write, nb::arg("header"), nb::arg("dst"), nb::arg("src"), nb::arg("version") = nb::none());
-    m.def("snapshot_read", &read, nb::arg("header"), nb::arg("dst"), nb::arg("src"));
+    m.def("snapshot_write", &write, "header"_a, "dst"_a, "src"_a, "version"_a = nb::none());
+    m.def("snapshot_read", &read, "header"_a, "dst"_a, "src"_a);
     m.def(
         "atomic_load",
         [](nb::handle array, std::int64_t i) { return with_word(array, i, [](Word w) { return w.load(); }); },
-        nb::arg("array"), nb::arg("index"));
+        "array"_a, "index"_a);
     m.def(
         "atomic_store",
         [](nb::handle array, std::int64_t i, std::int64_t value) {
             with_word(array, i, [=](Word w) { w.store(value); });
         },
-        nb::arg("array"), nb::arg("index"), nb::arg("value"));
+        "array"_a, "index"_a, "value"_a);
     m.def(
         "atomic_add",
         [](nb::handle array, std::int64_t i, std::int64_t delta) {
             return with_word(array, i, [=](Word w) { return w.fetch_add(delta); });
         },
-        nb::arg("array"), nb::arg("index"), nb::arg("delta"));
+        "array"_a, "index"_a, "delta"_a);
     m.def(
         "atomic_compare_exchange",
         [](nb::handle array, std::int64_t i, std::int64_t expected, std::int64_t desired) {
@@ -84,7 +83,7 @@ void bind_atomics(nb::module_& m) {
                 return w.compare_exchange_strong(found, desired);
             });
         },
-        nb::arg("array"), nb::arg("index"), nb::arg("expected"), nb::arg("desired"));
+        "array"_a, "index"_a, "expected"_a, "desired"_a);
 }
 
 }  // namespace rollmill

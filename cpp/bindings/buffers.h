@@ -10,15 +10,26 @@
 #include <string>
 #include <utility>
 
+#include "core/errors.h"
 #include "core/lane_ring.h"
 
 namespace rollmill {
 
 namespace nb = nanobind;
+using namespace nb::literals;  // "name"_a
 
-[[noreturn]] inline void raise_type_error(const std::string& message) { throw nb::type_error(message.c_str()); }
-[[noreturn]] inline void raise_value_error(const std::string& message) { throw nb::value_error(message.c_str()); }
-[[noreturn]] inline void raise_index_error(const std::string& message) { throw nb::index_error(message.c_str()); }
+template <class... Parts>
+[[noreturn]] void raise_type_error(const Parts&... parts) {
+    throw nb::type_error(message(parts...).c_str());
+}
+template <class... Parts>
+[[noreturn]] void raise_value_error(const Parts&... parts) {
+    throw nb::value_error(message(parts...).c_str());
+}
+template <class... Parts>
+[[noreturn]] void raise_index_error(const Parts&... parts) {
+    throw nb::index_error(message(parts...).c_str());
+}
 
 // C-contiguous memory of a Python object, kept alive and in place while this lives.
 class Buffer {
@@ -27,8 +38,8 @@ class Buffer {
         const int flags = PyBUF_C_CONTIGUOUS | PyBUF_FORMAT | (writable ? PyBUF_WRITABLE : 0);
         if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
             PyErr_Clear();
-            raise_type_error(std::string(name) + " must be a C-contiguous " + (writable ? "writable " : "") +
-                             "array (or another buffer), not this " + Py_TYPE(object.ptr())->tp_name);
+            raise_type_error(name, " must be a C-contiguous ", (writable ? "writable " : ""),
+                             "array (or another buffer), not this ", Py_TYPE(object.ptr())->tp_name);
         }
     }
     Buffer(Buffer&& other) noexcept : view_(std::exchange(other.view_, Py_buffer{})) {}
@@ -73,7 +84,7 @@ class Buffer {
 inline Buffer int64_array(nb::handle object, const char* name, bool writable) {
     Buffer buffer(object, name, writable);
     if (!buffer.is_int64() || buffer.ndim() != 1)
-        raise_type_error(std::string(name) + " must be a one-dimensional int64 array");
+        raise_type_error(name, " must be a one-dimensional int64 array");
     return buffer;
 }
 

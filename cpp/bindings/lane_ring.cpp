@@ -42,11 +42,11 @@ PyType_Slot ring_slots[] = {{Py_tp_methods, ring_methods}, {0, nullptr}};
 
 std::int64_t get_many(PyLaneRing& self, nb::handle out, double timeout_s, std::int64_t min_items) {
     if (!(timeout_s >= 0))
-        raise_value_error("timeout_s is " + std::to_string(timeout_s) + "; it must not be negative or NaN");
+        raise_value_error("timeout_s is ", timeout_s, "; it must not be negative or NaN");
     const Buffer buffer = int64_array(out, "out", true);
     const std::int64_t most = std::min(buffer.shape(0), self.ring.capacity());
     if (min_items < 1 || min_items > most)
-        raise_value_error("min_items is " + std::to_string(min_items) + "; it must be 1 to " + std::to_string(most) +
+        raise_value_error("min_items is ", min_items, "; it must be 1 to ", most,
                           ", the smaller of out's length and a lane's capacity");
     if (min_items == 1) {
         const std::int64_t taken = self.ring.take(buffer.span<std::int64_t>());
@@ -68,11 +68,11 @@ void bind_lane_ring(nb::module_& m) {
                                     create);
                 new (self) PyLaneRing{std::move(buffer), ring};
             },
-            nb::arg("memory"), nb::arg("num_lanes"), nb::arg("capacity"), nb::kw_only(), nb::arg("create"))
-        .def_static("nbytes", &LaneRing::nbytes, nb::arg("num_lanes"), nb::arg("capacity"))
+            "memory"_a, "num_lanes"_a, "capacity"_a, nb::kw_only(), "create"_a)
+        .def_static("nbytes", &LaneRing::nbytes, "num_lanes"_a, "capacity"_a)
         .def_prop_ro("num_lanes", [](const PyLaneRing& self) { return self.ring.num_lanes(); })
         .def_prop_ro("capacity", [](const PyLaneRing& self) { return self.ring.capacity(); })
-        .def("get_many", &get_many, nb::arg("out"), nb::arg("timeout_s"), nb::arg("min_items") = 1)
+        .def("get_many", &get_many, "out"_a, "timeout_s"_a, "min_items"_a = 1)
         .def("wake", [](PyLaneRing& self) { self.ring.wake(); })
         .def("__len__", [](const PyLaneRing& self) { return self.ring.size(); });
 }

@@ -63,7 +63,7 @@ struct Outgoing {
             return;
         }
         if (!PyIndex_Check(object))
-            raise_type_error(std::string("a Queue carries int and bytes, not ") + Py_TYPE(object)->tp_name +
+            raise_type_error("a Queue carries int and bytes, not ", Py_TYPE(object)->tp_name,
                              "; pickle it yourself, or use multiprocessing.Queue");
         integer = PyLong_AsLongLong(object);  // takes __index__, so NumPy's integers pass
         if (integer == -1 && PyErr_Occurred() != nullptr) {
@@ -84,9 +84,8 @@ bool put_within(PyMessageLanes& self, const Outgoing& message, double seconds) {
     if (message.put(self)) return true;
     const std::int64_t words = message.words();
     if (words > self.lanes.capacity())
-        raise_value_error("a message of " + std::to_string(words * 8) + " bytes does not fit a lane of " +
-                          std::to_string(self.lanes.capacity() * 8) + "; make the Queue with a capacity of at least " +
-                          std::to_string(words));
+        raise_value_error("a message of ", words * 8, " bytes does not fit a lane of ", self.lanes.capacity() * 8,
+                          "; make the Queue with a capacity of at least ", words);
     const double deadline = monotonic_seconds() + seconds;
     for (;;) {
         const double left = deadline - monotonic_seconds();
@@ -191,7 +190,7 @@ nb::object get(PyMessageLanes& self, bool block, nb::handle timeout) {
 }
 
 nb::list get_many(PyMessageLanes& self, std::int64_t max_items, bool block, nb::handle timeout) {
-    if (max_items < 1) raise_value_error("max_items is " + std::to_string(max_items) + "; it must be at least 1");
+    if (max_items < 1) raise_value_error("max_items is ", max_items, "; it must be at least 1");
     std::vector<std::int64_t> words;
     MessageLanes::Sink sink{.words = &words, .limit = max_items};
     take_within(self, sink, block ? timeout_seconds(timeout) : 0.0);
@@ -232,13 +231,12 @@ void bind_message_lanes(nb::module_& m) {
                                          capacity, create);
                 new (self) PyMessageLanes{std::move(buffer), lanes};
             },
-            nb::arg("memory"), nb::arg("num_lanes"), nb::arg("capacity"), nb::kw_only(), nb::arg("create"))
-        .def_static("nbytes", &MessageLanes::nbytes, nb::arg("num_lanes"), nb::arg("capacity"))
-        .def("put_many", &put_many, nb::arg("values"), nb::arg("block") = true, nb::arg("timeout") = nb::none())
-        .def("get", &get, nb::arg("block") = true, nb::arg("timeout") = nb::none())
-        .def("get_many", &get_many, nb::arg("max_items") = INT64_MAX, nb::arg("block") = true,
-             nb::arg("timeout") = nb::none())
-        .def("get_many_into", &get_many_into, nb::arg("out"), nb::arg("block") = true, nb::arg("timeout") = nb::none())
+            "memory"_a, "num_lanes"_a, "capacity"_a, nb::kw_only(), "create"_a)
+        .def_static("nbytes", &MessageLanes::nbytes, "num_lanes"_a, "capacity"_a)
+        .def("put_many", &put_many, "values"_a, "block"_a = true, "timeout"_a = nb::none())
+        .def("get", &get, "block"_a = true, "timeout"_a = nb::none())
+        .def("get_many", &get_many, "max_items"_a = INT64_MAX, "block"_a = true, "timeout"_a = nb::none())
+        .def("get_many_into", &get_many_into, "out"_a, "block"_a = true, "timeout"_a = nb::none())
         .def("qsize", [](PyMessageLanes& self) { return self.lanes.size(); })
         .def("empty", [](PyMessageLanes& self) { return self.lanes.empty(); })
         .def("full",

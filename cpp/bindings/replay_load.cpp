@@ -40,8 +40,8 @@ void bind_replay_load(nb::module_& m) {
             return replay_load(
                 {std::move(locking), num_workers, processes, seconds, capacity, row_bytes, insert_rows, batch});
         },
-        nb::arg("locking"), nb::arg("num_workers"), nb::kw_only(), nb::arg("processes"), nb::arg("seconds"),
-        nb::arg("capacity"), nb::arg("row_bytes"), nb::arg("insert_rows") = 64, nb::arg("batch") = 256);
+        "locking"_a, "num_workers"_a, nb::kw_only(), "processes"_a, "seconds"_a, "capacity"_a, "row_bytes"_a,
+        "insert_rows"_a = 64, "batch"_a = 256);
     m.def(
         "tree_alignment",
         [](std::int64_t capacity, int fanout, std::size_t offset, std::int64_t batch, std::int64_t inserted,
@@ -53,8 +53,7 @@ void bind_replay_load(nb::module_& m) {
             }
             return std::make_tuple(times.find_us, times.update_us, times.insert_us);
         },
-        nb::kw_only(), nb::arg("capacity"), nb::arg("fanout"), nb::arg("offset"), nb::arg("batch"),
-        nb::arg("inserted"), nb::arg("seconds"));
+        nb::kw_only(), "capacity"_a, "fanout"_a, "offset"_a, "batch"_a, "inserted"_a, "seconds"_a);
 }
 
 }  // namespace rollmill

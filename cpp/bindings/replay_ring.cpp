@@ -265,7 +265,7 @@ void adopt(PyReplayRing& self, nb::object batch, nb::list watched, nb::handle ti
 
 void check_beta(double beta) {
     if (!(beta >= 0.0 && std::isfinite(beta)))
-        raise_value_error("beta is " + text(beta) + "; it must be finite and at least 0 (0: all weights are 1)");
+        raise_value_error("beta is ", text(beta), "; it must be finite and at least 0 (0: all weights are 1)");
 }
 
 // The batch; None when all of this size are in use; False when there is nothing to draw.
@@ -299,7 +299,7 @@ std::int64_t update(PyReplayRing& self, nb::handle tickets_array, nb::handle val
     if (are_priorities) {
         for (std::size_t i = 0; i < value.size(); ++i)
             if (!(value[i] > 0.0f && value[i] <= SumTree::largest_priority))
-                raise_value_error("priorities[" + std::to_string(i) + "] is " + text(static_cast<double>(value[i])) +
+                raise_value_error("priorities[", i, "] is ", text(static_cast<double>(value[i])),
                                   "; a priority must be above 0 and at most 2^64. Nothing was updated");
     } else {
         priorities = checked_priorities(value, self.priorities);
@@ -332,17 +332,14 @@ void restore(PyReplayRing& self, std::int64_t given, nb::handle priorities_array
 void bind_replay_ring(nb::module_& m) {
     pthread_atfork(nullptr, nullptr, [] { ++forks; });
     nb::class_<PyRingShape>(m, "RingShape")
-        .def("__init__", &construct_shape, nb::kw_only(), nb::arg("capacity"), nb::arg("fields"), nb::arg("linked"),
-             nb::arg("reward"), nb::arg("n_step"), nb::arg("discount"), nb::arg("fanout"), nb::arg("minimum"))
+        .def("__init__", &construct_shape, nb::kw_only(), "capacity"_a, "fields"_a, "linked"_a, "reward"_a, "n_step"_a,
+             "discount"_a, "fanout"_a, "minimum"_a)
         .def_prop_ro("nbytes", [](const PyRingShape& self) { return ReplayRing::nbytes(self.shape); });
     nb::class_<PyReplayRing>(m, "ReplayRing")
-        .def("__init__", &construct, nb::arg("memory"), nb::arg("shape"), nb::kw_only(), nb::arg("num_envs"),
-             nb::arg("seed"), nb::arg("shared"), nb::arg("create"))
-        .def("configure", &configure, nb::kw_only(), nb::arg("alpha"), nb::arg("epsilon"), nb::arg("decay"),
-             nb::arg("weights"), nb::arg("stratified"))
-        .def("add", &add, nb::arg("columns"))
-        .def("add_step", &add_step, nb::arg("columns"), nb::arg("next_columns"), nb::arg("terminated"),
-             nb::arg("truncated").none(), nb::arg("valid").none())
+        .def("__init__", &construct, "memory"_a, "shape"_a, nb::kw_only(), "num_envs"_a, "seed"_a, "shared"_a, "create"_a)
+        .def("configure", &configure, nb::kw_only(), "alpha"_a, "epsilon"_a, "decay"_a, "weights"_a, "stratified"_a)
+        .def("add", &add, "columns"_a)
+        .def("add_step", &add_step, "columns"_a, "next_columns"_a, "terminated"_a, "truncated"_a.none(), "valid"_a.none())
         .def("interrupt",
              [](PyReplayRing& self) {
                  with_ring(self, [&](ReplayRing&) {
@@ -350,12 +347,11 @@ void bind_replay_ring(nb::module_& m) {
                      self.stream.interrupt();
                  });
              })
-        .def("adopt", &adopt, nb::arg("batch"), nb::arg("watched"), nb::arg("tickets"), nb::arg("weights"),
-             nb::arg("returns"), nb::arg("columns"), nb::arg("next_columns"))
-        .def("sample", &sample, nb::arg("batch_size"), nb::arg("beta"))
-        .def("update", &update, nb::arg("tickets").none(), nb::arg("values").none(),
-             nb::arg("are_priorities") = false)
-        .def("restore", &restore, nb::arg("given"), nb::arg("priorities"), nb::arg("maximum"))
+        .def("adopt", &adopt, "batch"_a, "watched"_a, "tickets"_a, "weights"_a, "returns"_a, "columns"_a,
+             "next_columns"_a)
+        .def("sample", &sample, "batch_size"_a, "beta"_a)
+        .def("update", &update, "tickets"_a.none(), "values"_a.none(), "are_priorities"_a = false)
+        .def("restore", &restore, "given"_a, "priorities"_a, "maximum"_a)
         .def("flush", [](PyReplayRing& self) { with_ring(self, [](ReplayRing& ring) { ring.flush(); }); })
         .def("check_process", [](PyReplayRing& self) { self.notice_fork(); })
         .def("reset_locks", [](PyReplayRing& self) { self.ring.reset_locks(); })
@@ -368,7 +364,7 @@ void bind_replay_ring(nb::module_& m) {
                  const auto copied =
                      with_ring(self, [&](ReplayRing& ring) { return ring.copy_priorities(out.span<float>()); });
                  return std::make_tuple(copied.given_before, copied.given_after, static_cast<double>(copied.maximum));
-             }, nb::arg("out"))
+             }, "out"_a)
         .def("verify",
              [](PyReplayRing& self) {
                  return with_ring(self, [](ReplayRing& ring) { return ring.tree().hold().verify(); });

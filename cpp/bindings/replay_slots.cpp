@@ -39,8 +39,7 @@ const Buffer& hold(std::vector<Buffer>& memory, nb::handle object, const char* n
     if (!fits) {
         std::string expected;
         for (const std::int64_t axis : shape) expected += (expected.empty() ? "" : ", ") + std::to_string(axis);
-        raise_value_error(std::string(name) + " must be of shape [" + expected + "] and of " + std::to_string(itemsize) +
-                          " byte(s) an item");
+        raise_value_error(name, " must be of shape [", expected, "] and of ", itemsize, " byte(s) an item");
     }
     memory.push_back(std::move(buffer));
     return memory.back();
@@ -56,26 +55,24 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
     SumTree tree = SumTree::attach(tree_buffer.data<void>(), static_cast<std::size_t>(tree_buffer.nbytes()));
     memory.push_back(std::move(tree_buffer));
     if (rollout_length < 1 || rows < 1)
-        raise_value_error("rollout_length is " + std::to_string(rollout_length) + " and rows " + std::to_string(rows) +
-                          "; both must be at least 1");
+        raise_value_error("rollout_length is ", rollout_length, " and rows ", rows, "; both must be at least 1");
     if (rollout_length > tree.capacity() || rows > tree.capacity() / rollout_length)
-        raise_value_error("rollout_length is " + std::to_string(rollout_length) + " and rows " + std::to_string(rows) +
-                          "; the tree has " + std::to_string(tree.capacity()) + " leaves, fewer than one slot");
+        raise_value_error("rollout_length is ", rollout_length, " and rows ", rows, "; the tree has ", tree.capacity(),
+                          " leaves, fewer than one slot");
     if (n_step < 1 || n_step > rollout_length || history < 0 || history > rollout_length)
-        raise_value_error("n_step is " + std::to_string(n_step) + " and history " + std::to_string(history) +
-                          "; they must be 1 to rollout_length=" + std::to_string(rollout_length) + " and 0 to that");
+        raise_value_error("n_step is ", n_step, " and history ", history, "; they must be 1 to rollout_length=",
+                          rollout_length, " and 0 to that");
     if (window != 0 && (window < n_step || window > rollout_length))
-        raise_value_error("window is " + std::to_string(window) + "; it must be n_step=" + std::to_string(n_step) +
-                          " to rollout_length=" + std::to_string(rollout_length) + ", or 0 for single transitions");
+        raise_value_error("window is ", window, "; it must be n_step=", n_step, " to rollout_length=", rollout_length,
+                          ", or 0 for single transitions");
     if (stride < 1 || rollout_length % stride != 0)
-        raise_value_error("stride is " + std::to_string(stride) + "; it must divide rollout_length=" +
-                          std::to_string(rollout_length));
+        raise_value_error("stride is ", stride, "; it must divide rollout_length=", rollout_length);
     const std::int64_t slots = tree.capacity() / (rollout_length * rows);
     const ReplayShape shape{slots, rollout_length, rows, n_step, history, window, stride};
     if (leaves_of(shape) != tree.capacity())
-        raise_value_error("the tree has " + std::to_string(tree.capacity()) +
-                          " leaves; there must be a whole number of slots of rollout_length x rows = " +
-                          std::to_string(rollout_length * rows));
+        raise_value_error("the tree has ", tree.capacity(),
+                          " leaves; there must be a whole number of slots of rollout_length x rows = ",
+                          rollout_length * rows);
     const std::vector<std::int64_t> at_step{slots, rollout_length, rows}, of_slot{slots};
     const auto* r = hold(memory, reward, "reward", false, at_step, sizeof(float)).data<float>();
     const auto* te = hold(memory, terminated, "terminated", false, at_step, 1).data<std::uint8_t>();
@@ -90,8 +87,7 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
 
 void check_slot(const PyReplaySlots& self, std::int64_t slot, const char* name) {
     if (slot < 0 || slot >= self.slots.shape().num_slots)
-        raise_index_error(std::string(name) + " is " + std::to_string(slot) + "; there are slots 0 to " +
-                          std::to_string(self.slots.shape().num_slots - 1));
+        raise_index_error(name, " is ", slot, "; there are slots 0 to ", self.slots.shape().num_slots - 1);
 }
 
 void begin(PyReplaySlots& self, std::int64_t slot, std::int64_t previous) {
@@ -105,9 +101,8 @@ std::int64_t commit(PyReplaySlots& self, std::int64_t slot, std::int64_t step, n
     check_slot(self, slot, "slot");
     const ReplayShape& shape = self.slots.shape();
     if (step < 0 || step >= shape.steps || pending.shape(0) != shape.rows)
-        raise_value_error("step is " + std::to_string(step) + " and pending has " + std::to_string(pending.shape(0)) +
-                          " entries; a slot has steps 0 to " + std::to_string(shape.steps - 1) + " of " +
-                          std::to_string(shape.rows) + " rows");
+        raise_value_error("step is ", step, " and pending has ", pending.shape(0), " entries; a slot has steps 0 to ",
+                          shape.steps - 1, " of ", shape.rows, " rows");
     const nb::gil_scoped_release released;
     return self.slots.commit(slot, step, pending.data<std::int64_t>());
 }
@@ -155,7 +150,7 @@ Entries entries_named(const std::string& name, const ReplayShape& shape, const R
     const std::int64_t burn_in = shape.window - shape.n_step + 1 - batch.learned();
     if (name == "learned_steps" && has_windows) return {batch.steps.data() + burn_in * size, batch.learned(), leaves};
     if (name == "states" && has_windows) return {batch.states.data(), 1, leaves / shape.stride};
-    raise_value_error("the entries are '" + name + "'; allowed: 'cells', 'steps', and 'next_cells' for transitions or " +
+    raise_value_error("the entries are '", name, "'; allowed: 'cells', 'steps', and 'next_cells' for transitions or ",
                       "'learned_steps' and 'states' for windows");
 }
 
@@ -168,14 +163,13 @@ void add_copy(PySlotBatch& self, const ReplayShape& shape, nb::handle to_array, 
     const Buffer& from = self.memory.emplace_back(from_array, "from", false);
     const auto start = reinterpret_cast<std::uintptr_t>(from.data<void>());
     if (from.ndim() < 1 || from.shape(0) != entries.count || start % 8 != 0)
-        raise_value_error("an array of " + name + " must have " + std::to_string(entries.count) +
+        raise_value_error("an array of ", name, " must have ", entries.count,
                           " rows, slot after slot, and start at a multiple of 8 bytes");
     const std::int64_t bytes = from.row_bytes(), unit = entries.times * batch.size() * bytes;
     const std::int64_t depth = unit == 0 ? 1 : to.nbytes() / unit, most = padding ? shape.history + 1 : 1;
     if (to.nbytes() != depth * unit || depth < 1 || depth > most)
-        raise_value_error("the batch's array of " + name + " has " + std::to_string(to.nbytes()) +
-                          " bytes; it must have " + std::to_string(unit) + ", or for stacks of frames up to history + 1 = " +
-                          std::to_string(shape.history + 1) + " times as many");
+        raise_value_error("the batch's array of ", name, " has ", to.nbytes(), " bytes; it must have ", unit,
+                          ", or for stacks of frames up to history + 1 = ", shape.history + 1, " times as many");
     const auto size = static_cast<std::size_t>(bytes);
     if (!padding)
         batch.columns.push_back(
@@ -199,8 +193,8 @@ void construct_batch(PySlotBatch* self, const PyReplaySlots& slots, nb::handle l
         const Buffer given(reward, "reward", true);
         learned = given.ndim() == 2 ? given.shape(0) : 0;
         if (learned < 1 || learned > most)
-            raise_value_error("reward must be [learned steps, " + std::to_string(n) +
-                              "] with 1 to window - n_step + 1 = " + std::to_string(most) + " of them");
+            raise_value_error("reward must be [learned steps, ", n, "] with 1 to window - n_step + 1 = ", most,
+                              " of them");
     }
     const std::vector<std::int64_t> each = shape.window == 0 ? std::vector{n} : std::vector{learned, n};
     hold(memory, reward, "reward", true, each, sizeof(float));
@@ -227,7 +221,7 @@ std::int64_t update(PyReplaySlots& self, const PySlotBatch& batch, nb::handle td
                     double epsilon, double decay) {
     const Buffer td_errors(td_errors_array, "td_errors", false);
     if (td_errors.format() != 'f' || td_errors.ndim() != 1 || td_errors.shape(0) != batch.batch.size())
-        raise_value_error("td_errors must be a float32 array of " + std::to_string(batch.batch.size()));
+        raise_value_error("td_errors must be a float32 array of ", batch.batch.size());
     const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
     const std::vector<float> priorities = checked_priorities(td_errors.span<float>(), rule);
     const nb::gil_scoped_release released;
@@ -238,20 +232,17 @@ std::int64_t update(PyReplaySlots& self, const PySlotBatch& batch, nb::handle td
 
 void bind_replay_slots(nb::module_& m) {
     nb::class_<PyReplaySlots>(m, "ReplaySlots")
-        .def("__init__", &construct, nb::arg("tree"), nb::kw_only(), nb::arg("rollout_length"), nb::arg("rows"),
-             nb::arg("n_step"), nb::arg("history"), nb::arg("reward"), nb::arg("terminated"), nb::arg("truncated"),
-             nb::arg("valid"), nb::arg("reset"), nb::arg("generation"), nb::arg("next"), nb::arg("previous"),
-             nb::arg("window") = 0, nb::arg("stride") = 1)
-        .def("begin", &begin, nb::arg("slot"), nb::arg("previous"))
-        .def("commit", &commit, nb::arg("slot"), nb::arg("step"), nb::arg("pending"))
-        .def("evict", &evict, nb::arg("slot"))
-        .def("sample", &sample, nb::arg("random"), nb::arg("batch"), nb::arg("rule"), nb::arg("beta"),
-             nb::arg("num_items"))
-        .def("update", &update, nb::arg("batch"), nb::arg("td_errors"), nb::kw_only(), nb::arg("alpha"),
-             nb::arg("epsilon"), nb::arg("decay"));
+        .def("__init__", &construct, "tree"_a, nb::kw_only(), "rollout_length"_a, "rows"_a, "n_step"_a, "history"_a,
+             "reward"_a, "terminated"_a, "truncated"_a, "valid"_a, "reset"_a, "generation"_a, "next"_a, "previous"_a,
+             "window"_a = 0, "stride"_a = 1)
+        .def("begin", &begin, "slot"_a, "previous"_a)
+        .def("commit", &commit, "slot"_a, "step"_a, "pending"_a)
+        .def("evict", &evict, "slot"_a)
+        .def("sample", &sample, "random"_a, "batch"_a, "rule"_a, "beta"_a, "num_items"_a)
+        .def("update", &update, "batch"_a, "td_errors"_a, nb::kw_only(), "alpha"_a, "epsilon"_a, "decay"_a);
     nb::class_<PySlotBatch>(m, "SlotBatch")
-        .def("__init__", &construct_batch, nb::arg("slots"), nb::kw_only(), nb::arg("leaf"), nb::arg("weight"),
-             nb::arg("reward"), nb::arg("discount"), nb::arg("then") = nb::none(), nb::arg("copies"));
+        .def("__init__", &construct_batch, "slots"_a, nb::kw_only(), "leaf"_a, "weight"_a, "reward"_a, "discount"_a,
+             "then"_a = nb::none(), "copies"_a);
     nb::class_<PyDrawRule>(m, "DrawRule")
         .def(
             "__init__",
@@ -260,8 +251,7 @@ void bind_replay_slots(nb::module_& m) {
                 new (self) PyDrawRule{{.weights = weights_named(weights), .stratified = stratified},
                                       {gamma, reward_scale, reward_clip}};
             },
-            nb::kw_only(), nb::arg("gamma"), nb::arg("reward_scale"), nb::arg("reward_clip"), nb::arg("weights"),
-            nb::arg("stratified"));
+            nb::kw_only(), "gamma"_a, "reward_scale"_a, "reward_clip"_a, "weights"_a, "stratified"_a);
 }
 
 }  // namespace rollmill

@@ -24,14 +24,14 @@ struct PySumTree {
 Buffer float32_array(nb::handle object, const char* name, bool writable) {
     Buffer buffer(object, name, writable);
     if (buffer.format() != 'f' || buffer.ndim() != 1)
-        raise_type_error(std::string(name) + " must be a one-dimensional float32 array");
+        raise_type_error(name, " must be a one-dimensional float32 array");
     return buffer;
 }
 
 void check_length(const Buffer& buffer, const char* name, std::int64_t expected, const char* other) {
     if (buffer.shape(0) != expected)
-        raise_value_error(std::string(name) + " has " + std::to_string(buffer.shape(0)) + " entries and " + other + " " +
-                          std::to_string(expected) + "; they must be the same");
+        raise_value_error(name, " has ", buffer.shape(0), " entries and ", other, " ", expected,
+                          "; they must be the same");
 }
 
 std::string range(const SumTree& tree) {
@@ -42,18 +42,18 @@ void check_leaves(const SumTree& tree, const Buffer& leaves) {
     const auto* leaf = leaves.data<std::int64_t>();
     for (std::int64_t i = 0; i < leaves.shape(0); ++i)
         if (leaf[i] < 0 || leaf[i] >= tree.capacity())
-            raise_index_error("leaves[" + std::to_string(i) + "] is " + std::to_string(leaf[i]) + range(tree));
+            raise_index_error("leaves[", i, "] is ", leaf[i], range(tree));
 }
 
 void check_span(const SumTree& tree, std::int64_t first, std::int64_t count) {
     // subtracted, not added: the sum of two large numbers could wrap
     if (first < 0 || count < 0 || count > tree.capacity() || first > tree.capacity() - count)
-        raise_index_error("first is " + std::to_string(first) + " and count " + std::to_string(count) + range(tree));
+        raise_index_error("first is ", first, " and count ", count, range(tree));
 }
 
 void check_priority(const std::string& name, float priority) {
     if (first_invalid_priority({&priority, 1}) >= 0)
-        raise_value_error(name + " is " + text(static_cast<double>(priority)) + "; a priority must be 0 to 2^64");
+        raise_value_error(name, " is ", text(static_cast<double>(priority)), "; a priority must be 0 to 2^64");
 }
 
 void check_priorities(const Buffer& priorities) {
@@ -63,7 +63,7 @@ void check_priorities(const Buffer& priorities) {
 
 void check_finite(double value, double least, const char* name) {
     if (!(value >= least && std::isfinite(value)))
-        raise_value_error(std::string(name) + " is " + text(value) + "; it must be finite and at least " + text(least));
+        raise_value_error(name, " is ", text(value), "; it must be finite and at least ", text(least));
 }
 
 // Calls `work(held)` with the tree's lock and without the GIL.
@@ -96,7 +96,7 @@ void update(PySumTree& self, nb::handle leaves_array, nb::handle td_errors_array
     check_length(td_errors, "td_errors", leaves.shape(0), "leaves");
     check_leaves(self.tree, leaves);
     if (!(decay > 0.0 && decay <= 1.0))
-        raise_value_error("decay is " + text(decay) + "; it must be above 0 and at most 1 (no decay)");
+        raise_value_error("decay is ", text(decay), "; it must be above 0 and at most 1 (no decay)");
     check_finite(alpha, 0.0, "alpha");
     check_finite(epsilon, 0.0, "epsilon");
     const PriorityRule rule{.alpha = alpha, .epsilon = epsilon};
@@ -111,7 +111,7 @@ Weights normalise_named(const std::string& name) {
     if (name == "batch") return Weights::batch;
     if (name == "global") return Weights::everything;
     if (name == "none") return Weights::none;
-    raise_value_error("normalise is '" + name + "'; allowed: 'batch', 'global', 'none'");
+    raise_value_error("normalise is '", name, "'; allowed: 'batch', 'global', 'none'");
 }
 
 double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array, nb::handle priorities_array,
@@ -134,7 +134,7 @@ double sample(PySumTree& self, nb::handle random_array, nb::handle leaves_array,
         if (normalise == Weights::everything && !self.tree.has_minimum())
             raise_value_error("normalise is 'global'; that needs a tree created with minimum=True");
         if (normalise == Weights::none && num_items.value_or(0) < 1)
-            raise_value_error("num_items is " + (num_items ? std::to_string(*num_items) : "None") +
+            raise_value_error("num_items is ", (num_items ? std::to_string(*num_items) : "None"),
                               "; normalise='none' needs the number of items N >= 1 of the weights (N P / total)^-beta");
     }
     auto& random = *random_buffer.data<Random>();
@@ -160,7 +160,7 @@ bool find(PySumTree& self, nb::handle masses_array, nb::handle leaves_array) {
     std::vector<double> residuals(masses.data<double>(), masses.data<double>() + masses.shape(0));
     for (std::size_t i = 0; i < residuals.size(); ++i)
         if (!(residuals[i] >= 0.0))
-            raise_value_error("masses[" + std::to_string(i) + "] is " + text(residuals[i]) + "; it must be at least 0");
+            raise_value_error("masses[", i, "] is ", text(residuals[i]), "; it must be at least 0");
     return with_lock(self, [&](auto& held) {
         if (!(held.total() > 0.0f)) return false;
         held.find(residuals, leaves.span<std::int64_t>());
@@ -178,7 +178,7 @@ void copy_priorities(PySumTree& self, nb::handle out_array, std::int64_t first) 
 
 double priority(const PySumTree& self, std::int64_t leaf) {
     if (leaf < 0 || leaf >= self.tree.capacity())
-        raise_index_error("leaf is " + std::to_string(leaf) + range(self.tree));
+        raise_index_error("leaf is ", leaf, range(self.tree));
     return static_cast<double>(self.tree.priority(leaf));
 }
 
@@ -186,7 +186,7 @@ void use_instructions(PySumTree& self, const std::string& most) {
     if (most == "scalar") return self.tree.use_instructions(Instructions::scalar);
     if (most == "avx2") return self.tree.use_instructions(Instructions::avx2);
     if (most == "avx512") return self.tree.use_instructions(Instructions::avx512);
-    raise_value_error("instructions are '" + most + "'; allowed: 'scalar', 'avx2', 'avx512'");
+    raise_value_error("instructions are '", most, "'; allowed: 'scalar', 'avx2', 'avx512'");
 }
 
 void construct(PySumTree* self, nb::handle memory, std::int64_t capacity, int fanout, bool minimum, bool create) {
@@ -196,10 +196,9 @@ void construct(PySumTree* self, nb::handle memory, std::int64_t capacity, int fa
     const SumTree tree = create ? SumTree::initialise(buffer.data<void>(), size, capacity, options)
                                 : SumTree::attach(buffer.data<void>(), size);
     if (tree.capacity() != capacity || tree.fanout() != fanout || tree.has_minimum() != minimum)
-        raise_value_error("the sum tree was created with capacity " + std::to_string(tree.capacity()) + ", fanout " +
-                          std::to_string(tree.fanout()) + (tree.has_minimum() ? ", with" : ", without") +
-                          " minimum, not with " + std::to_string(capacity) + ", " + std::to_string(fanout) +
-                          (minimum ? ", with" : ", without") + "; attach with what it was created with");
+        raise_value_error("the sum tree was created with capacity ", tree.capacity(), ", fanout ", tree.fanout(),
+                          (tree.has_minimum() ? ", with" : ", without"), " minimum, not with ", capacity, ", ", fanout,
+                          (minimum ? ", with" : ", without"), "; attach with what it was created with");
     new (self) PySumTree{std::move(buffer), tree};
 }
 
@@ -208,14 +207,14 @@ void construct(PySumTree* self, nb::handle memory, std::int64_t capacity, int fa
 void bind_sum_tree(nb::module_& m) {
     constexpr int fanout = SumTree::default_fanout;
     nb::class_<PySumTree>(m, "SumTree")
-        .def("__init__", &construct, nb::arg("memory"), nb::arg("capacity"), nb::arg("fanout") = fanout, nb::kw_only(),
-             nb::arg("minimum") = false, nb::arg("create"))
+        .def("__init__", &construct, "memory"_a, "capacity"_a, "fanout"_a = fanout, nb::kw_only(), "minimum"_a = false,
+             "create"_a)
         .def_static(
             "nbytes",
             [](std::int64_t capacity, int fanout, bool minimum) {
                 return SumTree::nbytes(capacity, {.fanout = fanout, .minimum = minimum});
             },
-            nb::arg("capacity"), nb::arg("fanout") = fanout, nb::arg("minimum") = false)
+            "capacity"_a, "fanout"_a = fanout, "minimum"_a = false)
         .def_prop_ro("capacity", [](const PySumTree& self) { return self.tree.capacity(); })
         .def_prop_ro("fanout", [](const PySumTree& self) { return self.tree.fanout(); })
         .def_prop_ro("repairs", [](const PySumTree& self) { return self.tree.repairs(); })
@@ -228,14 +227,12 @@ void bind_sum_tree(nb::module_& m) {
                 check_priority("max_priority", priority);
                 with_lock(self, [&](auto& held) { held.set_maximum(priority); });
             })
-        .def("assign", &assign, nb::arg("leaves"), nb::arg("priorities"))
-        .def("fill", &fill, nb::arg("first"), nb::arg("count"), nb::arg("priority") = nb::none())
-        .def("update", &update, nb::arg("leaves"), nb::arg("td_errors"), nb::kw_only(), nb::arg("alpha"),
-             nb::arg("epsilon"), nb::arg("decay") = 1.0)
-        .def("sample", &sample, nb::arg("random"), nb::arg("leaves"), nb::arg("priorities"),
-             nb::arg("weights") = nb::none(), nb::kw_only(), nb::arg("beta") = 0.0, nb::arg("normalise") = "batch",
-             nb::arg("num_items") = nb::none(), nb::arg("stratified") = false)
-        .def("find", &find, nb::arg("masses"), nb::arg("leaves"))
+        .def("assign", &assign, "leaves"_a, "priorities"_a)
+        .def("fill", &fill, "first"_a, "count"_a, "priority"_a = nb::none())
+        .def("update", &update, "leaves"_a, "td_errors"_a, nb::kw_only(), "alpha"_a, "epsilon"_a, "decay"_a = 1.0)
+        .def("sample", &sample, "random"_a, "leaves"_a, "priorities"_a, "weights"_a = nb::none(), nb::kw_only(),
+             "beta"_a = 0.0, "normalise"_a = "batch", "num_items"_a = nb::none(), "stratified"_a = false)
+        .def("find", &find, "masses"_a, "leaves"_a)
         .def("total",
              [](PySumTree& self) { return static_cast<double>(with_lock(self, [](auto& held) { return held.total(); })); })
         .def("minimum",
@@ -243,11 +240,11 @@ void bind_sum_tree(nb::module_& m) {
                  if (!self.tree.has_minimum()) raise_value_error("this tree was created without minimum=True");
                  return static_cast<double>(with_lock(self, [](auto& held) { return held.minimum(); }));
              })
-        .def("priority", &priority, nb::arg("leaf"))
-        .def("priorities", &copy_priorities, nb::arg("out"), nb::arg("first") = 0)
+        .def("priority", &priority, "leaf"_a)
+        .def("priorities", &copy_priorities, "out"_a, "first"_a = 0)
         .def("rebuild", [](PySumTree& self) { with_lock(self, [](auto& held) { held.rebuild(); }); })
         .def("verify", [](PySumTree& self) { return with_lock(self, [](auto& held) { return held.verify(); }); })
-        .def("use_instructions", &use_instructions, nb::arg("most"));
+        .def("use_instructions", &use_instructions, "most"_a);
 }
 
 }  // namespace rollmill

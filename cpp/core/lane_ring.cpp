@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/errors.h"
+
 namespace rollmill {
 namespace {
 
@@ -34,11 +36,9 @@ std::uint64_t storage(std::int64_t capacity) { return std::bit_ceil(static_cast<
 
 std::size_t LaneRing::nbytes(std::int64_t num_lanes, std::int64_t capacity) {
     if (num_lanes < 1 || num_lanes > max_lanes)
-        throw std::invalid_argument("num_lanes is " + std::to_string(num_lanes) + "; it must be 1 to " +
-                                    std::to_string(max_lanes));
+        raise<std::invalid_argument>("num_lanes is ", num_lanes, "; it must be 1 to ", max_lanes);
     if (capacity < 1 || capacity > max_capacity)
-        throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; it must be 1 to " +
-                                    std::to_string(max_capacity) + " values a lane");
+        raise<std::invalid_argument>("capacity is ", capacity, "; it must be 1 to ", max_capacity, " values a lane");
     const auto lanes = static_cast<std::size_t>(num_lanes);
     return sizeof(Header) + lanes * (sizeof(Lane) + storage(capacity) * sizeof(std::int64_t));
 }
@@ -46,12 +46,10 @@ std::size_t LaneRing::nbytes(std::int64_t num_lanes, std::int64_t capacity) {
 LaneRing::LaneRing(void* memory, std::size_t size, std::int64_t num_lanes, std::int64_t capacity, bool create) {
     const std::size_t needed = nbytes(num_lanes, capacity);
     if (size < needed)
-        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; " + std::to_string(num_lanes) +
-                                    " lanes of " + std::to_string(capacity) + " values need " + std::to_string(needed) +
-                                    " (see nbytes)");
+        raise<std::invalid_argument>("the memory has ", size, " bytes; ", num_lanes, " lanes of ", capacity,
+                                     " values need ", needed, " (see nbytes)");
     if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0)
-        throw std::invalid_argument("the memory must start at a multiple of " + std::to_string(alignment) +
-                                    " bytes; an mmap does");
+        raise<std::invalid_argument>("the memory must start at a multiple of ", alignment, " bytes; an mmap does");
     auto* bytes = static_cast<std::byte*>(memory);
     header_ = reinterpret_cast<Header*>(bytes);
     lanes_ = reinterpret_cast<Lane*>(bytes + sizeof(Header));
@@ -71,12 +69,11 @@ LaneRing::LaneRing(void* memory, std::size_t size, std::int64_t num_lanes, std::
     if (header_->magic != magic)
         throw std::invalid_argument("there is no ring in this memory; attach only after it was created with create=True");
     if (header_->version != layout_version)
-        throw std::invalid_argument("the ring has layout version " + std::to_string(header_->version) + ", this is version " +
-                                    std::to_string(layout_version) + "; all processes must run the same Rollmill");
+        raise<std::invalid_argument>("the ring has layout version ", header_->version, ", this is version ",
+                                     layout_version, "; all processes must run the same Rollmill");
     if (header_->num_lanes != static_cast<std::uint32_t>(num_lanes) || header_->capacity != capacity_)
-        throw std::invalid_argument("the ring was created with " + std::to_string(header_->num_lanes) + " lanes of " +
-                                    std::to_string(header_->capacity) + " values, not " + std::to_string(num_lanes) +
-                                    " of " + std::to_string(capacity));
+        raise<std::invalid_argument>("the ring was created with ", header_->num_lanes, " lanes of ", header_->capacity,
+                                     " values, not ", num_lanes, " of ", capacity);
 }
 
 Wait LaneRing::wait_for_space(std::int64_t lane, std::int64_t wanted, double seconds) noexcept {

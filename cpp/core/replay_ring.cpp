@@ -14,6 +14,8 @@
 #include <string>
 #include <system_error>
 
+#include "core/errors.h"
+
 
 namespace rollmill {
 namespace {
@@ -46,10 +48,9 @@ std::uint64_t digest_of(const RingShape& shape) {
 
 void check(const RingShape& shape) {
     if (shape.n_step < 1 || shape.n_step > ReplayRing::max_n_step)
-        throw std::invalid_argument("n_step is " + std::to_string(shape.n_step) + "; it must be 1 to " +
-                                    std::to_string(ReplayRing::max_n_step));
+        raise<std::invalid_argument>("n_step is ", shape.n_step, "; it must be 1 to ", ReplayRing::max_n_step);
     if (!(shape.discount >= 0.0 && shape.discount <= 1.0))
-        throw std::invalid_argument("discount is " + std::to_string(shape.discount) + "; it must be 0 to 1");
+        raise<std::invalid_argument>("discount is ", shape.discount, "; it must be 0 to 1");
     const auto fields = static_cast<int>(shape.fields.size());
     if (shape.linked ? shape.reward < 0 || shape.reward >= fields ||
                            shape.fields[static_cast<std::size_t>(shape.reward)].bytes != sizeof(float)
@@ -83,8 +84,8 @@ std::size_t ReplayRing::nbytes(const RingShape& shape) {
     std::size_t records = 0, all = 0;
     if (__builtin_mul_overflow(static_cast<std::size_t>(shape.capacity), record.stride, &records) ||
         __builtin_add_overflow(before, records, &all))
-        throw std::invalid_argument("capacity is " + std::to_string(shape.capacity) + " and a transition has " +
-                                    std::to_string(record.stride) + " bytes, too many together; give a smaller capacity");
+        raise<std::invalid_argument>("capacity is ", shape.capacity, " and a transition has ", record.stride,
+                                     " bytes, too many together; give a smaller capacity");
     return all;
 }
 
@@ -100,8 +101,7 @@ ReplayRing::ReplayRing(void* memory, const RingShape& shape, const SumTree& tree
 ReplayRing ReplayRing::initialise(void* memory, std::size_t size, const RingShape& shape) {
     const std::size_t needed = nbytes(shape);
     if (size < needed)
-        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; the ring needs " +
-                                    std::to_string(needed));
+        raise<std::invalid_argument>("the memory has ", size, " bytes; the ring needs ", needed);
     SumTree tree = SumTree::initialise(static_cast<std::byte*>(memory) + tree_at(), size - tree_at(), shape.capacity,
                                        shape.tree);
     auto* header = new (memory) Header{};
@@ -114,8 +114,7 @@ ReplayRing ReplayRing::initialise(void* memory, std::size_t size, const RingShap
 
 ReplayRing ReplayRing::attach(void* memory, std::size_t size, const RingShape& shape) {
     if (size < nbytes(shape))
-        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; the ring needs " +
-                                    std::to_string(nbytes(shape)));
+        raise<std::invalid_argument>("the memory has ", size, " bytes; the ring needs ", nbytes(shape));
     auto* header = static_cast<Header*>(memory);
     if (std::atomic_ref(header->magic).load(std::memory_order_acquire) != magic || header->digest != digest_of(shape))
         throw std::invalid_argument("there is no replay of this shape in this memory; give the shape of its creation");

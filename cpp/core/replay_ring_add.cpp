@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/errors.h"
 #include "core/replay_ring.h"
 
 namespace rollmill {
@@ -13,12 +14,12 @@ class ReplayRing::Writing {
    public:
     Writing(ReplayRing& ring, std::int64_t n) : ring_(ring), header_(*ring.header_), place_(ring.choose_writer()) {
         if (n > ring.shape_.capacity)
-            throw std::invalid_argument(std::to_string(n) + " rows at once do not fit a capacity of " +
-                                        std::to_string(ring.shape_.capacity) + "; add fewer at once");
+            raise<std::invalid_argument>(n, " rows at once do not fit a capacity of ", ring.shape_.capacity,
+                                         "; add fewer at once");
         for (std::size_t other = reserve(n); other != max_writers; other = reserve(n))
             if (!WriterPlace(header_, other, SumTree::max_wait_seconds))
-                throw std::runtime_error("timed out after " + std::to_string(SumTree::max_wait_seconds) +
-                                         " s waiting for another writer's rows; look for a stopped process or thread");
+                raise<std::runtime_error>("timed out after ", SumTree::max_wait_seconds,
+                                          " s waiting for another writer's rows; look for a stopped process or thread");
     }
     Writing(const Writing&) = delete;
     Writing& operator=(const Writing&) = delete;
@@ -54,8 +55,8 @@ ReplayRing::WriterPlace ReplayRing::choose_writer() {
         if (WriterPlace place(*header_, index, 0.0); place) return place;
     WriterPlace place(*header_, 0, SumTree::max_wait_seconds);
     if (!place)
-        throw std::runtime_error("all " + std::to_string(max_writers) + " writers were busy for " +
-                                 std::to_string(SumTree::max_wait_seconds) + " s; look for stopped processes");
+        raise<std::runtime_error>("all ", max_writers, " writers were busy for ", SumTree::max_wait_seconds,
+                                  " s; look for stopped processes");
     return place;
 }
 

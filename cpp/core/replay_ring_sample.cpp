@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/errors.h"
 #include "core/futex.h"
 #include "core/replay_ring.h"
 
@@ -101,8 +102,8 @@ class ReplayRing::Halt {
         while (ticket_of(writer) == ticket) {
             if (WriterPlace(header_, writer, look_again_seconds)) return;
             if (monotonic_seconds() > latest)
-                throw std::runtime_error("timed out after " + std::to_string(SumTree::max_wait_seconds) +
-                                         " s waiting for writers; look for a stopped process or thread");
+                raise<std::runtime_error>("timed out after ", SumTree::max_wait_seconds,
+                                          " s waiting for writers; look for a stopped process or thread");
         }
     }
 

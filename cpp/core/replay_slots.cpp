@@ -1,7 +1,6 @@
 #include "core/replay_slots.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <vector>
 
@@ -15,14 +14,6 @@ constexpr std::int64_t slot_mask = (std::int64_t{1} << slot_bits) - 1;
 constexpr std::int64_t generation_mask = (std::int64_t{1} << 31) - 1;
 
 std::int64_t slot_of(std::int64_t link) noexcept { return link & slot_mask; }
-
-std::int64_t load(const std::int64_t* word) noexcept {
-    return std::atomic_ref<std::int64_t>(*const_cast<std::int64_t*>(word)).load(std::memory_order_acquire);
-}
-
-void store(std::int64_t* word, std::int64_t value) noexcept {
-    std::atomic_ref<std::int64_t>(*word).store(value, std::memory_order_release);
-}
 
 }  // namespace
 
@@ -44,15 +35,15 @@ ReplaySlots::ReplaySlots(const SumTree& tree, const ReplayShape& shape, const Re
 }
 
 std::int64_t ReplaySlots::link_to(std::int64_t slot) const noexcept {
-    return slot | (load(arrays_.generation + slot) & generation_mask) << slot_bits;
+    return slot | (racing_load(arrays_.generation + slot) & generation_mask) << slot_bits;
 }
 
 bool ReplaySlots::is_alive(std::int64_t link) const noexcept { return link != no_link && link == link_to(slot_of(link)); }
 
 void ReplaySlots::begin(std::int64_t slot, std::int64_t previous) noexcept {
-    store(arrays_.next + slot, no_link);
-    store(arrays_.previous + slot, previous < 0 ? no_link : link_to(previous));
-    if (previous >= 0) store(arrays_.next + previous, link_to(slot));
+    racing_store(arrays_.next + slot, no_link);
+    racing_store(arrays_.previous + slot, previous < 0 ? no_link : link_to(previous));
+    if (previous >= 0) racing_store(arrays_.next + previous, link_to(slot));
 }
 
 // Whether the stack of x_t can be made: every frame of it is there, back to the episode's first.
@@ -60,7 +51,7 @@ bool ReplaySlots::has_history(std::int64_t slot, std::int64_t step, std::int64_t
     for (std::int64_t back = 0; back < shape_.history; ++back) {
         if (racing_load(arrays_.reset + cell(slot, step, row)) != 0) return true;
         if (step == 0) {
-            const std::int64_t previous = load(arrays_.previous + slot);
+            const std::int64_t previous = racing_load(arrays_.previous + slot);
             if (!is_alive(previous)) return false;
             slot = slot_of(previous);
             step = shape_.steps;  // the same observation
@@ -90,7 +81,7 @@ bool ReplaySlots::ends_within(std::int64_t slot, std::int64_t first, std::int64_
 // Makes the leaf of a step live whose later steps exist, unless frames before it are gone.
 void ReplaySlots::add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row) {
     if (step < 0) {
-        const std::int64_t previous = load(arrays_.previous + slot);
+        const std::int64_t previous = racing_load(arrays_.previous + slot);
         if (!is_alive(previous)) return;
         slot = slot_of(previous);
         step += shape_.steps;
@@ -132,7 +123,7 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
 }
 
 void ReplaySlots::evict(std::int64_t slot) {
-    const std::int64_t next = load(arrays_.next + slot), previous = load(arrays_.previous + slot);
+    const std::int64_t next = racing_load(arrays_.next + slot), previous = racing_load(arrays_.previous + slot);
     leaves_.clear();  // those that need this slot
     if (shape_.history > 0 && is_alive(next)) {
         // Whether their stacks reach back into this slot is decided as if it were gone.
@@ -157,7 +148,7 @@ void ReplaySlots::evict(std::int64_t slot) {
         auto held = tree_.hold();
         held.assign(leaves_, 0.0f);
         held.fill(leaf(slot, 0, 0), shape_.steps * shape_.rows, 0.0f);
-        store(arrays_.generation + slot, arrays_.generation[slot] + 1);
+        racing_store(arrays_.generation + slot, arrays_.generation[slot] + 1);
     }
     // Later writes to the slot become visible after the new generation.
     order_writes();
@@ -174,7 +165,7 @@ ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step,
     Ahead ahead{{}, 0, slot, step, true};
     while (ahead.length < shape_.n_step) {
         if (ahead.step == shape_.steps) {
-            if (*next == no_link) *next = load(arrays_.next + ahead.slot);
+            if (*next == no_link) *next = racing_load(arrays_.next + ahead.slot);
             if (*next == no_link) {
                 ahead.is_whole = false;
                 break;
@@ -197,7 +188,7 @@ ReplaySlots::Ahead ReplaySlots::look_ahead(std::int64_t slot, std::int64_t step,
 void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
     const auto [slot, step, row] = step_of(batch.leaves[index]);
     auto& links = batch.links[index];
-    links = {no_link, no_link, needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link};
+    links = {no_link, no_link, needs_previous(slot, step, row) ? racing_load(arrays_.previous + slot) : no_link};
     const Ahead ahead = look_ahead(slot, step, row, rule, &links[1]);
     // The leaf was live when it was drawn, so a slot that lacks the next one has been evicted since.
     links[0] = own_link(slot, batch.generations[index] - !ahead.is_whole);
@@ -210,10 +201,10 @@ void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch)
 void ReplaySlots::walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept {
     const auto [slot, step, row] = step_of(batch.leaves[index]);
     auto& links = batch.links[index];
-    links = {no_link, no_link, needs_previous(slot, step, row) ? load(arrays_.previous + slot) : no_link};
+    links = {no_link, no_link, needs_previous(slot, step, row) ? racing_load(arrays_.previous + slot) : no_link};
     bool is_whole = true;
     if (step + shape_.window > shape_.steps) {
-        links[1] = load(arrays_.next + slot);
+        links[1] = racing_load(arrays_.next + slot);
         is_whole = links[1] != no_link;
     }
     links[0] = own_link(slot, batch.generations[index] - !is_whole);
@@ -257,7 +248,7 @@ void ReplaySlots::copy_stack(const Stacks& stacks, std::int64_t index) const noe
             break;
         }
         if (step == 0) {
-            const std::int64_t previous = load(arrays_.previous + slot);
+            const std::int64_t previous = racing_load(arrays_.previous + slot);
             if (previous == no_link) break;  // evicted since it was drawn, as its link shows
             slot = slot_of(previous);
             step = shape_.steps;
@@ -275,7 +266,7 @@ bool ReplaySlots::sample(Random& random, const DrawRule& rule, const ReturnRule&
         std::int64_t end_look() const noexcept {
             const std::int64_t per_slot = slots.shape_.steps * slots.shape_.rows;
             for (const std::int64_t i : batch.pending)
-                batch.generations[i] = load(slots.arrays_.generation + batch.leaves[i] / per_slot);
+                batch.generations[i] = racing_load(slots.arrays_.generation + batch.leaves[i] / per_slot);
             return num_items;
         }
         bool expects_items() const noexcept { return false; }

@@ -7,6 +7,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/errors.h"
+
 namespace rollmill {
 namespace {
 
@@ -24,13 +26,11 @@ std::int64_t padded(std::int64_t nodes, std::int64_t fanout) {
 
 std::size_t SumTree::nbytes(std::int64_t capacity, Options options) {
     if (capacity < 1 || capacity > max_capacity)
-        throw std::invalid_argument("capacity is " + std::to_string(capacity) + "; it must be 1 to " +
-                                    std::to_string(max_capacity) + " leaves");
+        raise<std::invalid_argument>("capacity is ", capacity, "; it must be 1 to ", max_capacity, " leaves");
     if (options.fanout < 2 || options.fanout > max_fanout ||
         !std::has_single_bit(static_cast<unsigned>(options.fanout)))
-        throw std::invalid_argument("fanout is " + std::to_string(options.fanout) +
-                                    "; it must be a power of two from 2 to " + std::to_string(max_fanout) +
-                                    " (16 fills a cache line)");
+        raise<std::invalid_argument>("fanout is ", options.fanout, "; it must be a power of two from 2 to ", max_fanout,
+                                     " (16 fills a cache line)");
     const std::int64_t fanout = options.fanout;
     const std::int64_t leaves = padded(capacity, fanout);
     std::int64_t inner = 0;
@@ -68,12 +68,10 @@ SumTree::SumTree(void* memory, std::int64_t capacity, Options options) noexcept
 SumTree SumTree::initialise(void* memory, std::size_t size, std::int64_t capacity, Options options) {
     const std::size_t needed = nbytes(capacity, options);
     if (size < needed)
-        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; a tree of " +
-                                    std::to_string(capacity) + " leaves needs " + std::to_string(needed) +
-                                    " (see nbytes)");
+        raise<std::invalid_argument>("the memory has ", size, " bytes; a tree of ", capacity, " leaves needs ", needed,
+                                     " (see nbytes)");
     if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0)
-        throw std::invalid_argument("the memory must start at a multiple of " + std::to_string(alignment) +
-                                    " bytes; an mmap does");
+        raise<std::invalid_argument>("the memory must start at a multiple of ", alignment, " bytes; an mmap does");
     std::memset(memory, 0, needed);
     auto* header = new (memory) Header{};
     header->lock.initialise();
@@ -88,28 +86,27 @@ SumTree SumTree::initialise(void* memory, std::size_t size, std::int64_t capacit
 
 SumTree SumTree::attach(void* memory, std::size_t size) {
     if (size < sizeof(Header) || reinterpret_cast<std::uintptr_t>(memory) % alignment != 0)
-        throw std::invalid_argument("there is no sum tree in this memory: it has " + std::to_string(size) +
-                                    " bytes, or does not start at a multiple of " + std::to_string(alignment));
+        raise<std::invalid_argument>("there is no sum tree in this memory: it has ", size,
+                                     " bytes, or does not start at a multiple of ", alignment);
     auto* header = static_cast<Header*>(memory);
     if (std::atomic_ref(header->magic).load(std::memory_order_acquire) != magic)
         throw std::invalid_argument("there is no sum tree in this memory; attach only after it was initialised");
     if (header->version != layout_version)
-        throw std::invalid_argument("the sum tree has layout version " + std::to_string(header->version) +
-                                    ", this is version " + std::to_string(layout_version) +
-                                    "; all processes must run the same Rollmill");
+        raise<std::invalid_argument>("the sum tree has layout version ", header->version, ", this is version ",
+                                     layout_version, "; all processes must run the same Rollmill");
     const Options options{.fanout = static_cast<int>(header->fanout), .minimum = header->minimum != 0};
     const std::size_t needed = nbytes(header->capacity, options);
     if (size < needed)
-        throw std::invalid_argument("the memory has " + std::to_string(size) + " bytes; the sum tree in it needs " +
-                                    std::to_string(needed) + "; map all of it");
+        raise<std::invalid_argument>("the memory has ", size, " bytes; the sum tree in it needs ", needed,
+                                     "; map all of it");
     return {memory, header->capacity, options};
 }
 
 SumTree::Held SumTree::hold(double seconds) {
     const RobustLock::Acquired acquired = header_->lock.acquire(seconds);
     if (acquired == RobustLock::Acquired::timed_out)
-        throw std::runtime_error("timed out acquiring the sum tree's lock after " + std::to_string(seconds) +
-                                 " s; look for a stopped process or thread");
+        raise<std::runtime_error>("timed out acquiring the sum tree's lock after ", seconds,
+                                  " s; look for a stopped process or thread");
     return Held(*this, acquired == RobustLock::Acquired::abandoned);
 }
 
