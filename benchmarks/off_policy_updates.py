@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import torch
 
-from rollmill.algorithms.base import TransitionBatch
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig

@@ -30,8 +30,6 @@ from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
-__all__ = ["OPERATIONS", "PEERS", "AbsentError", "Peer", "install", "measure", "table", "verify"]
-
 _ROOT = Path(__file__).resolve().parent.parent
 _END_SECONDS = 10.0
 _PEERS = _ROOT / "benchmarks" / "peers"

@@ -24,7 +24,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from rollmill.algorithms.base import Action, Explore, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Action, Explore, OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs

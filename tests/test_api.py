@@ -8,7 +8,7 @@ import pytest
 
 import rollmill
 from rollmill.settings.config import ConfigError
-from rollmill.settings.options import OptionError
+from rollmill.settings.option_values import OptionError
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
 

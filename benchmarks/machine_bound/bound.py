@@ -24,18 +24,7 @@ from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
-from benchmarks.machine_bound.kernel_processes import STAGES, BoundError, KernelProcesses
-
-__all__ = [
-    "KINDS",
-    "Bound",
-    "BoundError",
-    "BoundMeter",
-    "StageKernels",
-    "StageTimes",
-    "available_cores",
-    "measure_bound",
-]
+from benchmarks.machine_bound.kernel_processes import STAGES, KernelProcesses
 
 _ROUNDS = 3
 Options = Mapping[str, str | int | float]

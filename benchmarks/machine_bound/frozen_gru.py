@@ -11,8 +11,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-__all__ = ["unroll"]
-
 
 def unroll(gates: Tensor, state: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Outputs ``[T, N, H]`` for the input's share of the gates ``[T, N, 3 H]`` and the state ``[N, H]``."""

@@ -21,15 +21,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Kernel",
-    "Variant",
-    "atari_env",
-    "cartpole_env",
-    "cartpole_envpool_env",
-    "vizdoom_env",
-]
-
 
 class Kernel(NamedTuple):
     """One stage, built and ready.

@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-__all__ = [
-    "atari_inference",
-    "atari_train",
-    "cartpole_inference",
-    "cartpole_train",
-    "vizdoom_inference",
-    "vizdoom_train",
-]
-
 Precision = Literal["fp32", "bf16"]
 Layout = Literal["channels_last", "nchw"]
 

@@ -17,8 +17,6 @@ from typing import Any
 
 from rollmill.runtime.sweep import remove_leftovers
 
-__all__ = ["STAGES", "BoundError", "Catalogues", "KernelProcesses"]
-
 STAGES = ("env", "inference", "train")
 _CHECKOUT = str(Path(__file__).parents[2])  # from where the worker imports these modules
 _START_SECONDS = 120.0  # importing torch, building simulators and a first search, on a busy machine

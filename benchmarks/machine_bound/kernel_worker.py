@@ -24,8 +24,6 @@ from typing import Any
 
 from benchmarks.machine_bound.frozen_kernels import Kernel, Variant
 
-__all__ = ["KernelWorker", "find_fastest", "time_kernel"]
-
 _FAMILY_MARGIN = 1.3  # a family this much slower than the best, at its first batch size, is not looked at further
 _SEARCH_ROUNDS = 3
 

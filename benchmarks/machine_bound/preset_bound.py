@@ -7,8 +7,6 @@ from benchmarks.machine_bound.bound import BoundMeter
 from rollmill.api import make_config
 from rollmill.settings.config import Config
 
-__all__ = ["meter_for"]
-
 
 def meter_for(config: Config) -> BoundMeter:
     """A meter of the bound for a resolved configuration.

@@ -30,8 +30,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-__all__ = ["ALPHA", "BETA", "EPSILON", "INSERT", "OBS_SIZE", "Adapter", "Sampled", "Transitions", "main"]
-
 ALPHA, BETA, EPSILON = 0.6, 0.4, 1e-8
 OBS_SIZE = 8
 INSERT = 64  # transitions of one insertion

@@ -6,8 +6,6 @@ import argparse
 import json
 import time
 
-__all__ = ["Window", "make_parser", "report"]
-
 
 class Window:
     """Measures agent steps a second between two updates, after a warm-up that begins with the first update.

@@ -18,19 +18,6 @@ from typing import IO, Any
 
 from untuned.tasks import RANDOM, Task
 
-__all__ = [
-    "LIBRARIES",
-    "RANDOM_SEEDS",
-    "FailedError",
-    "Job",
-    "Places",
-    "StoppedError",
-    "jobs_of",
-    "read_result",
-    "run_job",
-    "write_record",
-]
-
 LIBRARIES = ("rollmill", "sb3", RANDOM)
 RANDOM_SEEDS = (1,)  # whichever seeds are trained
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,6 @@ from untuned.runs import RANDOM_SEEDS, Job, Places, read_result
 from untuned.tasks import RANDOM, Task
 from untuned.verdicts import MARGIN, WIDE, Interval, Verdict, compare, mean_interval
 
-__all__ = ["table"]
-
 _ZOO = Path(__file__).resolve().parents[1] / "results" / "rl_baselines3_zoo.json"
 _HEADER = """\
 | environment | agent steps | Rollmill | Stable-Baselines3 | difference | verdict | random | zoo, tuned |

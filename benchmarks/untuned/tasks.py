@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-__all__ = ["RANDOM", "TASKS", "Task", "scaled", "selected"]
-
 RANDOM = "random"
 """Name of the library, and of the algorithm, that plays uniformly random actions."""
 

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MARGIN", "WIDE", "Interval", "Verdict", "compare", "false_verdicts", "mean_interval"]
-
 MARGIN = 0.02
 """A difference smaller than this share of the better library's gain counts as none."""
 WIDE = 0.2

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from rollmill.evaluation.evaluate import evaluate
     from rollmill.evaluation.watch import watch
     from rollmill.learning.admission import register_admission
-    from rollmill.models.registry import register_encoder, register_model
+    from rollmill.models.observation import register_encoder
+    from rollmill.models.registry import register_model
     from rollmill.reporting.plots import plot_runs
     from rollmill.storage.removers import register_remover
     from rollmill.tuning.tune import tune
@@ -62,7 +63,7 @@ _HOME = {
     "register_admission": "rollmill.learning.admission",
     "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
-    "register_encoder": "rollmill.models.registry",
+    "register_encoder": "rollmill.models.observation",
     "register_model": "rollmill.models.registry",
     "register_remover": "rollmill.storage.removers",
 }

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from rollmill.learning.report import LearnerReport
     from rollmill.regimes.setup import Probed
 
-__all__ = ["MainGuardError", "Run", "RunDirectoryError", "check_main_guard", "load", "make_config", "train"]
-
 # Numbers the runs of this program, so that ranks that start several of them do not confuse their messages.
 _RUNS = itertools.count()
 

@@ -13,8 +13,6 @@ from rollmill.runtime.control import AT_ONCE, NOT_SET, ControlBlock
 if TYPE_CHECKING:
     from rollmill.settings.config import Config
 
-__all__ = ["Callback", "LiveRun"]
-
 
 class Callback:
     """Called while a run trains; a subclass overrides the methods that it needs.

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["EXTRAS", "install_command"]
-
 # As in pyproject.toml, without lower bounds; a test compares the two.
 EXTRAS: Final = {
     "atari": ("ale-py",),

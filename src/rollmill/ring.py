@@ -24,8 +24,6 @@ from typing import Any, SupportsIndex
 
 from rollmill.native import MessageLanes
 
-__all__ = ["Queue"]
-
 
 class Queue(MessageLanes):
     """A queue of integers and bytes for any number of producers and consumers, in one process or several.

@@ -10,21 +10,6 @@ from dataclasses import replace
 
 from rollmill.runtime.ledger import Role
 
-__all__ = [
-    "EVALUATOR",
-    "GRADIENT_LEARNER",
-    "LEARNER",
-    "POLICY_WORKER",
-    "ROLLOUT_WORKER",
-    "EvaluatorPhase",
-    "InferenceCounter",
-    "InferencePhase",
-    "LearnerCounter",
-    "LearnerPhase",
-    "RolloutCounter",
-    "RolloutPhase",
-]
-
 
 class RolloutPhase:
     """Positions in ``ROLLOUT_WORKER.phases``."""

@@ -51,18 +51,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-__all__ = [
-    "PICTURE_SIDE",
-    "ActionSpec",
-    "ArraySpec",
-    "BoxActions",
-    "BoxHead",
-    "CategoricalHead",
-    "EnvSpec",
-    "FrameStack",
-    "Head",
-]
-
 PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 

@@ -15,8 +15,6 @@ from rollmill.settings.options import full_keys
 from rollmill.storage.checkpoint_file import read_header
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
-__all__ = ["Verification", "verify"]
-
 DELAY_S = 0.05
 
 

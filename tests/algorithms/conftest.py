@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import TransitionBatch
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.specs import ActionSpec, ArraySpec
 
 torch.set_num_threads(1)

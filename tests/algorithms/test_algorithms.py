@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Explore, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Explore, OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import TransitionBatch
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN

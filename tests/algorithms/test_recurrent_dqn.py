@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import SequenceBatch
+from rollmill.algorithms.batches import SequenceBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN

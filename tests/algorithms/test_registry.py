@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.algorithms import registry
-from rollmill.algorithms.base import Loss, TransitionBatch
+from rollmill.algorithms.base import Loss
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from benchmarks.machine_bound import __main__ as machine_bound
 from benchmarks.machine_bound import bound as bound_module
-from benchmarks.machine_bound.bound import KINDS, Bound, BoundError, StageKernels, StageTimes, measure_bound
+from benchmarks.machine_bound.bound import KINDS, Bound, StageKernels, StageTimes, measure_bound
 from benchmarks.machine_bound.frozen_kernels import Kernel, Variant
+from benchmarks.machine_bound.kernel_processes import BoundError
 from benchmarks.machine_bound.kernel_worker import find_fastest, time_kernel
 from benchmarks.machine_bound.preset_bound import meter_for
 

@@ -31,8 +31,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["CUDA", "Counts", "FakeCuda", "MixedDevicesError"]
-
 CUDA, CPU = torch.device("cuda", 0), torch.device("cpu")
 # They carry an operand from one device to the other.
 _COPIES = {"aten::copy_", "aten::_foreach_copy_"}

@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.collective import Alone

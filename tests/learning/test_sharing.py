@@ -10,7 +10,8 @@ import torch
 from tests.algorithms import test_recurrent_dqn as sequences
 from torch import nn
 
-from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.config import LearnerConfig

@@ -15,8 +15,8 @@ from rollmill.losses.ppo import policy_gradient_loss, value_loss
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import ImageInput
-from rollmill.models.observation import ObservationEncoder
-from rollmill.models.registry import make_model, register_encoder
+from rollmill.models.observation import ObservationEncoder, register_encoder
+from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 VECTOR = {"obs": ArraySpec(shape=(6,), dtype="float32")}

@@ -15,7 +15,8 @@ from rollmill.models.actor_critic import ActorCritic, ActorCriticOutput
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
 from rollmill.models.lowered import can_be_lowered, lower_weights
-from rollmill.models.registry import make_model, register_encoder
+from rollmill.models.observation import register_encoder
+from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead
 
 ACTION = ActionSpec(heads=(CategoricalHead(n=4),), structure="discrete")

@@ -13,12 +13,11 @@ from rollmill.models import observation as observation_module
 from rollmill.models import registry
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.observation import EncoderError
+from rollmill.models.observation import EncoderError, register_encoder
 from rollmill.models.registry import (
     UnknownModelError,
     WrongModelError,
     make_model,
-    register_encoder,
     register_model,
 )
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead

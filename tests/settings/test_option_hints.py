@@ -11,7 +11,8 @@ from rollmill.cli import main
 from rollmill.envs.config import EnvConfig
 from rollmill.settings.config import Config, ConfigError
 from rollmill.settings.option_hints import HINTS, hints_for
-from rollmill.settings.options import OptionError, apply, list_options
+from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import apply, list_options
 
 KEYS = {option.key for option in list_options(Config)}
 

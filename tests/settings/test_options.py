@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import (
-    OptionError,
     apply,
     describe,
     flatten,

@@ -19,7 +19,8 @@ from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.settings.options import OptionError, flatten
+from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import flatten
 from rollmill.tuning.curves import Curve, CurveError, Curves
 from rollmill.tuning.explain import curves_of
 from rollmill.tuning.model import StageCosts, predict

@@ -9,21 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rollmill.algorithms.batches import SequenceBatch, TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = [
-    "Action",
-    "Algorithm",
-    "Explore",
-    "Loss",
-    "Objective",
-    "OffPolicyAlgorithm",
-    "SequenceBatch",
-    "TransitionBatch",
-]
 
 _HARD_UPDATE_EVERY = 2500  # SGD steps: SB3's DQN copies every 10,000 agent steps, with one SGD step for each 4
 

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-__all__ = ["Batch", "OnPolicyBatch", "SequenceBatch", "TransitionBatch"]
-
 
 class TransitionBatch(NamedTuple):
     """N transitions (x_t, a_t, R_t, x_{t+k}), on the learner's device.

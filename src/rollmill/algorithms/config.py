@@ -17,8 +17,6 @@ from rollmill.settings.value_checks import (
     unit,
 )
 
-__all__ = ["OFF_POLICY_ALGORITHMS", "EpsilonKind", "NoiseKind", "OffPolicyConfig", "ValueLossKind"]
-
 # Those that nobody has to register.
 OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Action, Explore, Loss, TransitionBatch
+from rollmill.algorithms.base import Action, Explore, Loss
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import random_choices
 from rollmill.algorithms.requirements import require_categorical
@@ -21,8 +22,6 @@ from rollmill.models.critics import ChoiceCritics
 from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
 from rollmill.models.q_network import Branches
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = ["DiscreteSAC"]
 
 _TARGET_SHARE = 0.89  # of the maximum entropy, as in CleanRL's sac_atari.py
 _SMALLEST_EXPONENTIAL = 1.0e-30

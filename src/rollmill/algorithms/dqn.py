@@ -7,12 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from rollmill.algorithms.base import Action, Explore, Loss, TransitionBatch
+from rollmill.algorithms.base import Action, Explore, Loss
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.q_learning import QLearning
 from rollmill.losses.dqn import taken_values
 from rollmill.losses.temporal_difference import temporal_difference_loss
-
-__all__ = ["DQN"]
 
 
 class DQN(QLearning):

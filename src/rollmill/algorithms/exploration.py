@@ -10,17 +10,6 @@ from torch import Tensor, nn
 from rollmill.algorithms.base import Explore
 from rollmill.algorithms.config import OffPolicyConfig
 
-__all__ = [
-    "ActionNoise",
-    "PinkNoise",
-    "epsilon_greedy",
-    "epsilon_of",
-    "ladder",
-    "random_choices",
-    "scheduled_epsilon",
-    "uniform_actions",
-]
-
 
 def scheduled_epsilon(config: OffPolicyConfig, agent_steps: int, total_steps: int) -> float:
     """Linear from ``epsilon_start`` to ``epsilon_end``, then constant (Mnih et al. 2015, Methods)."""

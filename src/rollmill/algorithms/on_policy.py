@@ -21,8 +21,6 @@ from rollmill.models.precision import wide
 from rollmill.models.registry import make_model
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["OnPolicyAlgorithm", "PolicyEvaluation"]
-
 
 class PolicyEvaluation(NamedTuple):
     """The current network's outputs for a part of a minibatch, with gradient.

@@ -15,8 +15,6 @@ from rollmill.settings.value_checks import (
     unit_below_one,
 )
 
-__all__ = ["AdvantageKind", "ClipKind", "CoefficientSchedule", "OnPolicyConfig", "auto_entropy_coef"]
-
 AdvantageKind = Literal["gae", "vtrace"]
 ClipKind = Literal["reciprocal", "symmetric", "none"]
 CoefficientSchedule = Literal["constant", "linear"]

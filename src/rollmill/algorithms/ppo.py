@@ -25,8 +25,6 @@ from rollmill.losses.ppo import (
 )
 from rollmill.losses.vtrace import vtrace
 
-__all__ = ["PPO"]
-
 
 class PPO(OnPolicyAlgorithm):
     """Proximal policy optimisation (Schulman et al. 2017, https://arxiv.org/abs/1707.06347).

@@ -20,8 +20,6 @@ from rollmill.models.off_policy import frozen_copy, off_policy_model
 from rollmill.models.q_network import QNetwork
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["QLearning"]
-
 
 class QLearning(OffPolicyAlgorithm):
     """A Q-network, its target network, and epsilon-greedy exploration.

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Action, Explore, Loss, SequenceBatch
+from rollmill.algorithms.base import Action, Explore, Loss
+from rollmill.algorithms.batches import SequenceBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.q_learning import QLearning
 from rollmill.losses.dqn import taken_values
@@ -15,8 +16,6 @@ from rollmill.losses.temporal_difference import sequence_error, temporal_differe
 from rollmill.models.config import ModelConfig
 from rollmill.models.q_network import QNetwork
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = ["RecurrentDQN"]
 
 
 class RecurrentDQN(QLearning):

@@ -52,15 +52,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = [
-    "ALGORITHMS",
-    "AlgorithmFactory",
-    "UnknownAlgorithmError",
-    "is_on_policy_algorithm",
-    "make_algorithm",
-    "register_algorithm",
-]
-
 AlgorithmFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig, Any], Algorithm]
 
 

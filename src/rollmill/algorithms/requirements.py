@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from rollmill.specs import ActionSpec, BoxHead
 
-__all__ = ["UnfitActionsError", "require_bounded_box", "require_bounds", "require_categorical"]
-
 
 class UnfitActionsError(ValueError):
     """An algorithm does not support an environment's actions."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import Action, Explore, Loss, TransitionBatch
+from rollmill.algorithms.base import Action, Explore, Loss
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import PinkNoise, uniform_actions
 from rollmill.algorithms.requirements import require_bounded_box
@@ -19,8 +20,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.critics import Critics
 from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = ["SAC"]
 
 
 class SAC(SoftActorCritic):

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.losses.sac import temperature_loss
 from rollmill.models.actors import ActorNetwork
-
-__all__ = ["SoftActorCritic", "Temperature"]
 
 
 class Temperature(nn.Module):

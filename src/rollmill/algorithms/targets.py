@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.losses.gae import gae_numpy, recursion_cut_numpy
 
-__all__ = ["NonFiniteSampleError", "Targets", "targets_of"]
-
 
 class NonFiniteSampleError(RuntimeError):
     """A valid sample contains NaN or infinity."""

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicyAlgorithm, TransitionBatch
+from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicyAlgorithm
+from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import ActionNoise
 from rollmill.algorithms.requirements import require_bounded_box
@@ -18,8 +19,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.critics import Critics
 from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_policy_model
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = ["DDPG", "TD3"]
 
 
 class TD3(OffPolicyAlgorithm):

@@ -12,8 +12,6 @@ import os
 import signal
 from collections.abc import Iterable, Iterator
 
-__all__ = ["pause", "paused_children", "resume"]
-
 
 @contextlib.contextmanager
 def paused_children() -> Iterator[None]:

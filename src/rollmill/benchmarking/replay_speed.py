@@ -31,8 +31,6 @@ from rollmill.native import FANOUTS, SumTree, replay_load, tree_alignment
 from rollmill.replay import PrioritizedReplay
 from rollmill.runtime.arena import NotEnoughMemory
 
-__all__ = ["PEERS_VARIABLE", "run"]
-
 PEERS_VARIABLE = "ROLLMILL_PEERS"  # names the folder with the peers' environments
 
 _CHECKOUT = Path(__file__).resolve().parents[3]

@@ -20,8 +20,6 @@ import numpy as np
 
 from rollmill.ring import Queue
 
-__all__ = ["run"]
-
 _ROUNDS = 3
 _WARM_UP_S = 0.1
 _CHUNK = 200

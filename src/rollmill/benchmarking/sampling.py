@@ -18,8 +18,6 @@ from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config, ConfigError
 
-__all__ = ["sampling_processes"]
-
 
 def sampling_processes(config: Config) -> SteppingProcesses:
     """Rollout workers and policy workers with uniformly random actions.

@@ -18,8 +18,6 @@ from rollmill.runtime.events import Exited, Failed
 from rollmill.runtime.ledger import Role
 from rollmill.runtime.supervisor import Supervisor
 
-__all__ = ["SteppingProcesses", "TooShortError"]
-
 _START_TIMEOUT_S = 300.0
 _WARM_UP_S = 3.0
 # After a pause caches are cold, and pending results arrive at once.

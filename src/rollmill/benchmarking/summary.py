@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["details", "summary"]
-
 _NAMES = {"rollmill": "Rollmill's", "multiprocessing": "multiprocessing's", "faster_fifo": "faster-fifo's"}
 
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from rollmill.cli.command import Command, seconds
 from rollmill.cli.user_modules import import_modules
-from rollmill.settings.options import OptionError
-
-__all__ = ["make_command", "run"]
+from rollmill.settings.option_values import OptionError
 
 _DEFAULT_PRESET = "atari/breakout"
 # What can be measured, and the module of rollmill.benchmarking that measures it.

@@ -10,20 +10,6 @@ from typing import Any, Final
 
 from rollmill.settings.option_values import OptionError, coerce
 
-__all__ = [
-    "EXIT_FAILED",
-    "EXIT_INTERRUPTED",
-    "EXIT_USAGE",
-    "PRESET",
-    "Command",
-    "count",
-    "natural",
-    "printer",
-    "seconds",
-    "split_overrides",
-    "whole_number",
-]
-
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130

@@ -6,9 +6,7 @@ import argparse
 
 from rollmill.cli.command import Command
 from rollmill.cli.user_modules import import_modules
-from rollmill.settings.options import OptionError
-
-__all__ = ["make_command", "run"]
+from rollmill.settings.option_values import OptionError
 
 
 def make_command() -> Command:

@@ -7,9 +7,7 @@ import sys
 import warnings
 
 from rollmill.cli.command import Command
-from rollmill.settings.options import OptionError
-
-__all__ = ["add_playing", "deterministic", "show_warnings"]
+from rollmill.settings.option_values import OptionError
 
 
 def add_playing(command: Command) -> None:

@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rollmill.cli.command import Command
 
-__all__ = ["make_command", "run"]
-
 
 def make_command() -> Command:
     """The command and its options."""

@@ -22,9 +22,8 @@ from rollmill.cli import bench, envs, evaluate, plot, report, train, tune, verif
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
 from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
-from rollmill.settings.options import OptionError, parse_overrides
-
-__all__ = ["main"]
+from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import parse_overrides
 
 _SAFE_PATH = "PYTHONSAFEPATH"
 _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (

@@ -9,8 +9,6 @@ from typing import Any
 
 from rollmill.cli.command import Command
 
-__all__ = ["make_command", "run"]
-
 
 def make_command() -> Command:
     """The command and its options."""

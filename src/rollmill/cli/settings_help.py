@@ -12,8 +12,6 @@ from rollmill.settings.config import Config
 from rollmill.settings.option_values import format_value
 from rollmill.settings.options import describe, flatten, list_options, parse_overrides
 
-__all__ = ["OFF_POLICY", "ON_POLICY", "settings_help"]
-
 _UNNAMED: Final = frozenset({"preset"})  # Part of the configuration, but an argument of its own on the command line.
 _SHORT_KEYS: Final = "the last part of a key is enough where it is unique (--learning-rate 1e-3)"
 _ALWAYS: Final = {

@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from rollmill.cli.command import EXIT_INTERRUPTED, PRESET, Command, natural, printer, whole_number
 from rollmill.cli.user_modules import import_modules, make_callbacks
-from rollmill.settings.options import OptionError
+from rollmill.settings.option_values import OptionError
 
 if TYPE_CHECKING:
     from rollmill.runtime.ranks import Ranks
-
-__all__ = ["make_command", "run"]
 
 
 def make_command() -> Command:

@@ -13,8 +13,6 @@ from rollmill.settings.option_values import OptionError, coerce
 if TYPE_CHECKING:
     from rollmill.callback import Callback
 
-__all__ = ["import_modules", "make_callbacks"]
-
 # Settings of the environment that name code, which may be in the working directory.
 _CODE = ("env", "name", "imports", "kwargs")
 

@@ -9,8 +9,6 @@ from typing import Any
 from rollmill.cli.command import EXIT_FAILED, PRESET, Command, count, printer, seconds
 from rollmill.cli.user_modules import import_modules
 
-__all__ = ["make_command", "run"]
-
 
 def make_command() -> Command:
     """The command and its options."""

@@ -9,8 +9,6 @@ from rollmill.cli.command import Command, count, natural
 from rollmill.cli.playing import add_playing, deterministic, show_warnings
 from rollmill.cli.user_modules import import_modules
 
-__all__ = ["make_command", "run"]
-
 
 def make_command() -> Command:
     """The command and its options."""

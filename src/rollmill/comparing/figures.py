@@ -14,8 +14,6 @@ from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
 from rollmill.reporting.plots import curve_of
 
-__all__ = ["draw_aggregates", "draw_curves", "draw_profiles", "draw_scores", "styles"]
-
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
 _LABEL_WIDTH = 60  # characters of a method's name in a line
 _LEGEND_WIDTH = 130  # characters of all columns of a legend

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.reporting.plots import Band, Curve, curve_of, overlay
 
-__all__ = ["MethodCurves", "curve_notes", "curves_of_method"]
-
 AXES = ("agent_steps", "time_s")
 _FEW_POINTS = 10
 _LEAST_SHARE = 0.5  # of the axis that any run covers, below which the common part would hide most of the curves

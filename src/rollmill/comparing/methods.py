@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["differing_settings", "is_of_method", "labels", "settings_of_run"]
-
 # Settings that identify a run, but do not affect training.
 _IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
 # Settings in which runs of one method may differ, because they do not change results beyond chance.

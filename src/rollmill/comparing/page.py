@@ -25,8 +25,6 @@ from rollmill.comparing.statistics import (
 from rollmill.comparing.tables import scores_section, table
 from rollmill.evaluation.stats import Estimate
 
-__all__ = ["NotWritableError", "Report", "write_report"]
-
 PAGE = "report.html"
 FIGURES = "report.json"
 _LONGEST_NAME = 200  # bytes, of the 255 that file systems allow

@@ -17,8 +17,6 @@ from rollmill.settings.options import flatten
 from rollmill.settings.run_config import load_config
 from rollmill.storage.evaluations import EvaluationQueue
 
-__all__ = ["ComparedRun", "Comparison", "ComparisonError", "compare"]
-
 
 class ComparisonError(ValueError):
     """The given runs cannot be compared."""

@@ -18,16 +18,6 @@ from rollmill.comparing.runs import Comparison
 from rollmill.evaluation.stats import Estimate, mean_interval
 from rollmill.extras import install_command
 
-__all__ = [
-    "AGGREGATES",
-    "MissingReportExtraError",
-    "Profile",
-    "aggregates",
-    "mean_intervals",
-    "profile",
-    "score_matrices",
-]
-
 Floats = NDArray[np.float64]
 AGGREGATES = ("median", "iqm", "mean", "optimality_gap")
 _RESAMPLES = 20_000

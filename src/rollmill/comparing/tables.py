@@ -10,8 +10,6 @@ import numpy as np
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.evaluation.stats import Estimate
 
-__all__ = ["scores_section", "table"]
-
 _MOST_SETTINGS = 6  # with columns in the table of scores; more get a table of their own
 _NONE = "-"
 

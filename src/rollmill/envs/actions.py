@@ -9,8 +9,6 @@ import numpy as np
 from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, BoxActions, BoxHead, CategoricalHead
 
-__all__ = ["ActionCodec"]
-
 
 class _Choices:
     """``Discrete`` or ``MultiDiscrete``: columns of ``action_discrete``."""

@@ -18,8 +18,6 @@ from rollmill.extras import install_command
 from rollmill.native import push_frames
 from rollmill.specs import FrameStack
 
-__all__ = ["ShrunkScreens", "check_game", "games", "maker"]
-
 _DEFAULT_FRAMESKIP = 4
 # Emulator arguments that redefine frames, episodes or returns and have a setting of their own.
 _COUNTED = {"frameskip", "max_num_frames_per_episode", "episodic_life", "reward_clipping"}

@@ -12,8 +12,6 @@ from rollmill.envs.spaces import ACTION_MASK, ObservationCodec
 from rollmill.envs.views import Array, ObservationView
 from rollmill.specs import ActionSpec
 
-__all__ = ["RowChecks", "as_number", "invalid_reward", "shown"]
-
 
 def as_number(reward: Any) -> float:
     """Convert a reward, a number or an array of one element, to a float.

@@ -13,8 +13,6 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
 
-__all__ = ["check_id", "ids", "kind", "maker"]
-
 
 def _envpool() -> Any:
     try:

@@ -5,19 +5,6 @@ from __future__ import annotations
 
 import signal
 
-__all__ = [
-    "EnvironmentFailure",
-    "InvalidActionMask",
-    "InvalidReward",
-    "MissingExtra",
-    "NonFiniteObservation",
-    "RollmillEnvError",
-    "UnknownEnvironment",
-    "UnreadableSnapshot",
-    "UnsupportedSpace",
-    "failures",
-]
-
 
 def failures() -> tuple[type[BaseException], ...]:
     """Exceptions to catch around an environment's code, for an ``except`` clause.

@@ -35,8 +35,6 @@ from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
-__all__ = ["FAMILIES", "Maker", "make_env", "make_group", "probe", "rows_of_group", "suggest"]
-
 FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool")
 
 

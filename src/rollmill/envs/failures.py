@@ -7,8 +7,6 @@ from pathlib import Path
 
 from rollmill.envs.errors import EnvironmentFailure
 
-__all__ = ["RestartBudget", "failure", "report"]
-
 _HERE = f"{Path(__file__).resolve().parent}/"
 _RETURNED = {
     "reset": "observation and info",

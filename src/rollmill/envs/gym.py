@@ -20,8 +20,6 @@ from rollmill.envs.registry import registrations
 from rollmill.envs.user_code import NoSuchModuleError, import_user_code
 from rollmill.extras import install_command
 
-__all__ = ["bare", "find_spec", "ids", "is_registered", "is_registered_by_import", "kind", "maker", "mujoco_ids"]
-
 _OWN = "gymnasium.envs."
 
 # The extra (see rollmill.extras) that provides a package in an entry point.

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["METRICS", "EnvMetrics", "InfoMetrics"]
-
 METRICS = "metrics"
 """The entry of ``info``."""
 

@@ -14,8 +14,6 @@ from rollmill.envs.factory import Maker, suggest
 from rollmill.envs.gym import bare
 from rollmill.extras import install_command
 
-__all__ = ["WithoutMission", "check_id", "ids", "maker"]
-
 
 class WithoutMission(gymnasium.ObservationWrapper[Any, Any, Any]):
     """Removes the mission's text, leaving a dict of ``"image"`` (uint8 ``[7, 7, 3]``) and ``"direction"`` (0..3).

@@ -13,8 +13,6 @@ import gymnasium
 from rollmill.envs.factory import suggest
 from rollmill.envs.user_code import import_if_there
 
-__all__ = ["environments_of", "explain"]
-
 _MOST_LISTED = 8
 _FORM = "an environment of your own is given as 'module:Class'"
 

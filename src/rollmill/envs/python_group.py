@@ -21,8 +21,6 @@ from rollmill.specs import BoxActions
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["PythonGroup"]
-
 _NO_LIMIT = sys.maxsize
 
 

@@ -11,8 +11,6 @@ from typing import Any
 from rollmill.envs.user_code import import_if_there
 from rollmill.runtime.definitions import is_same_definition
 
-__all__ = ["Registration", "find_registration", "install", "register_env", "register_factory", "registrations"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Registration:

@@ -11,8 +11,6 @@ from gymnasium.utils.env_checker import data_equivalence
 
 from rollmill.envs.errors import failures
 
-__all__ = ["repeats"]
-
 _STEPS = 20
 _LONGEST_S = 10.0
 

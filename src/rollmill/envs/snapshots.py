@@ -11,8 +11,6 @@ from typing import Any
 
 from rollmill.envs.errors import UnreadableSnapshot, failures
 
-__all__ = ["is_pickled_by_arguments", "restore_state", "save_state"]
-
 _MAINS = ("__main__", "__mp_main__")
 
 

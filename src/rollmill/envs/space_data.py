@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-__all__ = ["SavedSpaces", "decode_spaces", "encode_spaces"]
-
 _FORMAT = 1
 # Bounds that differ between elements are written one by one, up to this number, to keep the file small.
 _MOST_NUMBERS = 1_000_000

@@ -17,8 +17,6 @@ from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.views import Array
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, Head
 
-__all__ = ["ACTION_MASK", "ObservationCodec", "action_spec", "observation_specs"]
-
 ACTION_MASK = "action_mask"
 
 

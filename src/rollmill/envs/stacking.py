@@ -9,8 +9,6 @@ from gymnasium import spaces, wrappers
 
 from rollmill.specs import FrameStack
 
-__all__ = ["stack_of"]
-
 # Wrappers that do not change observations.
 _TRANSPARENT: tuple[type[Any], ...] = (
     wrappers.TimeLimit,

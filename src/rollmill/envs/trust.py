@@ -11,8 +11,6 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import FAMILIES
 from rollmill.envs.registry import registrations
 
-__all__ = ["named_code"]
-
 # Packages whose ids in Gymnasium's registry are trusted; ids of others may come from anywhere.
 _OWN_ENTRY_POINTS = ("gymnasium.envs.", "ale_py.", "minigrid.")
 

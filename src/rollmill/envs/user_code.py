@@ -9,15 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-__all__ = [
-    "NoSuchModuleError",
-    "import_if_there",
-    "import_user_code",
-    "keep_interpreters_out",
-    "lasting_name",
-    "let_interpreters_in",
-]
-
 # Keeps child interpreters from searching their script's folder or the working directory first.
 _SAFE_PATH = "PYTHONSAFEPATH"
 _UNTIL_USER_CODE = "until user code"

@@ -18,8 +18,6 @@ from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.views import Array, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
 
-__all__ = ["VectorGroup", "own_seeds"]
-
 _MOST_HIDDEN_ENDS = 100
 # The state of a group.
 _STATE = (

@@ -10,8 +10,6 @@ import numpy as np
 from rollmill.envs.info_metrics import InfoMetrics
 from rollmill.specs import EnvSpec
 
-__all__ = ["Array", "Group", "ObservationView", "OutcomeView", "SavableGroup", "own_views"]
-
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

@@ -11,8 +11,6 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.factory import Maker, suggest
 from rollmill.extras import install_command
 
-__all__ = ["check_scenario", "maker", "scenarios"]
-
 _DEFAULT_FRAMESKIP = 4
 # Multiplayer scenarios.
 _MULTIPLAYER = {"cig", "multi", "multi_duel"}

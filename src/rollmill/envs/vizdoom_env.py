@@ -16,8 +16,6 @@ from vizdoom import Button, DoomGame, GameVariable, ScreenFormat, ScreenResoluti
 
 from rollmill.envs.views import Array
 
-__all__ = ["VizdoomEnv"]
-
 # A worker owns one core; OpenCV would otherwise start a pool of threads in each worker.
 cv2.setNumThreads(1)
 

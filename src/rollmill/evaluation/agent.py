@@ -22,8 +22,6 @@ from rollmill.runtime.seeds import int_seed
 if TYPE_CHECKING:
     import gymnasium
 
-__all__ = ["Agent", "AgentError", "load"]
-
 
 class AgentError(ValueError):
     """An agent's input does not fit its environment or its state."""

@@ -24,15 +24,6 @@ from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
 
-__all__ = [
-    "EndlessEpisodeError",
-    "EvaluationInterruptedError",
-    "EvaluationResult",
-    "evaluate",
-    "evaluate_snapshot",
-    "quotas",
-]
-
 # Seven times the longest episode of Atari.
 _TAKEN_FOR_ENDLESS = 200_000
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-__all__ = ["ATARI_SCORES", "AtariScores", "human_normalised"]
-
 
 class AtariScores(NamedTuple):
     """Undiscounted, unclipped score of one game: mean of random play, and of a professional human tester."""

@@ -18,8 +18,6 @@ from rollmill.storage.checkpoint_file import load_checkpoint
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 
-__all__ = ["evaluate_until", "play_pending"]
-
 _LOOK_S = 0.5
 
 

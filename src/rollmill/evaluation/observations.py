@@ -10,8 +10,6 @@ from gymnasium import spaces
 
 from rollmill.envs.spaces import ACTION_MASK
 
-__all__ = ["ObservationError", "check_observation"]
-
 _MOST_NAMED = 8
 
 

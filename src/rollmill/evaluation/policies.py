@@ -15,8 +15,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.sizing import made_within_memory
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["Policy"]
-
 _LATE = 2**62  # agent steps after the end of every schedule
 
 

@@ -8,8 +8,6 @@ from rollmill.envs.views import Group, OutcomeView, own_views
 from rollmill.evaluation.agent import Agent
 from rollmill.specs import EnvSpec
 
-__all__ = ["play"]
-
 
 def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | None) -> Iterator[OutcomeView]:
     """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.

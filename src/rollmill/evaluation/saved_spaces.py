@@ -11,8 +11,6 @@ from typing import Any
 from rollmill.envs.space_data import SavedSpaces, decode_spaces
 from rollmill.storage.whole_files import write_whole
 
-__all__ = ["SPACES_FILE", "SavedSpacesError", "read_spaces", "write_spaces"]
-
 SPACES_FILE = "spaces.json"
 
 

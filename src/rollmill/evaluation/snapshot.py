@@ -18,8 +18,6 @@ from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
-__all__ = ["NoRunError", "Snapshot", "newest_checkpoint", "read_snapshot", "require_trusted"]
-
 
 class NoRunError(LookupError):
     """The directory holds no run, or no checkpoint of that name."""

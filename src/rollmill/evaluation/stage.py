@@ -21,8 +21,6 @@ from rollmill.envs.vector_group import VectorGroup
 from rollmill.envs.views import Array, Group, ObservationView, OutcomeView
 from rollmill.specs import BoxActions
 
-__all__ = ["NotRenderableError", "Picture", "Stage", "has_display", "open_stage", "spaces_of"]
-
 Picture = NDArray[np.uint8]
 """uint8 ``[H, W, 3]``, RGB."""
 

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from rollmill.runtime.seeds import stream
 
-__all__ = ["Estimate", "mean_difference", "mean_interval"]
-
 _RESAMPLES = 10_000
 _BLOCK = 2_000_000  # numbers drawn at once: 16 MB
 

@@ -17,8 +17,6 @@ from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
 
-__all__ = ["Film", "Frame", "VideoError", "check_video_path", "enlarge", "film_episode", "play_episode", "write_mp4"]
-
 _LEAST_HEIGHT = 480
 _CAPTION_HEIGHT = 32
 _LONGEST_S = 180.0

@@ -15,8 +15,6 @@ from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
 
-__all__ = ["watch"]
-
 _POLL_S = 1.0
 
 

@@ -7,8 +7,6 @@ import time
 from rollmill.evaluation.stage import NotRenderableError, Picture
 from rollmill.evaluation.video import enlarge
 
-__all__ = ["Window", "WindowClosedError"]
-
 _HEIGHT = 420
 
 

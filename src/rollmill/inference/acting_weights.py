@@ -17,8 +17,6 @@ from rollmill.models.lowered import lower_weights
 from rollmill.storage.slots import SlotStore
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
-__all__ = ["ActingAlgorithm", "ActingWeights", "ExactWeights", "NewestWeights"]
-
 
 class ActingAlgorithm:
     """An algorithm that acts, the buffer of its weights, and their version.

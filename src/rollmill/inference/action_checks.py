@@ -7,8 +7,6 @@ import numpy as np
 from rollmill.algorithms.base import Action, Algorithm
 from rollmill.specs import ActionSpec
 
-__all__ = ["check_action"]
-
 
 def check_action(algorithm: Algorithm, action: Action, spec: ActionSpec, rows: int) -> None:
     """Check the actions of an off-policy algorithm, because replay and environment must agree.

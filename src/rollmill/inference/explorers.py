@@ -17,8 +17,6 @@ from rollmill.runtime.row_noise import RowNoise
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import SlotStore, Topology
 
-__all__ = ["Explorer", "GeneratorExplorer", "KeyedExplorer", "RandomExplorer"]
-
 
 class Explorer(Protocol):
     """Builds the :class:`rollmill.algorithms.base.Explore` of a batch."""

@@ -14,8 +14,6 @@ from rollmill.native import gather
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import SlotStore
 
-__all__ = ["ObservationReader", "ShownReader", "SlotReader"]
-
 
 class ObservationReader(Protocol):
     """Reads observations of groups."""

@@ -15,8 +15,6 @@ from torch import Tensor
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import RNN_STATE, SlotStore
 
-__all__ = ["RecurrentStates"]
-
 
 class RecurrentStates:
     """Recurrent states of one policy worker's groups; does nothing without a recurrent core.

@@ -26,8 +26,6 @@ from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
 
-__all__ = ["PolicyWorker"]
-
 _POLL_S = 0.2
 
 

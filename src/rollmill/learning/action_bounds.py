@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from rollmill.specs import ActionSpec, BoxHead
 
-__all__ = ["ActionBounds"]
-
 # Squashed actions never reach a bound of (-1, 1); beyond this value they count as at the bound.
 _NEAR = math.atanh(0.99)
 

@@ -20,16 +20,6 @@ from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
 from rollmill.runtime.definitions import Registry
 from rollmill.storage.slots import SlotStore
 
-__all__ = [
-    "ADMISSIONS",
-    "Admission",
-    "AdmissionFactory",
-    "CompletedSlots",
-    "FirstInFirstOut",
-    "Iterations",
-    "register_admission",
-]
-
 Prepared = TypeVar("Prepared")
 
 

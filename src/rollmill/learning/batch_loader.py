@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from queue import Empty, Full, Queue
 from typing import Generic, Protocol, TypeVar
 
-__all__ = ["POLL_S", "BatchLoader", "Source"]
-
 POLL_S = 0.2
 
 Item = TypeVar("Item")

@@ -6,11 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+from rollmill.algorithms.batches import SequenceBatch, TransitionBatch
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay_config import ReplayConfig
-
-__all__ = ["blank_batch", "blank_observation"]
 
 _DISCOUNT = 0.99
 

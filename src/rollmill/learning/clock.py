@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["TrainingClock"]
-
 
 class TrainingClock:
     """Seconds of training, from the learner's first report, without the time between sessions.

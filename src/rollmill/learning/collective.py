@@ -13,8 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Alone", "Collective"]
-
 Item = TypeVar("Item")
 Dtype = TypeVar("Dtype", bound=np.generic)
 

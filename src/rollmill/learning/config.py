@@ -18,14 +18,6 @@ from rollmill.settings.value_checks import (
     unit_below_one,
 )
 
-__all__ = [
-    "LearnerConfig",
-    "OptimiserKind",
-    "PrecisionChoice",
-    "ScheduleKind",
-    "auto_epochs",
-]
-
 OptimiserKind = Literal["adam", "adamw", "rmsprop"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp64"]
 ScheduleKind = Literal["constant", "linear", "kl"]

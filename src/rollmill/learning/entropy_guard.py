@@ -15,8 +15,6 @@ from rollmill.learning.report import RECENT_EPISODES
 from rollmill.specs import ActionSpec
 from rollmill.storage.episodes import EpisodeEnd
 
-__all__ = ["EntropyGuard", "least_entropy"]
-
 
 def least_entropy(action: ActionSpec, first: float, share: float) -> float:
     """Return the entropy, in nats, of a policy that keeps a share of its initial exploration.

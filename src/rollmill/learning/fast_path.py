@@ -22,8 +22,6 @@ from torch import nn
 
 from rollmill.learning.config import LearnerConfig
 
-__all__ = ["PLAIN", "Candidate", "FastPath", "FastPathError", "Measurement", "candidates_for", "choose", "undisturbed"]
-
 MICRO_BATCHES = (64, 128, 256, 512)
 # A candidate must beat earlier ones by this margin; a smaller one would let noise decide between runs.
 MARGIN = 0.03

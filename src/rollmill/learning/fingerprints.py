@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from rollmill.learning.trajectories import Trajectories
 
-__all__ = ["FINGERPRINTS_FILE", "Difference", "Fingerprints", "first_difference", "read_fingerprints"]
-
 FINGERPRINTS_FILE = "fingerprints.jsonl"
 _DIGITS = 16
 

@@ -26,8 +26,6 @@ from rollmill.storage.episodes import unpack_episode
 from rollmill.storage.gradients import FIGURES, GradientExchange, Submitted
 from rollmill.storage.sequence_sampler import make_sampler
 
-__all__ = ["GradientServer"]
-
 _POLL_S = 0.05
 _MOST_MESSAGES = 4096
 

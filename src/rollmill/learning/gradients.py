@@ -32,8 +32,6 @@ from rollmill.storage.replay_sampler import Drawn, Sampler
 from rollmill.storage.sequence_sampler import make_sampler
 from rollmill.storage.weights import NOT_PUBLISHED
 
-__all__ = ["GradientLearner"]
-
 _POLL_S = 0.2
 
 

@@ -14,8 +14,6 @@ from rollmill.runtime.plain_data import MalformedMessageError
 from rollmill.runtime.signatures import sign, verify
 from rollmill.runtime.signed_files import require_trust
 
-__all__ = ["InFlight", "PastVersion"]
-
 _PURPOSE = "groups of a checkpoint"
 
 

@@ -30,8 +30,6 @@ from rollmill.roles import LearnerCounter, LearnerPhase
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["Learner", "Trainer", "run_in_turn"]
-
 _NO_ROW = (-1, -1)
 _SAVED_PARTS = ("model", "counters", "recent_episodes", "random")
 

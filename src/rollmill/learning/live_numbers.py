@@ -13,8 +13,6 @@ from typing import Any, NamedTuple
 from rollmill.runtime.control import AT_ONCE, Change, ControlBlock, add_to_layout
 from rollmill.settings.value_checks import above_zero, at_least_zero
 
-__all__ = ["NUMBERS", "LiveNumbers", "News", "NumberRule", "Request", "add_numbers_to_layout", "control_block"]
-
 
 class NumberRule(NamedTuple):
     """Which values a number may have.

@@ -29,8 +29,6 @@ from rollmill.learning.trajectories import Trajectories
 from rollmill.native import gather
 from rollmill.storage.slots import RNN_STATE
 
-__all__ = ["Minibatch", "Minibatches", "Whole"]
-
 
 class Whole(NamedTuple):
     """Data of all ranks' batches that every rank needs to choose the same minibatches.

@@ -18,8 +18,6 @@ from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["choose_replay_path"]
-
 _BUDGET_S = 2.5
 # Steps in a measured batch: takes some tenths of a second, where real sequences may have thousands.
 _MOST_OBSERVATIONS = 256

@@ -35,8 +35,6 @@ from rollmill.storage.episodes import EpisodeEnd, episodes_of, plain_episodes
 from rollmill.storage.random_states import pack_random_states, restore_random_states
 from rollmill.storage.slots import SlotStore
 
-__all__ = ["OnPolicyTrainer"]
-
 # Number of images that represent a batch's brightness.
 _PICTURES = 8
 

@@ -16,16 +16,6 @@ from torch import Tensor, nn
 
 from rollmill.learning.config import LearnerConfig, OptimiserKind
 
-__all__ = [
-    "NonFiniteGradientError",
-    "NonFiniteGuard",
-    "clip_grad_norm_",
-    "load_optimiser_state",
-    "make_optimiser",
-    "optimiser_state",
-    "set_learning_rate",
-]
-
 _CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,

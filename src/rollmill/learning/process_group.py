@@ -27,8 +27,6 @@ from torch import Tensor
 from rollmill.runtime.plain_data import decode, encode
 from rollmill.runtime.ranks import Ranks, RanksError
 
-__all__ = ["ProcessGroup", "RankLostError", "backend_for", "compare", "exchange", "meeting", "open_store"]
-
 Item = TypeVar("Item")
 Dtype = TypeVar("Dtype", bound=np.generic)
 

@@ -18,8 +18,6 @@ from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.evaluations import EvaluationQueue
 
-__all__ = ["LearnerSetup", "Progress", "RunPlan"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:

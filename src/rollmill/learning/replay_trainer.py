@@ -33,8 +33,6 @@ from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import Drawn, ReturnRule
 from rollmill.storage.sequence_sampler import make_sampler
 
-__all__ = ["ReplayAccount", "ReplayTrainer", "return_rule"]
-
 _CHECK_EVERY = 100  # SGD steps between checks for non-finite gradients
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-__all__ = ["SYNTAX", "parse_points"]
-
 SYNTAX = (
     "points as AGENT_STEPS:LEARNING_RATE, comma-separated, at least two, with increasing steps and rates of 0 or more, "
     "such as 0:3e-4,1e6:1e-4,5e6:0"

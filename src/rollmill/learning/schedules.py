@@ -17,17 +17,6 @@ from typing import Any, Protocol
 from rollmill.learning.config import LearnerConfig
 from rollmill.learning.schedule_points import parse_points
 
-__all__ = [
-    "Constant",
-    "KLAdaptive",
-    "Linear",
-    "Points",
-    "Schedule",
-    "coefficient_schedule",
-    "learning_rate_factor",
-    "learning_rate_schedule",
-]
-
 
 class Schedule(Protocol):
     """A value that may change while the learner consumes agent steps.

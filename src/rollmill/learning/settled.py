@@ -13,8 +13,6 @@ from rollmill.learning.measure import GRAPH_BYTES, activation_bytes
 from rollmill.models.precision import settled_precision
 from rollmill.specs import EnvSpec
 
-__all__ = ["settled_fast_path"]
-
 # Activations of this many images stay in a CPU's cache; without images larger parts cost less per sample.
 _PICTURES_ON_CPU = 128
 _SAMPLES = 4096

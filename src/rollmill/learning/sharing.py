@@ -17,8 +17,6 @@ from rollmill.learning.update import Update
 from rollmill.models.flat_state import FlatState, flat_nbytes, in_wire_format
 from rollmill.storage.weights import NOT_PUBLISHED, WeightStore
 
-__all__ = ["FlatGradients", "NetworkRing", "SharedSizes", "shared_sizes"]
-
 # Weight rings in addition to the acting network's.
 _ONLINE, _TARGETS = "online", "targets"
 

@@ -10,12 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rollmill.algorithms.base import SequenceBatch, TransitionBatch
+from rollmill.algorithms.batches import SequenceBatch, TransitionBatch
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.storage.replay_sampler import Drawn, ReplayBatch
 from rollmill.storage.sequence_sampler import ReplaySequences
-
-__all__ = ["empty_for", "errors_of", "to_tensors"]
 
 
 def empty_for(device: torch.device) -> Callable[[Any, Any], Any]:

@@ -8,8 +8,6 @@ from rollmill.learning.progress import Progress
 from rollmill.learning.report import is_milestone
 from rollmill.storage.checkpoints import CheckpointStore
 
-__all__ = ["ByIteration", "ByTime", "Timetable"]
-
 _ROWS = 1000
 _MOST_STEPS_BETWEEN_ROWS = 100_000
 

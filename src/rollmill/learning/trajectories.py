@@ -16,8 +16,6 @@ from rollmill.native import gather_trajectories
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
 
-__all__ = ["Trajectories", "gather_trajectories_of"]
-
 # Not needed on the learner's device.
 _NOT_GATHERED = ("episode_return", "episode_length")
 

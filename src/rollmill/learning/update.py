@@ -29,8 +29,6 @@ from rollmill.learning.optimisers import (
 )
 from rollmill.models.convolutions import centred_layers, observing_pixel_levels, set_channels_last
 
-__all__ = ["Step", "Update"]
-
 # Size of the exchange of one objective's statistics between ranks, including ranks without a part.
 _MOST_STATISTICS = 32
 

@@ -15,8 +15,6 @@ from rollmill.learning.trajectories import Trajectories
 from rollmill.storage.group_states import GroupStates
 from rollmill.storage.weights import WeightStore
 
-__all__ = ["ExactVersions", "NewestVersions", "Versions", "WrongVersionError"]
-
 Moments = tuple[float, float]
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["double_q_value", "max_q_value", "rescale", "taken_values", "unscale"]
-
 _EPSILON = 1.0e-3
 
 

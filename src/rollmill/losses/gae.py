@@ -10,8 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["gae_numpy", "recursion_cut_numpy"]
-
 
 def recursion_cut_numpy(
     terminated: NDArray[np.bool_], truncated: NDArray[np.bool_], valid: NDArray[np.bool_]

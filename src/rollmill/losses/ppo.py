@@ -11,19 +11,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = [
-    "RangeKind",
-    "Surrogate",
-    "clipped_surrogate",
-    "entropy_loss",
-    "masked_mean",
-    "masked_sums",
-    "normalise_advantages",
-    "policy_gradient_loss",
-    "ratio_bounds",
-    "value_loss",
-]
-
 RangeKind = Literal["reciprocal", "symmetric"]
 
 

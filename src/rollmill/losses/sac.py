@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["policy_entropy", "soft_value", "soft_value_of_choices", "temperature_loss"]
-
 
 def soft_value(q: Tensor, log_prob: Tensor, temperature: Tensor | float) -> Tensor:
     """``V(x) = min_i Q_i(x, a) - alpha log pi(a | x)`` for an action a ~ pi (equation 3).

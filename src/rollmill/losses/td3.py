@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-__all__ = ["smoothed_action"]
-
 
 def smoothed_action(action: Tensor, normal: Tensor, std: float, clip: float) -> Tensor:
     """``clip(pi'(x) + clip(eps, -c, c), -1, 1)``, ``eps ~ N(0, std)`` (TD3, equation 14 and algorithm 1).

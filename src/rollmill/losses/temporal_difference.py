@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-__all__ = ["TemporalDifferenceLoss", "bootstrap_target", "sequence_error", "temporal_difference_loss"]
-
 
 class TemporalDifferenceLoss(NamedTuple):
     """``loss``, a scalar to be minimised, and ``error``, the mean ``|delta|`` of each sample, ``[N]``, detached."""

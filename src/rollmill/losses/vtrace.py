@@ -7,8 +7,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["VTrace", "vtrace"]
-
 
 class VTrace(NamedTuple):
     """V-trace targets ``vs`` and advantages for the policy gradient, float32 ``[T, N]``."""

@@ -18,8 +18,6 @@ from torch.autograd.graph import increment_version
 
 from rollmill.native import activate, activation_gradient
 
-__all__ = ["ELU", "ReLU"]
-
 _Kind = Literal["relu", "elu"]
 # NumPy has no bfloat16.
 _SEEN_AS = {torch.float32: torch.float32, torch.bfloat16: torch.uint16}

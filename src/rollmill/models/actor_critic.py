@@ -20,8 +20,6 @@ from rollmill.models.precision import in_full_precision
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["ActorCritic", "ActorCriticOutput"]
-
 
 class ActorCriticOutput(NamedTuple):
     """Result of a forward pass.

@@ -15,8 +15,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.convolutions import set_channels_last
 from rollmill.models.mlp import MLP
 
-__all__ = ["ActorNetwork", "SampledAction", "squashed_gaussian"]
-
 _LOG_2 = math.log(2.0)
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 

@@ -9,8 +9,6 @@ from typing import Literal, get_args
 
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead
 
-__all__ = ["Activation", "CoreKind", "Initialisation", "ModelConfig"]
-
 Activation = Literal["auto", "relu", "elu", "tanh", "silu", "gelu"]
 CoreKind = Literal["none", "gru", "lstm"]
 Initialisation = Literal["auto", "orthogonal", "lecun", "torch"]

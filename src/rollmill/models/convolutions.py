@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from rollmill.models.encoders import ImageInput
 from rollmill.models.running_moments import Sum
 
-__all__ = ["centred_layers", "has_convolutions", "observing_pixel_levels", "set_channels_last"]
-
 
 def centred_layers(network: nn.Module) -> list[ImageInput]:
     """Layers that centre images, including those of a user's own encoder."""

@@ -12,8 +12,6 @@ from rollmill.models.linear import linear
 from rollmill.models.precision import wide
 from rollmill.models.unrolls import Resets, unroll_gru, unroll_lstm
 
-__all__ = ["GRUCore", "LSTMCore", "RecurrentCore", "make_core", "state_for", "zero_state"]
-
 
 class RecurrentCore(nn.Module):
     """A recurrent layer between encoder and heads.

@@ -13,8 +13,6 @@ from rollmill.models.mlp import MLP
 from rollmill.models.q_network import Branches
 from rollmill.specs import ActionSpec
 
-__all__ = ["ChoiceCritics", "Critics"]
-
 
 class Critics(nn.Module):
     """Q_1(x, a), ..., Q_E(x, a): the encoder's features and the action through E perceptrons ``mlp_sizes``.

@@ -12,17 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = [
-    "DeviceError",
-    "check_device_name",
-    "compute_repeatably",
-    "has_bf16_units",
-    "one_thread",
-    "resolve_device",
-    "take_device",
-    "take_threads",
-]
-
 _NAME = re.compile(r"auto|cpu|cuda(:\d+)?")
 _FIRST_CUDA_WITH_BF16 = (8, 0)
 _BF16_FLAGS = {"amx_bf16", "avx512_bf16", "bf16"}  # x86 (two) and ARM

@@ -17,8 +17,6 @@ from torch.nn import functional
 from rollmill.models.precision import wide
 from rollmill.specs import ActionSpec, BoxHead
 
-__all__ = ["ActionDistribution", "Evaluation", "Sample"]
-
 # Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN.
 _FORBIDDEN = -1.0e9
 # A random number of 0 has logarithm -inf, which would let a forbidden action tie with the allowed ones.

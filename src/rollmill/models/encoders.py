@@ -29,20 +29,6 @@ from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.native import gather_images
 from rollmill.specs import PICTURE_SIDE, ArraySpec
 
-__all__ = [
-    "AsImageEncoder",
-    "ConvEncoder",
-    "DenseEncoder",
-    "EntryEncoder",
-    "GridEncoder",
-    "ImageInput",
-    "as_image",
-    "channels_first",
-    "is_grid",
-    "is_large_image",
-    "one_hot_size",
-]
-
 _COLOURS = (1, 3)
 _LARGE = 36  # the smallest side on which the Nature CNN's three convolutions leave at least one position
 _MAX_ONE_HOT = 4096

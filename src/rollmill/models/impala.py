@@ -13,8 +13,6 @@ from rollmill.models.initialisation import activation_module, initialise_conv, i
 from rollmill.models.linear import Dense
 from rollmill.specs import ArraySpec
 
-__all__ = ["ImpalaEncoder"]
-
 
 class _Residual(nn.Module):
     def __init__(self, channels: int, config: ModelConfig) -> None:

@@ -11,8 +11,6 @@ from torch import Tensor, nn
 from rollmill.models.activations import ELU, ReLU
 from rollmill.models.config import Activation, Initialisation
 
-__all__ = ["activation_module", "initialise_conv", "initialise_dense"]
-
 # Standard deviation of a standard normal truncated to (-2, 2): JAX's LeCun-normal divides by it.
 _TRUNCATED_STD = 0.87962566103423978
 

@@ -6,8 +6,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-__all__ = ["Dense", "linear"]
-
 # Between these, on a CPU, reading the matrix along its rows is faster (docs/journal.md).
 _FEWEST_ROWS = {torch.float32: 8, torch.bfloat16: 1}
 _MOST_ROWS = 128

@@ -18,8 +18,6 @@ from rollmill.models.impala import ImpalaEncoder
 from rollmill.models.linear import Dense
 from rollmill.models.observation import ObservationEncoder
 
-__all__ = ["can_be_lowered", "lower_weights"]
-
 # Exact classes: a subclass may use its weights in other ways.
 _ENCODERS = (ConvEncoder, DenseEncoder, GridEncoder, ImpalaEncoder)
 _LAYERS = (Dense, nn.Linear, nn.Conv2d)

@@ -11,8 +11,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.initialisation import activation_module, initialise_dense
 from rollmill.models.perceptron import perceptron
 
-__all__ = ["MLP"]
-
 
 class MLP(nn.Module):
     """One perceptron, or several of the same shape as batched matrix products.

@@ -10,8 +10,6 @@ from rollmill.models.encoders import one_hot_size
 from rollmill.models.running_moments import RunningMeanStd, Sum
 from rollmill.specs import ArraySpec
 
-__all__ = ["ObservationNormaliser"]
-
 
 class ObservationNormaliser(nn.Module):
     """Normalises and clips entries of an observation; excluded entries and choices pass unchanged.

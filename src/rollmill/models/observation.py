@@ -25,18 +25,6 @@ from rollmill.models.impala import ImpalaEncoder
 from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = [
-    "BUILT_IN_ENCODERS",
-    "ENCODERS",
-    "EncoderError",
-    "EncoderFactory",
-    "ObservationEncoder",
-    "UnknownModelError",
-    "entry_encoder",
-    "make_encoder",
-    "register_encoder",
-]
-
 EncoderFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], nn.Module]
 
 BUILT_IN_ENCODERS = ("auto", "nature", "sf_simplified", "sf_full", "impala", "small", "mlp")

@@ -13,8 +13,6 @@ from rollmill.models.config import ModelConfig
 from rollmill.models.observation import BUILT_IN_ENCODERS, make_encoder
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["frozen_copy", "is_plain_vector", "make_input_encoder", "off_policy_model"]
-
 M = TypeVar("M", bound=nn.Module)
 
 

@@ -17,8 +17,6 @@ from torch.nn import functional
 
 from rollmill.models.linear import linear
 
-__all__ = ["perceptron"]
-
 _Layer = Callable[[Tensor, Tensor, Tensor], Tensor]
 _Product = Callable[[Tensor, Tensor], Tensor]
 

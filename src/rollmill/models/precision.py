@@ -10,8 +10,6 @@ from torch import Tensor
 
 from rollmill.models.device import has_bf16_units
 
-__all__ = ["in_full_precision", "settled_precision", "wide"]
-
 T = TypeVar("T")
 
 

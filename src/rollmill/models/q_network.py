@@ -16,8 +16,6 @@ from rollmill.models.off_policy import is_plain_vector, make_input_encoder
 from rollmill.models.precision import in_full_precision
 from rollmill.specs import ActionSpec, ArraySpec
 
-__all__ = ["FORBIDDEN", "Branches", "QNetwork", "dueling_values"]
-
 FORBIDDEN = -1.0e9
 """Value of a forbidden choice: below every other value, and finite, so that 0 times it is 0."""
 

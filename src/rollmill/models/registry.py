@@ -6,21 +6,9 @@ from collections.abc import Callable, Mapping
 
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.models.config import ModelConfig
-from rollmill.models.observation import ENCODERS, UnknownModelError, register_encoder
+from rollmill.models.observation import ENCODERS, UnknownModelError
 from rollmill.runtime.definitions import Registry
 from rollmill.specs import ActionSpec, ArraySpec
-
-__all__ = [
-    "MODELS",
-    "ModelFactory",
-    "UnknownModelError",
-    "WrongModelError",
-    "is_known",
-    "is_users",
-    "make_model",
-    "register_encoder",
-    "register_model",
-]
 
 ModelFactory = Callable[[Mapping[str, ArraySpec], ActionSpec, ModelConfig], ActorCritic]
 

@@ -9,8 +9,6 @@ from torch import Tensor, nn
 
 from rollmill.models.precision import wide
 
-__all__ = ["RunningMeanStd", "Sum"]
-
 Sum = Callable[[Tensor], Tensor]
 _EPSILON = 1e-8
 

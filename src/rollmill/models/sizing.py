@@ -11,8 +11,6 @@ from torch import nn
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import MemoryPart, NotEnoughMemory
 
-__all__ = ["fits", "largest_parameter", "made_within_memory", "without_memory"]
-
 Module = TypeVar("Module", bound=nn.Module)
 
 

@@ -19,8 +19,6 @@ from torch import Tensor
 from rollmill.models.linear import linear
 from rollmill.models.precision import wide
 
-__all__ = ["unroll_gru", "unroll_lstm"]
-
 Resets = tuple[Tensor | None, ...]
 _WORTH_A_COPY = 8  # steps
 

@@ -12,8 +12,6 @@ from rollmill.callback import Callback, LiveRun
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.user_frames import format_error
 
-__all__ = ["CallbackFailed", "Callbacks"]
-
 _log = logging.getLogger("rollmill.run")
 
 

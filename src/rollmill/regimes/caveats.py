@@ -7,8 +7,6 @@ import math
 from rollmill.settings.config import Config
 from rollmill.specs import BoxHead, EnvSpec
 
-__all__ = ["caveats_of"]
-
 _LEAST_SIDE = 8  # of an image
 _SCALED = 1.5  # float images up to this number count as scaled to 0..1
 # Half the distance of an action's bounds, in standard deviations of the initial policy. SB3's and CleanRL's deviation

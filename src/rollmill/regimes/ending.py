@@ -24,8 +24,6 @@ from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, Proce
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 
-__all__ = ["EndedBy", "exited_early", "hung_error", "was_signalled_with_us", "watch"]
-
 EndedBy = Literal["total_steps", "max_seconds", "target_return", "callback", "signal", "caller"]
 
 _POLL_S = 0.25

@@ -11,8 +11,6 @@ from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
 from rollmill.specs import EnvSpec
 
-__all__ = ["long_wait", "nothing_learned"]
-
 # Share of the remaining steps.
 _LARGE_SHARE = 0.1
 # Rollouts of each row; most configurations have a few per batch.

@@ -25,8 +25,6 @@ from rollmill.runtime.ledger import START
 from rollmill.runtime.supervisor import NO_ROLE, Supervisor
 from rollmill.settings.config import Config
 
-__all__ = ["HangLimits"]
-
 _BUILDING_S = 2.0
 # A waiting process may get no core for a moment, or read back swapped pages.
 _SHORTEST_SILENCE_S = 5.0

@@ -14,8 +14,6 @@ from rollmill.storage.slots import Topology
 if TYPE_CHECKING:
     from rollmill.regimes.setup import Probed
 
-__all__ = ["memory_advice", "of_local_ranks", "private_parts"]
-
 _BYTES = 4  # of a float32
 # Batches of a learner in the replay regime: one in use, one ready, one being filled.
 _BATCHES = 3

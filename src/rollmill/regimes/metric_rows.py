@@ -13,8 +13,6 @@ from rollmill.reporting.ledger_report import Stage, share_metrics
 from rollmill.reporting.metrics import Record
 from rollmill.reporting.status import Status
 
-__all__ = ["row_of"]
-
 
 def row_of(
     report: LearnerReport,

@@ -22,8 +22,6 @@ from rollmill.storage.group_states import GroupState
 if TYPE_CHECKING:
     from rollmill.algorithms.base import Algorithm
 
-__all__ = ["probe"]
-
 
 def probe(
     context: ChildContext,

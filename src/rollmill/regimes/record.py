@@ -25,8 +25,6 @@ from rollmill.settings.option_values import format_value
 from rollmill.settings.options import flatten
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
-__all__ = ["RunRecord", "describe_end", "next_commands"]
-
 _log = logging.getLogger("rollmill.run")
 
 _PACKAGES = ("rollmill", "torch", "numpy", "gymnasium", "ale-py", "vizdoom", "mujoco", "minigrid", "envpool")

@@ -51,8 +51,6 @@ from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
 
-__all__ = ["EndedBy", "Outcome", "run"]
-
 _REGIMES = {"async": asynchronous, "lockstep": lockstep, "replay": replay}
 
 _POLL_S = 0.25

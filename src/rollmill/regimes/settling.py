@@ -15,8 +15,6 @@ from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.specs import EnvSpec
 
-__all__ = ["SMALL_NETWORK", "settled_settings"]
-
 # Number of parameters. Passes of smaller perceptrons are too short to measure reliably.
 SMALL_NETWORK = 1_000_000
 

@@ -59,15 +59,6 @@ _SHARED_GPU = (
     "Start as many ranks on each machine as it has GPUs"
 )
 
-__all__ = [
-    "LearnerSide",
-    "PolicySide",
-    "device_of_rank",
-    "make_off_policy",
-    "make_on_policy",
-    "run_plan",
-]
-
 
 def make_on_policy(config: Config, spec: EnvSpec) -> OnPolicyAlgorithm:
     """Build a run's on-policy algorithm, with initial parameters in their precision."""

@@ -19,8 +19,6 @@ from rollmill.settings.options import flatten
 if TYPE_CHECKING:
     from gymnasium.envs.registration import EnvCreator
 
-__all__ = ["UserCode"]
-
 _ENVIRONMENT, _GYMNASIUM_ID = "environment", "Gymnasium environment"
 # Kind -> its registry.
 _REGISTRIES = {

@@ -19,8 +19,6 @@ from rollmill.reporting.ledger_report import bottleneck_sentence, waiting_senten
 from rollmill.reporting.metric_table import EVALUATION_GROUP, label
 from rollmill.reporting.status import Status
 
-__all__ = ["Display", "format_line"]
-
 _BAR_WIDTH = 24
 
 

@@ -13,8 +13,6 @@ from statistics import median
 
 from rollmill.reporting.metrics import Record
 
-__all__ = ["Health"]
-
 # Rows that a rule looks back on: a single row may be an accident.
 _WINDOW = 5
 # Episodes, or the share of the run, after which returns can be judged.

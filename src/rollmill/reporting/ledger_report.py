@@ -19,17 +19,6 @@ from dataclasses import dataclass
 
 from rollmill.runtime.ledger import START, ProcessAccount, between
 
-__all__ = [
-    "CLEAR_LEAD",
-    "LEDGER_FILE",
-    "Stage",
-    "bottleneck_sentence",
-    "format_ledger",
-    "phase_shares",
-    "share_metrics",
-    "waiting_sentence",
-]
-
 LEDGER_FILE = "ledger.txt"
 CLEAR_LEAD = 0.10
 _START_UP = (START, "starting")

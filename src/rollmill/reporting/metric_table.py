@@ -10,18 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = [
-    "EVALUATION_GROUP",
-    "EVALUATION_KEYS",
-    "METRICS",
-    "PHASES",
-    "Metric",
-    "describe_metrics",
-    "label",
-    "metric_names",
-    "tensorboard_tag",
-]
-
 EVALUATION_GROUP = "evaluation"
 _ALL = ("async", "lockstep", "replay")
 _ON_POLICY = ("async", "lockstep")

@@ -22,16 +22,6 @@ from typing import IO, Any, Protocol, Self
 from rollmill.reporting.metric_table import EVALUATION_GROUP, tensorboard_tag
 from rollmill.storage.evaluations import EvaluationQueue
 
-__all__ = [
-    "METRICS_FILE",
-    "MetricsNotWrittenError",
-    "MetricsWriter",
-    "NoMetricsError",
-    "Record",
-    "TrackerNotInstalledError",
-    "read_metrics",
-]
-
 Record = dict[str, float | int | str | list[int] | None]
 
 METRICS_FILE = "metrics.jsonl"

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from rollmill.reporting.metrics import read_metrics
 
-__all__ = ["Band", "Curve", "NothingToPlotError", "PlotError", "curve_of", "overlay", "plot_runs"]
-
 Floats = NDArray[np.float64]
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from rollmill.reporting.ledger_report import Stage
 
-__all__ = ["Status"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Status:

@@ -24,8 +24,6 @@ from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.rate_limiter import least_error_buffer
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["Config", "ConfigError"]
-
 R = TypeVar("R", AsyncConfig, LockstepConfig, ReplayRegimeConfig)
 
 

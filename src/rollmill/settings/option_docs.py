@@ -7,8 +7,6 @@ import inspect
 from collections.abc import Mapping
 from typing import Literal
 
-__all__ = ["attribute_docs"]
-
 
 @functools.cache
 def attribute_docs(cls: type) -> Mapping[str, str]:

@@ -9,8 +9,6 @@ from __future__ import annotations
 import difflib
 from typing import Final, NamedTuple
 
-__all__ = ["HINTS", "Hint", "hints_for"]
-
 
 class Hint(NamedTuple):
     """A setting that a foreign name may stand for.

@@ -10,8 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-__all__ = ["OptionError", "coerce", "encode", "format_value", "type_name"]
-
 _TRUE = ("true", "on", "yes", "1")
 _FALSE = ("false", "off", "no", "0")
 _NONE = ("none", "null")

@@ -40,21 +40,6 @@ from rollmill.settings.option_values import OptionError, coerce, encode, format_
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "Option",
-    "OptionError",
-    "apply",
-    "describe",
-    "flatten",
-    "from_json",
-    "full_keys",
-    "list_options",
-    "parse_overrides",
-    "setting",
-    "tag",
-    "to_json",
-]
-
 T = TypeVar("T", bound="DataclassInstance")
 
 # What a hint may name besides keys: arguments of ``train``.

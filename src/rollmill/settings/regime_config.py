@@ -9,8 +9,6 @@ from rollmill.settings.options import setting, tag
 from rollmill.settings.value_checks import check_integer
 from rollmill.storage.replay_config import ReplayConfig
 
-__all__ = ["AsyncConfig", "LockstepConfig", "RegimeConfig", "ReplayRegimeConfig"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class AsyncConfig:

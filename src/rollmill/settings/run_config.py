@@ -19,16 +19,6 @@ from rollmill.settings.options import flatten, from_json, to_json
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.storage.removers import REMOVERS
 
-__all__ = [
-    "CONFIG_FILE",
-    "changed_settings",
-    "check_can_resume",
-    "load_config",
-    "load_trusted",
-    "names_own_code",
-    "write_config",
-]
-
 CONFIG_FILE = "config.json"
 # Settings of earlier versions that changed nothing.
 _REMOVED = {"learner": ("cuda_graphs",)}

@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["RunDirectoryError", "directory_of_launcher", "for_this_run_alone", "make_directory", "new_directory"]
-
 _LOCK_FILE = ".lock"
 # Index of the start time (ticks since boot) among the fields of /proc/<pid>/stat after the command's name.
 _START_TIME = 19

@@ -6,18 +6,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-__all__ = [
-    "above_zero",
-    "any_number",
-    "at_least_zero",
-    "check_choice",
-    "check_integer",
-    "check_number",
-    "share",
-    "unit",
-    "unit_below_one",
-]
-
 
 def check_integer(name: str, value: Any, least: int, otherwise: str = "") -> None:
     """Require an integer of at least ``least``.

@@ -22,8 +22,6 @@ from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import WORTH_IT, Space, counts, nearest
 from rollmill.tuning.settings import settings_of, space_of, under
 
-__all__ = ["tune_by_curves"]
-
 # Keeps rounding from making a point unreachable.
 _LESS = 1 - 1e-12
 _LIMITS = {

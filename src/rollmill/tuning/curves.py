@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["LARGEST", "Balance", "Curve", "CurveError", "Curves", "balance", "check_cores"]
-
 # Limits of rates and cores, so that their products stay finite.
 _SMALLEST, LARGEST = 1e-6, 1e12
 _MOST_CORES = 65_536

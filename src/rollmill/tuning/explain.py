@@ -11,8 +11,6 @@ from rollmill.tuning.curves import Balance, Curve, Curves
 from rollmill.tuning.model import Allocation, Prediction, StageCosts, Workload, predict
 from rollmill.tuning.search import Space
 
-__all__ = ["LIMITS", "Change", "bounds_sentence", "changes", "curves_of", "describe_allocation", "draw"]
-
 LIMITS = {
     "simulation": "Simulation limits the speed: the rollout workers are always busy.",
     "inference": "Inference limits the speed: the policy workers are always busy.",

@@ -31,8 +31,6 @@ from numpy.typing import NDArray
 from rollmill.inference.batching import ENOUGH_ROWS
 from rollmill.tuning.curves import Curve
 
-__all__ = ["Allocation", "Floats", "Prediction", "StageCosts", "Workload", "predict"]
-
 Floats = NDArray[np.float64]
 
 # Exponent of the smooth minimum: two equal bounds give 0.95 of either. Fitted to an event-by-event simulation of runs,

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from rollmill.learning.sharing import SharedSizes
     from rollmill.learning.update import Update
 
-__all__ = ["NetworkTimes", "by_amdahl", "gain_of_learners", "network_times"]
-
 _BATCHES = (1, 4, 16, 64)
 _SECONDS_EACH = 0.15
 _MINIBATCH = 256

@@ -26,8 +26,6 @@ from rollmill.tuning.model import Allocation, StageCosts, Workload
 from rollmill.tuning.network import NetworkTimes
 from rollmill.tuning.trials import Slice
 
-__all__ = ["Demand", "demand_of", "fit_costs", "workload_of"]
-
 # Below this share of its busy time a process does not compute: somebody else does, for it.
 _COMPUTES = 0.5
 # From this share of its busy time on it sleeps.

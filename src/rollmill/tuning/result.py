@@ -13,8 +13,6 @@ from rollmill.tuning.explain import Change, describe_allocation, draw
 from rollmill.tuning.model import Allocation, StageCosts
 from rollmill.tuning.search import Candidate
 
-__all__ = ["TUNED_FILE", "Tuning"]
-
 TUNED_FILE = "tuned.json"
 # Of what the curves or the model say: what is measured and near it needs no explanation.
 _NEAR = 0.9

@@ -22,19 +22,6 @@ from numpy.typing import NDArray
 
 from rollmill.tuning.model import Allocation, Floats, StageCosts, Workload, predict
 
-__all__ = [
-    "WORTH_IT",
-    "Candidate",
-    "Space",
-    "choose",
-    "counts",
-    "distance",
-    "expected_speeds",
-    "nearest",
-    "rank",
-    "search",
-]
-
 # Candidates for the groups of a rollout worker and the environments of a group, if they are free.
 _GROUPS_PER_WORKER = (1, 2, 3, 4, 6, 8)
 _ENVS_PER_GROUP = (1, 2, 4, 8, 16, 32, 64)

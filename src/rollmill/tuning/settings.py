@@ -14,8 +14,6 @@ from rollmill.settings.regime_config import AsyncConfig
 from rollmill.tuning.model import Allocation, Workload
 from rollmill.tuning.search import Space
 
-__all__ = ["LEARNER_COUNTS", "SettingsFileError", "allocation_of", "read_settings", "settings_of", "space_of", "under"]
-
 _FIELDS = {
     "rollout.num_workers": "rollout_workers",
     "inference.num_workers": "policy_workers",

@@ -26,8 +26,6 @@ from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
 
-__all__ = ["Slice", "for_trial", "trial"]
-
 # Slow environments need longer for a batch; then the time of the network alone is used for an SGD step.
 _LEARNED_TIMEOUT_S = 15.0
 _STEPPED_TIMEOUT_S = 20.0

@@ -33,8 +33,6 @@ from rollmill.tuning.result import TUNED_FILE, Tuning
 from rollmill.tuning.settings import SettingsFileError
 from rollmill.tuning.tuner import Tuner
 
-__all__ = ["TUNED_FILE", "Tuning", "tune"]
-
 SECONDS = 60.0
 
 

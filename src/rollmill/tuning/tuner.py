@@ -30,8 +30,6 @@ from rollmill.tuning.search import Candidate, Space, choose, distance, expected_
 from rollmill.tuning.settings import LEARNER_COUNTS, settings_of, space_of, under
 from rollmill.tuning.trials import Slice, trial
 
-__all__ = ["Tuner", "is_clearly_faster"]
-
 _PROFILE_S = 2.0
 _TURN_S = 1.0
 _FINALISTS = 16

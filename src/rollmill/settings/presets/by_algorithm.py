@@ -14,8 +14,6 @@ from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
 from rollmill.settings.presets.families import Overrides
 from rollmill.settings.presets.off_policy import off_policy_overrides
 
-__all__ = ["ALGORITHMS", "PROTOCOLS", "algorithm_overrides", "lockstep_overrides", "protocol_overrides"]
-
 _PPO: Overrides = {
     "num_envs": 128,
     "rollout_length": 128,

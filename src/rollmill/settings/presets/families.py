@@ -7,19 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = [
-    "ATARI",
-    "CARTPOLE",
-    "CARTPOLE_POOL",
-    "GENERIC",
-    "MINIGRID",
-    "MINIGRID_MEMORY",
-    "MUJOCO",
-    "VIZDOOM",
-    "VIZDOOM_REWARD_SCALE",
-    "Overrides",
-]
-
 Overrides = Mapping[str, object]
 
 # Atari. Network, discount, lambda, entropy bonus, Adam's epsilon, gradient norm and reward clipping are those of

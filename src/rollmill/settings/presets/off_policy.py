@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from rollmill.settings.presets.families import Overrides
 
-__all__ = ["off_policy_overrides"]
-
 # Resets what only on-policy algorithms use, and sets what all off-policy algorithms share.
 _ALL: Overrides = {
     "regime": "replay",

@@ -10,8 +10,6 @@ from rollmill.envs.errors import MissingExtra, UnknownEnvironment
 from rollmill.envs.registry import find_registration, registrations
 from rollmill.settings.presets import families
 
-__all__ = ["Preset", "list_presets", "missing_families", "resolve"]
-
 _MEMORY_TASKS = ("Memory", "RedBlueDoors", "ObstructedMaze", "MultiRoom", "KeyCorridor")
 
 
