@@ -24,9 +24,9 @@ from typing import Any, Literal
 import torch
 
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
@@ -125,10 +125,10 @@ class Ours:
 
     def __init__(self, task: Task) -> None:
         torch.manual_seed(0)
-        config = OffPolicyConfig(**task.off_policy)
+        config = off_policy_config_of(task.off_policy["algorithm"])(**task.off_policy)
         algorithm = make_algorithm({"obs": task.observation}, task.action, task.model, config)
         # SB3 clips the gradient of DQN alone.
-        learner = LearnerConfig(learning_rate=3e-4, max_grad_norm=10.0 if config.algorithm == "dqn" else None)
+        learner = OptimiserConfig(learning_rate=3e-4, max_grad_norm=10.0 if config.algorithm == "dqn" else None)
         self.updater = Update(algorithm, learner, replace(PLAIN, precision=task.precision))
         self.batches = batches_of(task)
         self.seconds(2 * _BATCHES)

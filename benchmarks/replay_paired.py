@@ -47,16 +47,16 @@ def serial_task(config: Config) -> Task:
         env=config.env.name.partition("/")[2],
         gate=-np.inf,
         steps=config.total_steps,
-        batch_size=config.learner.batch_size,
+        batch_size=config.off_policy.batch_size,
         learning_starts=config.replay.min_size,
         update_interval=int(interval),
         capacity=config.replay.capacity,
-        learning_rate=config.learner.learning_rate,
-        discount=config.learner.discount,
+        learning_rate=config.optimiser.learning_rate,
+        discount=config.off_policy.discount,
         n_step=config.replay.n_step,
         model=config.model,
         off_policy=asdict(config.off_policy),
-        learner=config.learner,
+        optimiser=config.optimiser,
     )
 
 

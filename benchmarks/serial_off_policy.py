@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from rollmill.algorithms.base import Action, Explore, OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.schedules import coefficient_schedule
 from rollmill.learning.update import Update
@@ -54,8 +54,8 @@ class Task:
         discount: Gamma.
         n_step: Steps of the returns that are learned from.
         model: Networks.
-        off_policy: Over :class:`OffPolicyConfig`'s defaults.
-        learner: The optimiser's settings, where ``learning_rate`` does not say enough.
+        off_policy: Over the algorithm's defaults.
+        optimiser: The optimiser's settings, where ``learning_rate`` does not say enough.
     """
 
     env: str
@@ -71,7 +71,7 @@ class Task:
     n_step: int = 1
     model: ModelConfig = field(default_factory=lambda: ModelConfig(mlp_sizes=(256, 256)))
     off_policy: Mapping[str, Any] = field(default_factory=dict)
-    learner: LearnerConfig | None = None
+    optimiser: OptimiserConfig | None = None
 
 
 _PENDULUM: dict[str, Any] = {"env": "Pendulum-v1", "gate": -200.0, "steps": 20_000}
@@ -161,12 +161,16 @@ class Loop:
         self.env = gymnasium.make(task.env)
         self.observation_spec = observation_specs(self.env.observation_space)
         self.action_spec = action_spec(self.env.action_space)
-        config = OffPolicyConfig(**task.off_policy)
+        config = off_policy_config_of(task.off_policy.get("algorithm", "dqn"))(**task.off_policy)
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
-        learner = task.learner or LearnerConfig(learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8)
-        self.updater = Update(self.algorithm, learner, replace(PLAIN, precision=precision))
-        self.learning_rate = learner.learning_rate
-        self.schedule = coefficient_schedule("linear" if learner.schedule == "linear" else "constant", 1.0, task.steps)
+        optimiser = task.optimiser or OptimiserConfig(
+            learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8
+        )
+        self.updater = Update(self.algorithm, optimiser, replace(PLAIN, precision=precision))
+        self.learning_rate = optimiser.learning_rate
+        self.schedule = coefficient_schedule(
+            "linear" if optimiser.schedule.name == "linear" else "constant", 1.0, task.steps
+        )
         self.generator = torch.Generator().manual_seed(seed)
         self.random = np.random.default_rng(seed)
         self.seed = seed

@@ -29,8 +29,8 @@ def test_a_resume_of_another_preset_is_refused(tmp_path: Path) -> None:
 
 def test_points_of_the_learning_rate_are_the_rate_itself() -> None:
     points = {"learner.schedule": "0:3e-4,1e6:1e-4"}
-    assert rollmill.make_config("gym/CartPole-v1", points).learner.schedule == points["learner.schedule"]
-    assert rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": "3e-4"}).learner.learning_rate == 3e-4
+    assert rollmill.make_config("gym/CartPole-v1", points).optimiser.schedule.name == points["learner.schedule"]
+    assert rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": "3e-4"}).optimiser.learning_rate == 3e-4
     with pytest.raises(ConfigError, match="omit learning_rate, or give that of the first point"):
         rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": 1e-3})
     with pytest.raises(OptionError, match="choose 'constant', 'linear', 'kl', or points as AGENT_STEPS:LEARNING_RATE"):

@@ -18,7 +18,7 @@ def meter_for(config: Config) -> BoundMeter:
     preset = make_config(config.preset or config.env.name)
     if not config.in_replay and (config.env, config.model) == (preset.env, preset.model):
         family, _, name = config.env.name.partition("/")
-        epochs, sizes = config.learner.epochs, {"minibatch": config.learner.minibatch_size}
+        epochs, sizes = config.on_policy.epochs, {"minibatch": config.minibatch_size}
         if family == "atari" and config.model.core == "none" and config.model.encoder in ("auto", "nature"):
             return BoundMeter("atari", epochs=epochs, env_options={"game": name}, train_options=sizes)
         if family == "vizdoom" and config.model.core == "gru":

@@ -8,14 +8,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, cast
 
 from rollmill.callback import Callback
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.registry import register_factory
 from rollmill.envs.trust import named_code
-from rollmill.learning.config import ScheduleKind
-from rollmill.learning.schedule_points import parse_points
+from rollmill.learning.config import FixedSchedule
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.runtime.signatures import Verdict
@@ -73,30 +72,6 @@ class Run:
     ended_by: str
 
 
-# Settings of an actor-critic that learns from trajectories.
-_OF_TRAJECTORIES = {
-    f"learner.{name}"
-    for name in (
-        "advantage",
-        "gae_lambda",
-        "vtrace_rho",
-        "vtrace_c",
-        "vtrace_lambda",
-        "normalise_advantages",
-        "clip_range",
-        "clip_kind",
-        "clip_schedule",
-        "value_clip",
-        "value_coef",
-        "entropy_coef",
-        "entropy_schedule",
-        "entropy_floor",
-        "kl_target",
-        "min_learning_rate",
-        "max_learning_rate",
-    )
-}
-
 # Settings of a prioritised replay whose names mean something else elsewhere, with a hint.
 _OF_PRIORITIES = {
     "replay.alpha": "SAC's is off_policy.temperature",
@@ -140,11 +115,16 @@ def make_config(
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, chosen.name))
     given = full_keys(config, overrides or {})
-    own = config.off_policy.algorithm
+    own = config.algorithm_name
     if algo is not None and given.get("off_policy.algorithm", own) != own:
         raise ConfigError(
             f"off_policy.algorithm={given['off_policy.algorithm']!r} with algo={algo!r}, which brings settings of its "
             "own: give only one of the two."
+        )
+    if algo is not None and config.in_replay and given.get("regime", "replay") != "replay":
+        raise ConfigError(
+            f"regime={given['regime']!r} with algo={algo!r}: off-policy algorithms learn from a replay; use "
+            "regime='replay', or omit algo."
         )
     if given.get("regime", config.regime.name) == "replay" and not config.in_replay:
         wanted = given.get("off_policy.algorithm")
@@ -163,23 +143,17 @@ def make_config(
         needed = lockstep_overrides(
             num_envs=cast("int", num_envs),
             rollout_length=cast("int", rollout_length),
-            minibatch_size=config.learner.minibatch_size,
+            minibatch_size=config.minibatch_size,
         )
         given = {**needed, **given}
     config = apply(config, given)
-    if config.in_replay and (meaningless := sorted(_OF_TRAJECTORIES & given.keys())):
+    schedule, rate = config.optimiser.schedule, config.optimiser.learning_rate
+    points = schedule.points if isinstance(schedule, FixedSchedule) else ()
+    if "learner.learning_rate" in given and points and points[0][1] != rate:
         raise ConfigError(
-            f"{', '.join(meaningless)}: without effect in the replay regime, where algorithms learn from transitions; "
-            "omit it."
+            f"learner.learning_rate={rate:g} with learner.schedule={schedule.name!r}, whose points are learning rates: "
+            "omit learning_rate, or give that of the first point."
         )
-    if "learner.learning_rate" in given and config.learner.schedule not in get_args(ScheduleKind):
-        first = parse_points(config.learner.schedule)[0][1]
-        if config.learner.learning_rate != first:
-            raise ConfigError(
-                f"learner.learning_rate={config.learner.learning_rate:g} with learner.schedule="
-                f"{config.learner.schedule!r}, whose points are learning rates: omit learning_rate, or give that of "
-                "the first point."
-            )
     idle = sorted(_OF_PRIORITIES.keys() & given.keys())
     if config.in_replay and config.replay.priorities == "uniform" and idle:
         others = "".join(f"; {_OF_PRIORITIES[key]}" for key in idle if _OF_PRIORITIES[key])
@@ -382,7 +356,7 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequ
         # Only once the learner has reported: a run that fails to start must not replace the saved configuration.
         nonlocal is_saved, settings
         if not is_saved:
-            if settings.learner.precision == "auto" and report.precision:
+            if settings.compute.precision == "auto" and report.precision:
                 settings = apply(settings, {"learner.precision": report.precision})
             write_config(directory, settings)
             is_saved = True

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -140,15 +139,11 @@ class LiveRun:
     def _settable(self) -> list[str]:
         if self.config.in_replay:
             return ["learning_rate", "reward_scale"]
-        is_clipped = self.config.learner.clip_kind != "none"
+        is_clipped = self.config.on_policy.clip_kind != "none"
         return [name for name in NUMBERS if name != "clip_range" or is_clipped]
 
 
 def _check(name: str, value: object) -> None:
     """Raises ValueError for a value that is not allowed."""
-    rule = NUMBERS[name]
-    if value is None:
-        return
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not (is_number and rule.holds(float(value))):  # type: ignore[arg-type]  # a number, as checked
-        raise ValueError(f"run.set({name}={value!r}): give a number, {rule.allowed}, or None for its schedule")
+    if value is not None:
+        NUMBERS[name].check(f"run.set: {name}", value, ", or None for its schedule")

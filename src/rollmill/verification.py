@@ -117,7 +117,7 @@ def verify(
         )
     given = full_keys(config, {"regime": "lockstep", **overrides})
     settings: dict[str, Any] = given | {
-        "total_steps": updates * config.learner.batch_size,
+        "total_steps": updates * config.on_policy.batch_size,
         "debug_fingerprints": True,
         "max_seconds": None,
         "eval_every": None,
@@ -127,7 +127,7 @@ def verify(
     resumed_from = updates // 2 if config.in_lockstep else 0
     if resumed_from:
         settings["checkpoint.keep"] = 100  # Including the one to resume from.
-        settings["checkpoint.every_steps"] = resumed_from * config.learner.batch_size
+        settings["checkpoint.every_steps"] = resumed_from * config.on_policy.batch_size
     workers_a, workers_b = _workers(config)
     with tempfile.TemporaryDirectory(prefix="rollmill-verify-") as folder:
         found = []

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Explore, OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState
@@ -50,7 +50,7 @@ def build(
     **changes: object,
 ) -> OffPolicyAlgorithm:
     torch.manual_seed(0)
-    return make_algorithm(observation, action, model, OffPolicyConfig(algorithm=name, **changes))  # type: ignore[arg-type]
+    return make_algorithm(observation, action, model, off_policy_config_of(name)(algorithm=name, **changes))  # type: ignore[arg-type]
 
 
 def explore(seed: int = 0, steps: int = 10**6) -> Explore:
@@ -65,7 +65,7 @@ def test_acts_on_and_learns_from_every_spec(
     name: str, action: ActionSpec, shared: bool, observation: dict[str, ArraySpec], make_batch: MakeBatch
 ) -> None:
     algorithm = build(name, action, observation, replace(MODEL, shared=shared))
-    updater = Update(algorithm, LearnerConfig())
+    updater = Update(algorithm, OptimiserConfig())
     batch = make_batch(observation, action, rows=ROWS)
     before = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
     for _ in range(2):
@@ -120,7 +120,8 @@ def test_actions_depend_only_on_the_generator_and_acting_networks(
 @pytest.mark.parametrize("action", [DISCRETE, MULTI])
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_never_takes_forbidden_choices(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
-    algorithm = build(name, action, epsilon_start=0.5, epsilon_end=0.5)
+    epsilon = {"epsilon_start": 0.5, "epsilon_end": 0.5} if name == "dqn" else {}
+    algorithm = build(name, action, **epsilon)
     observation = make_batch(VECTOR, action).observation
     mask = torch.rand(ROWS, action.mask_size, generator=torch.Generator().manual_seed(5)) < 0.6
     for seed in range(20):
@@ -136,7 +137,7 @@ def test_never_takes_forbidden_choices(name: str, action: ActionSpec, make_batch
 
 @pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("dqn", MULTI), ("sac", DISCRETE), ("sac", MULTI)])
 def test_targets_ignore_forbidden_next_choices(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
-    algorithm = build(name, action, double=True)
+    algorithm = build(name, action, **({"double": True} if name == "dqn" else {}))
     batch = make_batch(VECTOR, action, masked=True)
     first = action.categorical_sizes[0]
     batch.next_action_mask[:, :first] = torch.arange(first) > 0  # type: ignore[index]
@@ -206,7 +207,7 @@ def test_defaults_of_none(name: str, changes: dict[str, object], tau: float, eve
 def test_state_dicts_round_trip(name: str, action: ActionSpec, make_batch: MakeBatch) -> None:
     batch = make_batch(VECTOR, action)
     first, second = build(name, action, tau=0.1), build(name, action, tau=0.1)
-    updaters = [Update(a, LearnerConfig(), generator=torch.Generator().manual_seed(1)) for a in (first, second)]
+    updaters = [Update(a, OptimiserConfig(), generator=torch.Generator().manual_seed(1)) for a in (first, second)]
     for _ in range(3):
         updaters[0].step([batch])
     file = io.BytesIO()

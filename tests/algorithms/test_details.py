@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.off_policy_config import DDPGConfig, DQNConfig, SACConfig, TD3Config
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.update import Update
 from rollmill.losses.dqn import rescale, unscale
 from rollmill.models.config import ModelConfig
@@ -40,7 +40,7 @@ def perturb(*modules: torch.nn.Module) -> None:
 
 @pytest.mark.parametrize("double", [False, True])
 def test_dqn_target_equals_the_papers(double: bool, make_batch: MakeBatch) -> None:
-    dqn = DQN(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(double=double))
+    dqn = DQN(OBSERVATION, DISCRETE, MODEL, DQNConfig(double=double))
     perturb(dqn.acting, dqn.target_network)
     batch = make_batch(OBSERVATION, DISCRETE, rows=32)
     online, rated = (network(batch.next_observation)[:, 0] for network in (dqn.acting, dqn.target_network))
@@ -61,7 +61,7 @@ def test_dqn_target_equals_the_papers(double: bool, make_batch: MakeBatch) -> No
 
 
 def test_dqn_target_with_value_rescaling(make_batch: MakeBatch) -> None:
-    dqn = DQN(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(value_rescaling=True))
+    dqn = DQN(OBSERVATION, DISCRETE, MODEL, DQNConfig(value_rescaling=True))
     perturb(dqn.target_network)
     batch = make_batch(OBSERVATION, DISCRETE, rows=16)
     plain = batch.reward + batch.discount * unscale(dqn.target_network(batch.next_observation)[:, 0].amax(-1))
@@ -69,7 +69,7 @@ def test_dqn_target_with_value_rescaling(make_batch: MakeBatch) -> None:
 
 
 def test_several_heads_errors_are_averaged(make_batch: MakeBatch) -> None:
-    dqn = DQN(OBSERVATION, MULTI, MODEL, OffPolicyConfig(value_loss="mse"))
+    dqn = DQN(OBSERVATION, MULTI, MODEL, DQNConfig(value_loss="mse"))
     perturb(dqn.target_network)
     batch = make_batch(OBSERVATION, MULTI)
     assert batch.discrete is not None
@@ -85,7 +85,7 @@ def test_several_heads_errors_are_averaged(make_batch: MakeBatch) -> None:
 def test_td3_smooths_its_targets_and_ddpg_does_not(make_batch: MakeBatch, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make_batch(OBSERVATION, BOX, rows=64)
     for cls in (TD3, DDPG):
-        algorithm = cls(OBSERVATION, BOX, MODEL, OffPolicyConfig(target_noise=10.0, target_noise_clip=0.25))
+        algorithm = cls(OBSERVATION, BOX, MODEL, TD3Config(target_noise=10.0, target_noise_clip=0.25))
         seen: list[Tensor] = []
         critics = algorithm.targets["critics"]
         monkeypatch.setattr(critics, "forward", lambda o, a, f=critics.forward, seen=seen: seen.append(a) or f(o, a))
@@ -99,7 +99,7 @@ def test_td3_smooths_its_targets_and_ddpg_does_not(make_batch: MakeBatch, monkey
 
 def test_td3s_target_takes_the_lower_critic(make_batch: MakeBatch) -> None:
     torch.manual_seed(11)  # neither critic is always lower
-    td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig(target_noise=0.0))
+    td3 = TD3(OBSERVATION, BOX, MODEL, TD3Config(target_noise=0.0))
     perturb(td3.targets)
     batch = make_batch(OBSERVATION, BOX)
     action = td3.targets["actor"](batch.next_observation).tanh()
@@ -111,12 +111,12 @@ def test_td3s_target_takes_the_lower_critic(make_batch: MakeBatch) -> None:
     loss = td3.critic_loss(batch, None)
     torch.testing.assert_close(loss.value, 0.5 * (batch.weight * (q - target).square()).mean(-1).sum())
     torch.testing.assert_close(loss.td_error, (q - target).abs().mean(0).detach())
-    assert DDPG(OBSERVATION, BOX, MODEL, OffPolicyConfig()).critics(batch.observation, batch.continuous).shape == (1, 8)
+    assert DDPG(OBSERVATION, BOX, MODEL, DDPGConfig()).critics(batch.observation, batch.continuous).shape == (1, 8)
 
 
 def test_td3_delays_the_actor(make_batch: MakeBatch) -> None:
-    td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig(policy_delay=3))
-    updater = Update(td3, LearnerConfig())
+    td3 = TD3(OBSERVATION, BOX, MODEL, TD3Config(policy_delay=3))
+    updater = Update(td3, OptimiserConfig())
     batch = make_batch(OBSERVATION, BOX)
     changes = []
     for _ in range(6):
@@ -128,7 +128,7 @@ def test_td3_delays_the_actor(make_batch: MakeBatch) -> None:
 
 
 def test_actor_loss_follows_the_first_critic_and_leaves_critics_unchanged(make_batch: MakeBatch) -> None:
-    td3 = TD3(OBSERVATION, BOX, MODEL, OffPolicyConfig())
+    td3 = TD3(OBSERVATION, BOX, MODEL, TD3Config())
     batch = make_batch(OBSERVATION, BOX)
     loss = td3.actor_loss(batch, None)
     action = td3.acting(batch.observation).tanh()
@@ -139,7 +139,7 @@ def test_actor_loss_follows_the_first_critic_and_leaves_critics_unchanged(make_b
 
 
 def test_sac_losses_equal_the_papers(make_batch: MakeBatch) -> None:
-    sac = SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig(initial_temperature=0.3))
+    sac = SAC(OBSERVATION, BOX, MODEL, SACConfig(initial_temperature=0.3))
     perturb(sac.target_critics)
     batch = make_batch(OBSERVATION, BOX)
 
@@ -173,26 +173,26 @@ def test_sac_losses_equal_the_papers(make_batch: MakeBatch) -> None:
 def test_temperature_follows_the_entropy(
     action: ActionSpec, cls: type[SAC] | type[DiscreteSAC], target: float, grows: bool, make_batch: MakeBatch
 ) -> None:
-    algorithm = cls(OBSERVATION, action, MODEL, OffPolicyConfig(target_entropy=target, temperature_learning_rate=0.1))
-    updater = Update(algorithm, LearnerConfig())
+    algorithm = cls(OBSERVATION, action, MODEL, SACConfig(target_entropy=target, temperature_learning_rate=0.1))
+    updater = Update(algorithm, OptimiserConfig())
     updater.step([make_batch(OBSERVATION, action)])
     assert (algorithm.temperature() > 1.0).item() is grows
 
 
 def test_fixed_temperature_is_constant() -> None:
-    sac = SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig(temperature=0.2))
+    sac = SAC(OBSERVATION, BOX, MODEL, SACConfig(temperature=0.2))
     assert [o.name for o in sac.objectives()] == ["critic", "actor"]
     assert sac.temperature().item() == pytest.approx(0.2)
-    assert SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig(temperature=0.0)).temperature().item() == 0.0
-    assert SAC(OBSERVATION, BOX, MODEL, OffPolicyConfig()).target_entropy == -2.0
+    assert SAC(OBSERVATION, BOX, MODEL, SACConfig(temperature=0.0)).temperature().item() == 0.0
+    assert SAC(OBSERVATION, BOX, MODEL, SACConfig()).target_entropy == -2.0
 
 
 def test_target_entropy_depends_on_the_allowed_choices() -> None:
-    sac = DiscreteSAC(OBSERVATION, MULTI, MODEL, OffPolicyConfig())
+    sac = DiscreteSAC(OBSERVATION, MULTI, MODEL, SACConfig())
     whole = 0.89 * math.log(6)
     assert sac.target_entropy(None).tolist() == pytest.approx([whole])  # type: ignore[union-attr]
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 1, 1, 0], [0, 0, 1, 0, 0]], dtype=torch.bool)
     target = sac.target_entropy(mask)
     assert isinstance(target, Tensor)
     assert target.tolist() == pytest.approx([whole, 0.89 * math.log(2), 0.89 * math.log(2)])
-    assert DiscreteSAC(OBSERVATION, MULTI, MODEL, OffPolicyConfig(target_entropy=0.5)).target_entropy(mask) == 0.5
+    assert DiscreteSAC(OBSERVATION, MULTI, MODEL, SACConfig(target_entropy=0.5)).target_entropy(mask) == 0.5

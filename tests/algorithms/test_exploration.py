@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.base import Explore
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import (
     ActionNoise,
     PinkNoise,
@@ -20,6 +19,7 @@ from rollmill.algorithms.exploration import (
     scheduled_epsilon,
     uniform_actions,
 )
+from rollmill.algorithms.off_policy_config import DDPGConfig, DQNConfig, TD3Config
 
 
 def explore(rows: int = 4, num_rows: int = 4, *, steps: int = 10**6, reset: bool = False, seed: int = 0) -> Explore:
@@ -29,8 +29,8 @@ def explore(rows: int = 4, num_rows: int = 4, *, steps: int = 10**6, reset: bool
 
 @pytest.mark.parametrize(("steps", "expected"), [(0, 1.0), (50, 0.55), (100, 0.1), (900, 0.1)])
 def test_epsilon_falls_linearly_then_stays_constant(steps: int, expected: float) -> None:
-    by_share = OffPolicyConfig(epsilon_end=0.1, epsilon_fraction=0.1)
-    by_steps = OffPolicyConfig(epsilon_end=0.1, epsilon_steps=100)
+    by_share = DQNConfig(epsilon_end=0.1, epsilon_fraction=0.1)
+    by_steps = DQNConfig(epsilon_end=0.1, epsilon_steps=100)
     assert scheduled_epsilon(by_share, steps, 1000) == pytest.approx(expected)
     assert scheduled_epsilon(by_steps, steps, 12345) == pytest.approx(expected)
 
@@ -43,12 +43,12 @@ def test_ladder_equals_ape_x() -> None:
 
 
 def test_epsilon_is_one_until_the_random_steps_are_over() -> None:
-    config = OffPolicyConfig(epsilon_kind="ladder", random_steps=100)
+    config = DQNConfig(epsilon_kind="ladder", random_steps=100)
     assert epsilon_of(config, explore(steps=99)) == 1.0
     epsilons = epsilon_of(config, explore(steps=100))
     assert isinstance(epsilons, Tensor)
     torch.testing.assert_close(epsilons, ladder(torch.arange(4), 4, 0.4, 7.0))
-    assert epsilon_of(OffPolicyConfig(), explore(steps=10**6)) == pytest.approx(0.05)
+    assert epsilon_of(DQNConfig(), explore(steps=10**6)) == pytest.approx(0.05)
 
 
 def test_random_choices_are_uniform_over_allowed_choices() -> None:
@@ -74,7 +74,7 @@ def test_epsilon_greedy_explores_with_each_rows_epsilon() -> None:
 
 
 def test_gaussian_noise_is_clipped_and_random_steps_are_uniform() -> None:
-    noise = ActionNoise(2, OffPolicyConfig(noise_std=0.5, random_steps=10))
+    noise = ActionNoise(2, DDPGConfig(noise_std=0.5, random_steps=10))
     action = torch.full((10_000, 2), 0.8)
     noisy = noise(action, explore(10_000, 10_000))
     assert noisy.max() == 1.0
@@ -89,7 +89,7 @@ def test_gaussian_noise_is_clipped_and_random_steps_are_uniform() -> None:
 
 
 def test_ornstein_uhlenbeck_stationary_deviation_and_correlation() -> None:
-    config = OffPolicyConfig(noise_kind="ou", noise_std=0.1, ou_theta=0.2, ou_dt=0.5, random_steps=0)
+    config = TD3Config(noise_kind="ou", noise_std=0.1, ou_theta=0.2, ou_dt=0.5, random_steps=0)
     noise = ActionNoise(1, config)
     rows = 20_000
     zero = torch.zeros(rows, 1)
@@ -107,7 +107,7 @@ def test_ornstein_uhlenbeck_stationary_deviation_and_correlation() -> None:
 
 
 def test_ornstein_uhlenbeck_is_per_row_and_resets_with_episodes() -> None:
-    noise = ActionNoise(1, OffPolicyConfig(noise_kind="ou", noise_std=1.0, ou_theta=0.5, ou_dt=0.01, random_steps=0))
+    noise = ActionNoise(1, TD3Config(noise_kind="ou", noise_std=1.0, ou_theta=0.5, ou_dt=0.01, random_steps=0))
     noise(torch.zeros(3, 1), explore(3, 6))
     first = noise.state.clone()
     assert (first[:3] != 0).all()
@@ -159,7 +159,7 @@ def test_pink_noise_is_per_row_and_resets_with_episodes() -> None:
 
 
 def test_td3_adds_pink_noise_if_configured() -> None:
-    noise = ActionNoise(2, OffPolicyConfig(noise_kind="pink", noise_std=0.1, random_steps=0))
+    noise = ActionNoise(2, TD3Config(noise_kind="pink", noise_std=0.1, random_steps=0))
     begins = explore(5000, 5000)._replace(reset=torch.ones(5000, dtype=torch.bool))
     noisy = noise(torch.zeros(5000, 2), begins)
     assert noisy.std().item() == pytest.approx(0.1, rel=4 / math.sqrt(2 * 10_000))

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.batches import SequenceBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.off_policy_config import DQNConfig, off_policy_config_of
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.update import Update
 from rollmill.models.config import CoreKind, ModelConfig
 from rollmill.models.q_network import QNetwork
@@ -36,7 +36,7 @@ def model(core: CoreKind = "gru", **changes: Any) -> ModelConfig:
 
 def build(action: ActionSpec = DISCRETE, core: str = "gru", **changes: Any) -> RecurrentDQN:
     torch.manual_seed(0)
-    algorithm = make_algorithm(OBSERVATION, action, model(core), OffPolicyConfig(**changes))
+    algorithm = make_algorithm(OBSERVATION, action, model(core), DQNConfig(**changes))
     assert isinstance(algorithm, RecurrentDQN)
     with torch.no_grad():
         for p in algorithm.parameters():
@@ -262,7 +262,7 @@ def test_acting_keeps_the_state_and_zeroes_it_at_resets(core: str) -> None:
 
 def test_all_weights_are_learned_and_saved() -> None:
     algorithm, other = (build(dueling=True, double=True, target_update_every=2) for _ in range(2))
-    updater = Update(algorithm, LearnerConfig(learning_rate=1e-2))
+    updater = Update(algorithm, OptimiserConfig(learning_rate=1e-2))
     batch = make_batch(happenings(0), DISCRETE, algorithm.state_size)
     before = {name: p.detach().clone() for name, p in algorithm.named_parameters()}
     steps = [updater.step([batch]) for _ in range(60)]
@@ -283,12 +283,12 @@ def test_all_weights_are_learned_and_saved() -> None:
 @pytest.mark.parametrize(("name", "action"), [("sac", DISCRETE), ("sac", BOX), ("td3", BOX), ("ddpg", BOX)])
 def test_other_algorithms_reject_a_core(name: str, action: ActionSpec) -> None:
     with pytest.raises(ValueError, match=r"model.core is 'gru', but this algorithm learns from single transitions"):
-        make_algorithm(OBSERVATION, action, model(), OffPolicyConfig(algorithm=name))
+        make_algorithm(OBSERVATION, action, model(), off_policy_config_of(name)(algorithm=name))
 
 
 def test_variants_of_dqn_reject_a_core() -> None:
     with pytest.raises(ValueError, match="use algorithm='dqn', which learns from sequences too"):
-        DQN(OBSERVATION, DISCRETE, model(), OffPolicyConfig())
-    assert type(make_algorithm(OBSERVATION, DISCRETE, ModelConfig(), OffPolicyConfig())) is DQN
+        DQN(OBSERVATION, DISCRETE, model(), DQNConfig())
+    assert type(make_algorithm(OBSERVATION, DISCRETE, ModelConfig(), DQNConfig())) is DQN
     with pytest.raises(ValueError, match="rates every choice"):
-        make_algorithm(OBSERVATION, BOX, model(), OffPolicyConfig())
+        make_algorithm(OBSERVATION, BOX, model(), DQNConfig())

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from rollmill.algorithms import registry
 from rollmill.algorithms.base import Loss
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.off_policy_config import DQNConfig, OwnOffPolicyConfig, off_policy_config_of
 from rollmill.algorithms.registry import UnknownAlgorithmError, make_algorithm, register_algorithm
 from rollmill.algorithms.sac import SAC
 from rollmill.algorithms.td3 import DDPG, TD3
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.update import Update
 from rollmill.losses.dqn import taken_values
 from rollmill.models.config import ModelConfig
@@ -68,12 +68,12 @@ def forget_registrations(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_user_algorithms_learn(cls: type[DQN], make_batch: Callable[..., TransitionBatch]) -> None:
     register_algorithm("own", cls)
     register_algorithm("own", cls)  # registering the same class again is allowed
-    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="own"))
+    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="own"))
     assert type(algorithm) is cls
     assert registry.ALGORITHMS.is_registered("own")
     assert not registry.ALGORITHMS.is_registered("dqn")
     assert algorithm.tau == 1.0
-    updater = Update(algorithm, LearnerConfig(learning_rate=1e-2))
+    updater = Update(algorithm, OptimiserConfig(learning_rate=1e-2))
     batch = make_batch(OBSERVATION, DISCRETE, rows=32)
     (objective,) = algorithm.objectives()
     before = objective.loss(batch, None).value.item()
@@ -87,7 +87,7 @@ def test_munchausen_target_without_bonus_and_temperature_equals_dqn(make_batch: 
         ALPHA, TAU = 0.0, 1e-6
 
     torch.manual_seed(0)
-    cold = Cold(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig())
+    cold = Cold(OBSERVATION, DISCRETE, MODEL, DQNConfig())
     batch = make_batch(OBSERVATION, DISCRETE, masked=True)
     torch.testing.assert_close(cold.target(batch), DQN.target(cold, batch))
 
@@ -97,7 +97,7 @@ def test_munchausen_target_without_bonus_and_temperature_equals_dqn(make_batch: 
     [("dqn", DISCRETE, DQN), ("sac", DISCRETE, DiscreteSAC), ("sac", BOX, SAC), ("td3", BOX, TD3), ("ddpg", BOX, DDPG)],
 )
 def test_names(name: str, action: ActionSpec, cls: type) -> None:
-    assert type(make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))) is cls
+    assert type(make_algorithm(OBSERVATION, action, MODEL, off_policy_config_of(name)(algorithm=name))) is cls
 
 
 def test_duplicate_names_raise() -> None:
@@ -109,13 +109,13 @@ def test_duplicate_names_raise() -> None:
 
 def test_unknown_names_get_suggestions() -> None:
     with pytest.raises(UnknownAlgorithmError, match=r"algorithm 'dqnn' is not known; did you mean 'dqn'\? known: ddpg"):
-        make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqnn"))
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="dqnn"))
 
 
 def test_factory_must_return_an_algorithm() -> None:
     register_algorithm("linear", lambda *_: nn.Linear(2, 2))  # type: ignore[arg-type, return-value]
     with pytest.raises(TypeError, match="algorithm 'linear' gave a Linear; it must give an instance of a subclass"):
-        make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="linear"))
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, OwnOffPolicyConfig(algorithm="linear"))
 
 
 @pytest.mark.parametrize(
@@ -146,4 +146,4 @@ def test_factory_must_return_an_algorithm() -> None:
 def test_unfit_actions_raise(name: str, heads: tuple[Head, ...], structure: str, message: str) -> None:
     action = ActionSpec(heads=heads, structure=structure)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
-        make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(algorithm=name))
+        make_algorithm(OBSERVATION, action, MODEL, off_policy_config_of(name)(algorithm=name))

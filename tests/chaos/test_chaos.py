@@ -27,15 +27,15 @@ ROUNDS = int(os.environ.get("ROLLMILL_CHAOS_ROUNDS", "50"))
 ENVIRONMENTS = Path(__file__).parent.parent / "regimes"
 LONGEST_END_S = 30.0
 SETTINGS = """
-    --num-envs 8 --rollout-length 8 --learner.epochs 1 --learner.minibatches 1 --learner.precision fp32
-    --learner.channels-last false --inference.precision fp32 --rollout.num-workers 2 --report-every-s 0.3
+    --num-envs 8 --rollout-length 8 --learner.precision fp32 --learner.channels-last false
+    --inference.precision fp32 --rollout.num-workers 2 --report-every-s 0.3
 """
-LOCKSTEP = """
-    --regime lockstep --learner.micro-batch 32 --envs-per-group 2 --checkpoint.every-steps 256
-    --distributed.timeout-s 10
+ON_POLICY = "--learner.epochs 1 --learner.minibatches 1 --learner.micro-batch 32"
+LOCKSTEP = f"""
+    {ON_POLICY} --regime lockstep --envs-per-group 2 --checkpoint.every-steps 256 --distributed.timeout-s 10
 """
 REGIMES = {
-    "async": "--learner.micro-batch 32 --learner.batch-size 128 --checkpoint.every-s 1",
+    "async": f"{ON_POLICY} --learner.batch-size 128 --checkpoint.every-s 1",
     "lockstep": f"{LOCKSTEP} --lag 1",
     "ranks": f"{LOCKSTEP} --lag 2",
     "replay": "--algo dqn --learner.batch-size 32 --learner.num-learners 2 --replay.min-size 100 --replay.capacity 4096"

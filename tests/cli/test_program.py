@@ -65,7 +65,7 @@ def make_run(run_dir: Path, env: EnvConfig) -> Path:
     from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
     run_dir.mkdir()
-    content = signed({"env": to_json(env), "model": to_json(ModelConfig())})
+    content = signed({**to_json(env), **to_json(ModelConfig())})
     (run_dir / "config.json").write_text(json.dumps(content))
     spec = probe(env)
     torch.manual_seed(0)
@@ -129,9 +129,12 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("eval", "required: RUN_DIR"),
         ("eval runs/a --episodes 0", "give at least 1"),
         ("eval runs/a --seed -1", "give 0 or more"),
-        ("train gym/CartPole-v1 --max-seconds nan", "max_seconds=nan: must be positive"),
-        ("train gym/CartPole-v1 --report-every-s inf", "report_every_s=inf: must be positive"),
-        ("train gym/CartPole-v1 --rollout.step-timeout-s nan", "rollout.step_timeout_s=nan: must be positive"),
+        ("train gym/CartPole-v1 --max-seconds nan", "max_seconds=nan: give a finite number above 0"),
+        ("train gym/CartPole-v1 --report-every-s inf", "report_every_s=inf: give a finite number above 0"),
+        (
+            "train gym/CartPole-v1 --rollout.step-timeout-s nan",
+            "step_timeout_s=nan: give a finite number above 0",
+        ),
         ("train gym/CartPole-v1 --rollout-length 100000", "use 100000, or another rollout_length"),
         ("train a --env.imports no_such_module", "--import no_such_module (env.imports): there is no such module in"),
         ("eval runs/a --episodes some", "'some' is not a whole number"),
@@ -164,7 +167,7 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("train gym/CartPole-v1 --run-dir /proc/a", "in a place where you may write"),
         ("train gym/CartPole-v1 --run-dir /proc/self", "/proc/self/.lock cannot be written"),
         ("train --resume --run-dir /dev/null", "/dev/null holds no run"),
-        ("train gym/CartPole-v1 --total-steps 0", "total_steps=0: must be at least 1"),
+        ("train gym/CartPole-v1 --total-steps 0", "total_steps=0: give an integer of at least 1"),
         ("train gym/CartPool-v1", "did you mean 'CartPole-v1'"),
         ("train gym/CartPole-v1 --resume", "resume"),
         ("train gym/CartPole-v1 --resume --run-dir runs/a", "runs/a holds no run"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,11 +12,12 @@ import torch
 from tests.device.fake_cuda import FakeCuda, MixedDevicesError
 
 from rollmill.algorithms.base import Algorithm
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning import update as update_module
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.tensors import empty_for, to_tensors
@@ -66,14 +67,15 @@ BUDGETS = {
 }
 # No step may wait: a wait lets the GPU run dry until the host has given it the next kernels.
 
-ON_POLICY: dict[str, tuple[Any, ActionSpec, ModelConfig, dict[str, Any]]] = {
-    "ppo nature": (ATARI, CHOICE, ModelConfig(encoder="nature"), {}),
-    "ppo mlp": (VECTOR, CHOICE, SMALL, {}),
-    "ppo box": (VECTOR, BOX, SMALL, {}),
-    "ppo gru": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="gru", core_size=8), {}),
-    "ppo lstm": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="lstm", core_size=8), {}),
-    "ppo vtrace": (VECTOR, CHOICE, SMALL, {"advantage": "vtrace"}),
-    "ppo bf16": (PIXELS, CHOICE, SMALL, {"precision": "bf16"}),
+Precision = Literal["fp32", "bf16", "fp64"]
+ON_POLICY: dict[str, tuple[Any, ActionSpec, ModelConfig, dict[str, Any], Precision]] = {
+    "ppo nature": (ATARI, CHOICE, ModelConfig(encoder="nature"), {}, "fp32"),
+    "ppo mlp": (VECTOR, CHOICE, SMALL, {}, "fp32"),
+    "ppo box": (VECTOR, BOX, SMALL, {}, "fp32"),
+    "ppo gru": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="gru", core_size=8), {}, "fp32"),
+    "ppo lstm": (VECTOR, CHOICE, ModelConfig(mlp_sizes=(16,), core="lstm", core_size=8), {}, "fp32"),
+    "ppo vtrace": (VECTOR, CHOICE, SMALL, {"advantage": "vtrace"}, "fp32"),
+    "ppo bf16": (PIXELS, CHOICE, SMALL, {}, "bf16"),
 }
 OFF_POLICY: dict[str, tuple[str, Any, ActionSpec, ModelConfig]] = {
     "dqn": ("dqn", VECTOR, CHOICE, SMALL),
@@ -104,8 +106,8 @@ def random_array(random: np.random.Generator, spec: ArraySpec, *leading: int) ->
 
 
 def on_policy(name: str, device: torch.device) -> Subject:
-    observation, action, model, changes = ON_POLICY[name]
-    config = LearnerConfig(**{"batch_size": T * N, "minibatches": 1, "epochs": 1, "entropy_coef": 0.01, **changes})
+    observation, action, model, changes, precision = ON_POLICY[name]
+    config = OnPolicyConfig(**{"batch_size": T * N, "entropy_coef": 0.01, **changes})
     torch.manual_seed(0)
     algorithm = PPO(observation, action, model, config).to(device)
     random = np.random.default_rng(0)
@@ -133,9 +135,9 @@ def on_policy(name: str, device: torch.device) -> Subject:
     slots = {name: random_array(random, spec, N, T + 1, 1) for name, spec in observation.items()}
     index = np.arange(N) * (T + 1) + np.arange(T + 1)[:, None]
     batch = Trajectories(arrays, index, (), ())
-    path = replace(PLAIN, precision="bf16" if config.precision == "bf16" else "fp32")
-    update = Update(algorithm, config, path)
-    cut = Minibatches(algorithm, slots, config, path, random)
+    path = replace(PLAIN, precision=precision)
+    update = Update(algorithm, OptimiserConfig(), path)
+    cut = Minibatches(algorithm, slots, path, random)
     coefficients = algorithm.coefficients({"clip_range": 0.1, "entropy_coef": 0.01})
 
     def parts() -> Iterable[Any]:
@@ -148,9 +150,9 @@ def on_policy(name: str, device: torch.device) -> Subject:
 def off_policy(name: str, device: torch.device) -> Subject:
     kind, observation, action, model = OFF_POLICY[name]
     torch.manual_seed(0)
-    algorithm = make_algorithm(observation, action, model, OffPolicyConfig(algorithm=kind)).to(device)
+    algorithm = make_algorithm(observation, action, model, off_policy_config_of(kind)(algorithm=kind)).to(device)
     generator = torch.Generator(device).manual_seed(0)
-    update = Update(algorithm, LearnerConfig(max_grad_norm=0.5), PLAIN, generator=generator)
+    update = Update(algorithm, OptimiserConfig(max_grad_norm=0.5), PLAIN, generator=generator)
     drawn = empty_batch(EnvSpec(name="test", observation=observation, action=action), algorithm.state_size, device)
     random = np.random.default_rng(0)
 

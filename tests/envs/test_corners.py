@@ -13,7 +13,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.algorithms.requirements import UnfitActionsError, require_bounds
 from rollmill.envs.config import EnvConfig
@@ -180,7 +180,10 @@ def test_odd_spaces_work_or_raise(observation: Any, action: Any) -> None:
         try:
             require_bounds(algo, spec.action)
             algorithm = make_algorithm(
-                spec.observation, spec.action.in_unit_box, ModelConfig(mlp_sizes=(8,)), OffPolicyConfig(algorithm=algo)
+                spec.observation,
+                spec.action.in_unit_box,
+                ModelConfig(mlp_sizes=(8,)),
+                off_policy_config_of(algo)(algorithm=algo),
             )
         except UnfitActionsError:
             continue

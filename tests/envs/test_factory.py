@@ -185,15 +185,18 @@ def test_a_module_before_the_id_is_imported(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: EnvConfig(name=""), "env.name is empty"),
-        (lambda: EnvConfig(name="x", frameskip=0), "env.frameskip is 0"),
-        (lambda: EnvConfig(name="x", max_episode_steps=-1), "env.max_episode_steps is -1"),
-        (lambda: EnvConfig(name="x", vector="yes"), "'auto', True or False"),
-        (lambda: EnvConfig(name="x", on_failure="retry"), "'stop' or 'restart'"),
-        (lambda: EnvConfig(name="x", restart_budget=-1), "0 or more"),
-        (lambda: AtariOptions(sticky_actions=1.0), "a probability"),
+        (lambda: EnvConfig(name=""), "env.name='': give a name such as"),
+        (
+            lambda: EnvConfig(name="x", frameskip=0),
+            "env.frameskip=0: .* or None for the family's",
+        ),
+        (lambda: EnvConfig(name="x", max_episode_steps=-1), "env.max_episode_steps=-1: give an integer"),
+        (lambda: EnvConfig(name="x", vector="yes"), "env.vector='yes': choose one of 'auto', True, False"),
+        (lambda: EnvConfig(name="x", on_failure="retry"), "choose one of 'stop', 'restart'"),
+        (lambda: EnvConfig(name="x", restart_budget=-1), "an integer of at least 0"),
+        (lambda: AtariOptions(sticky_actions=1.0), r"in \[0, 1\) \(0: Mnih"),
         (lambda: AtariOptions(frame_stack=0), "at least 1"),
-        (lambda: VizdoomOptions(width=0), "at least 1 pixel"),
+        (lambda: VizdoomOptions(width=0), r"env.vizdoom.width=0: give an integer of at least 1 \(pixels\)"),
     ],
 )
 def test_bad_configurations(make, message):

@@ -189,7 +189,7 @@ def make_run(tmp_path: Path) -> MakeRun:
         run_dir.mkdir(exist_ok=True)
         model = model or ModelConfig()
         config = EnvConfig(name=name, **env)
-        content = signed({"env": to_json(config), "model": to_json(model)})
+        content = signed({**to_json(config), **to_json(model)})
         (run_dir / "config.json").write_text(json.dumps(content))
         spec = probe(config)
         torch.manual_seed(seed)

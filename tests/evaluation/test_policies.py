@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import DDPGConfig, DQNConfig, OffPolicyConfig, SACConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.algorithms.registry import make_algorithm
@@ -27,12 +27,12 @@ MODEL = ModelConfig(mlp_sizes=(8,), core="gru", core_size=5)
 @torch.inference_mode()
 def test_a_recurrent_dqn_acts_by_what_it_saw() -> None:
     torch.manual_seed(0)
-    trained = make_algorithm(OBSERVATION, ACTION, MODEL, OffPolicyConfig())
+    trained = make_algorithm(OBSERVATION, ACTION, MODEL, DQNConfig())
     assert isinstance(trained, RecurrentDQN)
     for p in trained.parameters():
         p.add_(torch.randn(p.shape))
     generator = torch.Generator().manual_seed(0)
-    policy = Policy(OBSERVATION, ACTION, MODEL, OffPolicyConfig(), torch.device("cpu"), generator)
+    policy = Policy(OBSERVATION, ACTION, MODEL, DQNConfig(), torch.device("cpu"), generator)
     assert policy.state_size == 5
     policy.load(trained.state_dict())
     observation = torch.randn(9, 6, 3)
@@ -56,7 +56,7 @@ def test_a_recurrent_dqn_acts_by_what_it_saw() -> None:
 @torch.inference_mode()
 def test_correlated_noise_begins_anew_with_each_episode() -> None:
     box = ActionSpec(heads=(BoxHead(low=(-1.0,), high=(1.0,), shape=(1,)),), structure="box")
-    config = OffPolicyConfig(algorithm="ddpg", noise_kind="ou", noise_std=0.1, ou_theta=0.0, ou_dt=0.01)
+    config = DDPGConfig(noise_kind="ou", noise_std=0.1, ou_theta=0.0, ou_dt=0.01)
     generator = torch.Generator().manual_seed(0)
     policy = Policy(OBSERVATION, box, ModelConfig(mlp_sizes=(8,)), config, torch.device("cpu"), generator)
     observation = {"obs": torch.zeros(200, 3)}
@@ -81,7 +81,7 @@ def test_correlated_noise_begins_anew_with_each_episode() -> None:
 
 
 @pytest.mark.parametrize("layer", [nn.Dropout(0.5), nn.BatchNorm1d(8)], ids=["dropout", "batch norm"])
-@pytest.mark.parametrize("algorithm", [OnPolicyConfig(), OffPolicyConfig(), OffPolicyConfig(algorithm="sac")])
+@pytest.mark.parametrize("algorithm", [OnPolicyConfig(), DQNConfig(), SACConfig()])
 @torch.inference_mode()
 def test_layers_that_learn_otherwise_than_they_act(
     layer: nn.Module, algorithm: OnPolicyConfig | OffPolicyConfig, monkeypatch: pytest.MonkeyPatch

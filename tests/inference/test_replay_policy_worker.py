@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from rollmill.algorithms.base import Action
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import DQNConfig
 from rollmill.algorithms.recurrent_dqn import RecurrentDQN
 from rollmill.inference.acting_weights import NewestWeights
 from rollmill.inference.action_checks import check_action
@@ -65,7 +65,7 @@ def make_worker(device: torch.device = CPU) -> tuple[ReplayStore, RecurrentDQN, 
         SPEC.observation,
         SPEC.action,
         ModelConfig(mlp_sizes=(8,), core="lstm", core_size=4),
-        OffPolicyConfig(random_steps=0, epsilon_start=0.0, epsilon_end=0.0),
+        DQNConfig(random_steps=0, epsilon_start=0.0, epsilon_end=0.0),
     )
     topology = Topology(
         rollout_length=STEPS,

@@ -7,27 +7,37 @@ from typing import Any
 
 import pytest
 
-from rollmill.learning.config import LearnerConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.envs.config import EnvConfig
+from rollmill.learning.config import ComputeConfig, FixedSchedule, KlSchedule, OptimiserConfig
+from rollmill.settings.config import Config
+from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import apply
 
 
 def test_defaults_are_sample_factorys() -> None:
-    config = LearnerConfig()
     # Table A.5 of arXiv:2006.11751.
-    assert config.learning_rate == 1e-4
-    assert config.adam_betas == (0.9, 0.999)
-    assert config.adam_eps == 1e-6
+    optimiser = OptimiserConfig()
+    assert optimiser.learning_rate == 1e-4
+    assert optimiser.adam_betas == (0.9, 0.999)
+    assert optimiser.adam_eps == 1e-6
+    assert optimiser.max_grad_norm == 4.0
+    config = OnPolicyConfig()
     assert config.discount == 0.99
     assert config.clip_kind == "reciprocal"
     assert config.clip_range == 0.1
     assert config.value_coef == 0.5
     assert config.entropy_coef == 0.003
-    assert config.max_grad_norm == 4.0
 
 
 def test_derived_sizes() -> None:
-    config = LearnerConfig(batch_size=4096, minibatches=4, epochs=3)
+    config = OnPolicyConfig(batch_size=4096, minibatches=4, epochs=3)
     assert config.minibatch_size == 1024
     assert config.sgd_steps_per_batch == 12
+
+
+_PARTS: tuple[type, ...] = (OptimiserConfig, FixedSchedule, KlSchedule, ComputeConfig, OnPolicyConfig)
+_KINDS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _PARTS}
 
 
 @pytest.mark.parametrize(
@@ -38,8 +48,8 @@ def test_derived_sizes() -> None:
         ("minibatches", True, "integer of at least 1"),
         ("epochs", -1, "integer of at least 1"),
         ("threads", 0, "integer of at least 1"),
-        ("micro_batch", 0, 'at least 1 or "auto"'),
-        ("micro_batch", "full", 'at least 1 or "auto"'),
+        ("micro_batch", 0, "at least 1, or 'auto'"),
+        ("micro_batch", "full", "at least 1, or 'auto'"),
         ("discount", 1.01, r"in \[0, 1\]"),
         ("discount", float("nan"), r"in \[0, 1\]"),
         ("gae_lambda", -0.1, r"in \[0, 1\]"),
@@ -49,7 +59,7 @@ def test_derived_sizes() -> None:
         ("clip_range", 0.0, "clip_kind='none'"),
         ("value_clip", -1.0, "None to switch it off"),
         ("value_coef", -0.5, "0 or more"),
-        ("entropy_coef", "0.01", "finite number 0 or more"),
+        ("entropy_coef", "0.01", "finite number of 0 or more"),
         ("max_grad_norm", 0.0, "None to switch it off"),
         ("learning_rate", 0.0, "above 0"),
         ("adam_betas", (0.9, 1.0), r"in \[0, 1\)"),
@@ -83,15 +93,17 @@ def test_derived_sizes() -> None:
         ("clip_schedule", "kl", "'constant', 'linear'"),
         ("precision", "fp16", "'auto', 'fp32', 'bf16'"),
         ("normalise_advantages", 1, "True, False"),
-        ("compile", "yes", "'auto', True, False"),
-        ("channels_last", None, "'auto', True, False"),
+        ("compile", "yes", "True, False, 'auto'"),
+        ("channels_last", None, "True, False, 'auto'"),
         ("device", "gpu", "'cuda:<index>'"),
         ("device", "cpu:1", "'cuda:<index>'"),
     ],
 )
 def test_out_of_range_values_raise(field: str, value: Any, allowed: str) -> None:
+    name = {"optimiser": "kind", "schedule": "name"}.get(field, field)
+    kind = next(kind for kind in _KINDS if name in _KINDS[kind])
     with pytest.raises(ValueError, match=rf"^learner\.{field}=.*{allowed}"):
-        LearnerConfig(**{field: value})
+        kind(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -99,21 +111,22 @@ def test_out_of_range_values_raise(field: str, value: Any, allowed: str) -> None
     [
         ({"batch_size": 1000, "minibatches": 3}, "use batch_size=1002"),
         ({"batch_size": 1024, "minibatches": 4, "micro_batch": 257}, "more than the minibatch of 256 samples"),
-        ({"min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
+        ({"schedule": "kl", "min_learning_rate": 1e-2, "max_learning_rate": 1e-3}, "swap or change"),
         ({"schedule": "kl", "learning_rate": 0.1}, "outside learner.min_learning_rate"),
         ({"compile": True, "advantage": "vtrace"}, "learner.compile=True with learner.advantage='vtrace'.*'gae'"),
     ],
 )
 def test_contradictions_raise(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        LearnerConfig(**options)
+    config = Config(env=EnvConfig(name="gym/CartPole-v1"))
+    with pytest.raises(OptionError, match=message):
+        apply(config, {f"learner.{name}": value for name, value in options.items()})
 
 
 def test_is_frozen_and_refuses_unknown_names() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        LearnerConfig().epochs = 2  # type: ignore[misc]
+        OnPolicyConfig().epochs = 2  # type: ignore[misc]
     with pytest.raises(TypeError, match="learning_rat"):
-        LearnerConfig(learning_rat=1e-3)  # type: ignore[call-arg]
+        OptimiserConfig(learning_rat=1e-3)  # type: ignore[call-arg]
 
 
 def test_importing_it_imports_no_torch() -> None:

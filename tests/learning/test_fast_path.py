@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import Candidate, FastPath, FastPathError, candidates_for, choose, undisturbed
 
 
@@ -45,8 +45,8 @@ def pick(
     return choose(machine.make_step, candidates, budget_s, clock=machine.clock, timer=machine.clock), machine
 
 
-def cpu_candidates(**options: object) -> tuple[Candidate, ...]:
-    return candidates_for(LearnerConfig(**options), "cpu", has_images=True)  # type: ignore[arg-type]
+def cpu_candidates(full: int = 1024, **options: object) -> tuple[Candidate, ...]:
+    return candidates_for(ComputeConfig(**options), full, "cpu", has_images=True)  # type: ignore[arg-type]
 
 
 def measured_here(c: Candidate) -> float:
@@ -61,11 +61,11 @@ def test_open_candidates_on_cpu() -> None:
     assert len(candidates) == len(set(candidates)) == 2 * 2 * 5
     assert {c.micro_batch for c in candidates} == {64, 128, 256, 512, 1024}
     assert not any(c.compile for c in candidates)
-    assert not any(c.channels_last for c in candidates_for(LearnerConfig(), "cpu", has_images=False))
+    assert not any(c.channels_last for c in candidates_for(ComputeConfig(), 1024, "cpu", has_images=False))
 
 
 def test_open_candidates_on_cuda_add_compilation() -> None:
-    candidates = candidates_for(LearnerConfig(micro_batch=256), "cuda:1", has_images=False)
+    candidates = candidates_for(ComputeConfig(micro_batch=256), 1024, "cuda:1", has_images=False)
     assert {c.compile for c in candidates} == {False, True}
     assert {c.micro_batch for c in candidates} == {256}
 
@@ -73,8 +73,8 @@ def test_open_candidates_on_cuda_add_compilation() -> None:
 def test_user_settings_fix_the_candidates() -> None:
     candidates = cpu_candidates(precision="fp32", channels_last=False, micro_batch=100)
     assert candidates == (Candidate(precision="fp32", micro_batch=100, channels_last=False),)
-    config = LearnerConfig(micro_batch=256, compile=False)
-    assert not any(c.compile for c in candidates_for(config, "cuda", has_images=False))
+    config = ComputeConfig(micro_batch=256, compile=False)
+    assert not any(c.compile for c in candidates_for(config, 1024, "cuda", has_images=False))
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_user_settings_fix_the_candidates() -> None:
     ],
 )
 def test_micro_batches_that_are_compared(batch_size: int, minibatches: int, has_images: bool, sizes: set[int]) -> None:
-    config = LearnerConfig(batch_size=batch_size, minibatches=minibatches)
-    assert {c.micro_batch for c in candidates_for(config, "cpu", has_images=has_images)} == sizes
+    found = candidates_for(ComputeConfig(), batch_size // minibatches, "cpu", has_images=has_images)
+    assert {c.micro_batch for c in found} == sizes
 
 
 def test_stop_request_ends_the_measurement_after_one_candidate() -> None:
@@ -169,7 +169,7 @@ def test_respects_its_budget() -> None:
 
 
 def cuda_candidates() -> tuple[Candidate, ...]:
-    return candidates_for(LearnerConfig(), "cuda", has_images=True)
+    return candidates_for(ComputeConfig(), 1024, "cuda", has_images=True)
 
 
 def test_compilation_is_tried_last_and_compilation_is_outside_the_budget() -> None:
@@ -275,7 +275,7 @@ def test_measuring_a_real_network_changes_nothing() -> None:
 
         return step
 
-    path = choose(make_step, cpu_candidates(batch_size=128), 0.5, modules=[network])
+    path = choose(make_step, cpu_candidates(128), 0.5, modules=[network])
     assert len(path.report) >= 1
     assert all(row.us_per_sample is not None and row.us_per_sample > 0 for row in path.report)
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.learning.admission import FirstInFirstOut
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.lag import LagStatistics, admitted
 from rollmill.learning.learner import Learner, run_in_turn
@@ -121,7 +122,7 @@ def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Lear
         policy_worker_of_group=(0,),
         slots_of_worker=(SLOTS,),
     )
-    config = LearnerConfig(batch_size=STEPS * ROWS, device="cpu", precision="fp32", micro_batch=STEPS * ROWS)
+    config = OnPolicyConfig(batch_size=STEPS * ROWS)
     torch.manual_seed(seed)
     algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(mlp_sizes=(8,)), config).to(device)
     fields = slot_fields(SPEC, rollout_length=STEPS, state_size=0)
@@ -150,7 +151,8 @@ def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Lear
             ledger=Ledger.private(LEARNER),
             log=logging.getLogger("test"),
         ),
-        config=config,
+        optimiser=OptimiserConfig(),
+        compute=ComputeConfig(),
         plan=plan,
         progress=Progress(),
         clock=TrainingClock(),
@@ -163,8 +165,8 @@ def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Lear
         setup,
         store,
         algorithm,
-        update=Update(algorithm, config, path),
-        minibatches=Minibatches(algorithm, store.observation, config, path, generator),
+        update=Update(algorithm, setup.optimiser, path),
+        minibatches=Minibatches(algorithm, store.observation, path, generator),
         admission=FirstInFirstOut(store, ROWS),
         versions=versions,
         max_policy_lag=100,

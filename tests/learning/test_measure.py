@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.learning import measure
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 from rollmill.learning.measure import choose_fast_path
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
@@ -25,12 +26,12 @@ SPEC = EnvSpec(
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
 def test_measuring_leaves_the_model_unchanged(core: str, advantage: str) -> None:
-    config = LearnerConfig(batch_size=128, advantage=advantage, precision="fp32")  # type: ignore[arg-type]
+    config = OnPolicyConfig(batch_size=128, advantage=advantage)  # type: ignore[arg-type]
     model = ModelConfig(core=core, core_size=8)  # type: ignore[arg-type]
     algorithm = PPO(SPEC.observation, SPEC.action, model, config)
     before = {name: value.clone() for name, value in algorithm.state_dict().items()}
     random = torch.random.get_rng_state()
-    path = choose_fast_path(algorithm, SPEC, config)
+    path = choose_fast_path(algorithm, SPEC, ComputeConfig(precision="fp32"))
     assert path.precision == "fp32"
     assert path.micro_batch <= 128
     # The activations of this small network fit into memory many times.
@@ -42,16 +43,17 @@ def test_measuring_leaves_the_model_unchanged(core: str, advantage: str) -> None
 
 
 def test_configured_values_are_not_measured() -> None:
-    config = LearnerConfig(batch_size=128, precision="bf16", micro_batch=32, channels_last=True, advantage="vtrace")
-    path = choose_fast_path(PPO(SPEC.observation, SPEC.action, ModelConfig(), config), SPEC, config)
+    config = OnPolicyConfig(batch_size=128, advantage="vtrace")
+    compute = ComputeConfig(precision="bf16", micro_batch=32, channels_last=True)
+    path = choose_fast_path(PPO(SPEC.observation, SPEC.action, ModelConfig(), config), SPEC, compute)
     assert (path.precision, path.micro_batch, path.channels_last, path.report) == ("bf16", 32, True, ())
 
 
 def test_graph_size_is_limited_by_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    config = LearnerConfig(batch_size=2048, advantage="vtrace")
+    config = OnPolicyConfig(batch_size=2048, advantage="vtrace")
     algorithm = PPO(SPEC.observation, SPEC.action, ModelConfig(), config)
     monkeypatch.setitem(measure.GRAPH_BYTES, "cpu", 2**22)
-    path = choose_fast_path(algorithm, SPEC, config)
+    path = choose_fast_path(algorithm, SPEC, ComputeConfig())
     # One sample keeps its image as float32 (19,200 bytes); its other activations take between half of that and ten
     # times as much.
     assert 2**22 // 192_000 < path.graph_samples < 2**22 // 28_800 or path.graph_samples == path.micro_batch

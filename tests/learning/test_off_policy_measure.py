@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.off_policy_config import DQNConfig, off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning import off_policy_measure
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.off_policy_measure import choose_replay_path
 from rollmill.learning.update import Update
 from rollmill.models.config import ModelConfig
@@ -35,25 +35,25 @@ CHOICES = ActionSpec(heads=(CategoricalHead(n=3), CategoricalHead(n=2)), structu
 BOX = ActionSpec(heads=(BoxHead(low=(-1.0, -1.0), high=(1.0, 1.0), shape=(2,)),), structure="box")
 TRANSITIONS = ReplayConfig()
 SEQUENCES = ReplayConfig(sequence_length=4, burn_in=2, n_step=2)
-CONFIG = LearnerConfig(batch_size=4, precision="fp32")
+CONFIG = ComputeConfig(precision="fp32")
 
 
 def spec_of(action: ActionSpec, *, has_mask: bool = False) -> EnvSpec:
     return EnvSpec(name="pictures", observation=OBSERVATION, action=action, has_action_mask=has_mask)
 
 
-def make(name: str, action: ActionSpec, core: str = "none") -> OffPolicyAlgorithm:
+def make(name: str, action: ActionSpec, core: str = "none", batch_size: int = 4) -> OffPolicyAlgorithm:
     torch.manual_seed(0)
     model = ModelConfig(mlp_sizes=(16,), core=core, core_size=8)  # type: ignore[arg-type]
-    return make_algorithm(OBSERVATION, action, model, OffPolicyConfig(algorithm=name))
+    return make_algorithm(OBSERVATION, action, model, off_policy_config_of(name)(algorithm=name, batch_size=batch_size))
 
 
 def updater_for(
     algorithm: OffPolicyAlgorithm, replay: ReplayConfig = TRANSITIONS, spec: EnvSpec | None = None, **settings: Any
 ) -> Update:
-    config = LearnerConfig(**{"batch_size": 4, "precision": "fp32", **settings})
+    config = ComputeConfig(**{"precision": "fp32", **settings})
     path = choose_replay_path(algorithm, spec or spec_of(CHOICES), config, replay)
-    return Update(algorithm, config, path, generator=torch.Generator().manual_seed(3))
+    return Update(algorithm, OptimiserConfig(), path, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_measuring_changes_nothing(name: str, action: ActionSpec, core: str, rep
     random = torch.random.get_rng_state()
     path = choose_replay_path(algorithm, spec_of(action), CONFIG, replay)
     assert torch.equal(random, torch.random.get_rng_state())
-    updater = Update(algorithm, CONFIG, path)
+    updater = Update(algorithm, OptimiserConfig(), path)
     for key, value in algorithm.state_dict().items():
         assert torch.equal(value, before[key]), key
     layout = torch.channels_last if updater.path.channels_last else torch.contiguous_format
@@ -129,7 +129,7 @@ def timed() -> type[Timed]:
 def made(kind: type[Timed], observation: dict[str, ArraySpec] | None = None, **model: Any) -> Timed:
     torch.manual_seed(0)
     config = ModelConfig(**{"mlp_sizes": (16,), **model})
-    return kind(observation or OBSERVATION, CHOICES, config, OffPolicyConfig(algorithm="dqn"))
+    return kind(observation or OBSERVATION, CHOICES, config, DQNConfig(batch_size=4))
 
 
 @pytest.mark.parametrize("slow_in", [torch.channels_last, torch.contiguous_format])
@@ -178,8 +178,8 @@ def test_long_sequences_are_measured_with_a_small_batch(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(off_policy_measure, "blank_batch", recording)
     replay = ReplayConfig(sequence_length=80, burn_in=40, n_step=5)
-    updater_for(make("dqn", CHOICES, "lstm"), replay, batch_size=64)
-    updater_for(make("dqn", CHOICES), batch_size=64)
+    updater_for(make("dqn", CHOICES, "lstm", 64), replay)
+    updater_for(make("dqn", CHOICES, batch_size=64))
     assert rows == [2, 64]
 
 

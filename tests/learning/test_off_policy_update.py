@@ -16,10 +16,10 @@ from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import DQNConfig, SACConfig, off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.learning.collective import Alone
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.update import Update
@@ -95,17 +95,23 @@ def aims() -> tuple[TransitionBatch, np.ndarray]:
 
 
 def learn(
-    action: ActionSpec, batch: TransitionBatch, steps: int, learning_rate: float = 3e-3, **changes: object
+    action: ActionSpec,
+    batch: TransitionBatch,
+    steps: int,
+    learning_rate: float = 3e-3,
+    algorithm: str = "dqn",
+    **changes: object,
 ) -> OffPolicyAlgorithm:
     torch.manual_seed(0)
-    algorithm = make_algorithm(OBSERVATION, action, MODEL, OffPolicyConfig(**changes))  # type: ignore[arg-type]
-    learner = LearnerConfig(learning_rate=learning_rate, max_grad_norm=10.0)
-    updater = Update(algorithm, learner, generator=torch.Generator().manual_seed(0))
+    config = off_policy_config_of(algorithm)(algorithm=algorithm, **changes)
+    made = make_algorithm(OBSERVATION, action, MODEL, config)
+    optimiser = OptimiserConfig(learning_rate=learning_rate, max_grad_norm=10.0)
+    updater = Update(made, optimiser, generator=torch.Generator().manual_seed(0))
     for step in range(steps):
         updater.set_learning_rate(learning_rate * (1.0 - step / steps))
         updater.step([batch])
     updater.check()
-    return algorithm
+    return made
 
 
 @pytest.mark.parametrize(
@@ -187,8 +193,10 @@ def test_learned_temperature_reaches_the_target_entropy() -> None:
 
 def updater_of(name: str = "sac", **learner: object) -> tuple[Update, OffPolicyAlgorithm]:
     torch.manual_seed(0)
-    algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm=name, actor_learning_rate=1e-4))
-    config = LearnerConfig(**{"learning_rate": 1e-3, **learner})  # type: ignore[arg-type]
+    algorithm = make_algorithm(
+        OBSERVATION, BOX, MODEL, off_policy_config_of(name)(algorithm=name, actor_learning_rate=1e-4)
+    )
+    config = OptimiserConfig(**{"learning_rate": 1e-3, **learner})  # type: ignore[arg-type]
     return Update(algorithm, config), algorithm
 
 
@@ -238,8 +246,8 @@ def test_non_finite_values_raise_and_leave_the_weights_unchanged() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp64"])
 def test_other_precisions(precision: str) -> None:
     torch.manual_seed(0)
-    algorithm = make_algorithm(OBSERVATION, BOX, MODEL, OffPolicyConfig(algorithm="sac"))
-    updater = Update(algorithm, LearnerConfig(), replace(PLAIN, precision=precision))  # type: ignore[arg-type]
+    algorithm = make_algorithm(OBSERVATION, BOX, MODEL, SACConfig())
+    updater = Update(algorithm, OptimiserConfig(), replace(PLAIN, precision=precision))  # type: ignore[arg-type]
     batch, _ = aims()
     updater.step([batch])
     updater.check()
@@ -263,7 +271,7 @@ def test_priorities_require_td_errors() -> None:
         o._replace(loss=lambda *a, loss=o.loss: loss(*a)._replace(td_error=None)) for o in algorithm.objectives()
     ]
     algorithm.objectives = lambda: objectives  # type: ignore[method-assign]
-    plain = Update(algorithm, LearnerConfig())
+    plain = Update(algorithm, OptimiserConfig())
     plain.step([batch])
     plain.require_td_errors()  # no actor step yet
     plain.step([batch])
@@ -289,9 +297,9 @@ def levels(of: OffPolicyAlgorithm) -> set[tuple[float, ...]]:
 
 @pytest.mark.parametrize(("name", "action"), [("dqn", DISCRETE), ("sac", DISCRETE), ("sac", BOX), ("td3", BOX)])
 def test_images_are_centred_by_the_first_batch(name: str, action: ActionSpec) -> None:
-    config = OffPolicyConfig(algorithm=name, target_update_every=1000)
+    config = off_policy_config_of(name)(algorithm=name, target_update_every=1000)
     algorithm = make_algorithm(PICTURE, action, CENTRED, config)
-    updater = Update(algorithm, LearnerConfig(batch_size=4))
+    updater = Update(algorithm, OptimiserConfig())
     assert levels(algorithm) == {(0.0, 0.0)}
     assert updater.centre_pictures(pictures(50, action))
     updater.step([pictures(50, action)])
@@ -303,7 +311,7 @@ def test_images_are_centred_by_the_first_batch(name: str, action: ActionSpec) ->
     assert all(not layer._forward_pre_hooks for layer in centred_layers(algorithm))
 
     again = make_algorithm(PICTURE, action, CENTRED, config)
-    resumed = Update(again, LearnerConfig(batch_size=4))
+    resumed = Update(again, OptimiserConfig())
     again.load_state_dict(algorithm.state_dict())
     resumed.load_state_dict(updater.state_dict())
     assert not resumed.centre_pictures(pictures(90, action))
@@ -333,14 +341,14 @@ class Together(Alone):
 
 @pytest.mark.parametrize("name", ["dqn", "sac"])
 def test_ranks_centre_images_by_the_images_of_all_ranks(name: str) -> None:
-    algorithm = make_algorithm(PICTURE, DISCRETE, CENTRED, OffPolicyConfig(algorithm=name))
+    algorithm = make_algorithm(PICTURE, DISCRETE, CENTRED, off_policy_config_of(name)(algorithm=name))
     copies = [copy.deepcopy(algorithm) for _ in range(2)]
     barrier, parts = threading.Barrier(2), dict[int, Tensor]()
 
     def learn(rank: int) -> None:
         updater = Update(
             copies[rank],
-            LearnerConfig(batch_size=4),
+            OptimiserConfig(),
             generator=torch.Generator().manual_seed(rank),
             collective=Together(barrier, parts, rank),
         )
@@ -365,9 +373,9 @@ def test_ranks_centre_images_by_the_images_of_all_ranks(name: str) -> None:
     ],
 )
 def test_invalid_objectives_raise(change, message):
-    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, OffPolicyConfig(algorithm="dqn"))
+    algorithm = make_algorithm(OBSERVATION, DISCRETE, MODEL, DQNConfig())
     (objective,) = algorithm.objectives()
     objectives = change(objective._replace(name="critic"))
     algorithm.objectives = lambda: objectives
     with pytest.raises(ValueError, match=message):
-        Update(algorithm, LearnerConfig())
+        Update(algorithm, OptimiserConfig())

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.optimisers import (
     NonFiniteGradientError,
     NonFiniteGuard,
@@ -45,7 +45,7 @@ def set_grads(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None
         p.grad = torch.empty_like(p).copy_(scale * torch.randn(p.shape, generator=generator))
 
 
-def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
+def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config: OptimiserConfig) -> Arrays:
     """Kingma & Ba 2015, algorithm 1; weight decay as L2 penalty, or decoupled (Loshchilov & Hutter 2019, alg. 2)."""
     (beta1, beta2), decay = config.adam_betas, config.weight_decay
     result = []
@@ -53,7 +53,7 @@ def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config
         p, m, v = initial.copy(), np.zeros_like(initial), np.zeros_like(initial)
         for t, rate in enumerate(rates, start=1):
             g = grads[t - 1][i]
-            if config.optimiser == "adam":
+            if config.kind == "adam":
                 g = g + decay * p
             else:
                 p = p - rate * decay * p
@@ -64,7 +64,7 @@ def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config
     return result
 
 
-def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], config: LearnerConfig) -> Arrays:
+def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], config: OptimiserConfig) -> Arrays:
     """RMSprop with epsilon outside the root and second moments that start at 0."""
     result = []
     for i, initial in enumerate(params):
@@ -81,7 +81,7 @@ def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], con
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_equal_the_published_formula(kind: Any, weight_decay: float, device: str) -> None:
-    config = LearnerConfig(optimiser=kind, learning_rate=0.02, weight_decay=weight_decay, adam_eps=1e-3)
+    config = OptimiserConfig(kind=kind, learning_rate=0.02, weight_decay=weight_decay, adam_eps=1e-3)
     params = make_params(device)
     start = [p.detach().cpu().double().numpy() for p in params]
     optimiser = make_optimiser(params, config, device)
@@ -99,17 +99,17 @@ def test_steps_equal_the_published_formula(kind: Any, weight_decay: float, devic
 
 
 def test_adam_is_fused_on_this_cpu() -> None:
-    assert make_optimiser(make_params(), LearnerConfig(), "cpu").param_groups[0]["fused"]
+    assert make_optimiser(make_params(), OptimiserConfig(), "cpu").param_groups[0]["fused"]
 
 
 def test_no_parameters_is_an_error() -> None:
     with pytest.raises(ValueError, match="no parameters to optimise"):
-        make_optimiser([], LearnerConfig(), "cpu")
+        make_optimiser([], OptimiserConfig(), "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: Path) -> None:
-    config = LearnerConfig(optimiser=kind, learning_rate=0.01)
+    config = OptimiserConfig(kind=kind, learning_rate=0.01)
     params = make_params()
     optimiser = make_optimiser(params, config, "cpu")
 
@@ -127,7 +127,7 @@ def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: P
     state = store.load_latest().state
     resumed = [nn.Parameter(p) for p in state["params"]]
     # The saved run's hyperparameters do not override the resumed run's.
-    again = make_optimiser(resumed, LearnerConfig(optimiser=kind, learning_rate=0.5), "cpu")
+    again = make_optimiser(resumed, OptimiserConfig(kind=kind, learning_rate=0.5), "cpu")
     load_optimiser_state(again, state["optimiser"])
     assert again.param_groups[0]["lr"] == 0.5
     train(resumed, again, 5, 9)
@@ -135,7 +135,7 @@ def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: P
 
 
 def test_state_from_before_the_first_step_can_be_loaded() -> None:
-    optimiser = make_optimiser(make_params(), LearnerConfig(), "cpu")
+    optimiser = make_optimiser(make_params(), OptimiserConfig(), "cpu")
     load_optimiser_state(optimiser, optimiser_state(optimiser))
     assert optimiser.state_dict()["state"] == {}
 
@@ -143,7 +143,7 @@ def test_state_from_before_the_first_step_can_be_loaded() -> None:
 def test_loading_keeps_a_tensor_learning_rate_the_same_tensor() -> None:
     params = make_params()
     set_grads(params, seed=1)
-    optimiser = make_optimiser(params, LearnerConfig(), "cpu")
+    optimiser = make_optimiser(params, OptimiserConfig(), "cpu")
     optimiser.step()
     rate = torch.tensor(0.25)  # as on CUDA, where a captured graph reads it
     optimiser.param_groups[0]["lr"] = rate
@@ -157,7 +157,7 @@ def test_a_parameter_without_a_gradient_has_no_moments_and_needs_none() -> None:
     params, others = make_params(), make_params()
     set_grads(params, seed=1)
     params[1].grad = None
-    optimiser, other = (make_optimiser(each, LearnerConfig(), "cpu") for each in (params, others))
+    optimiser, other = (make_optimiser(each, OptimiserConfig(), "cpu") for each in (params, others))
     optimiser.step()
     load_optimiser_state(other, optimiser_state(optimiser))
     assert set(other.state_dict()["state"]) == set(range(len(params))) - {1}
@@ -166,16 +166,16 @@ def test_a_parameter_without_a_gradient_has_no_moments_and_needs_none() -> None:
 def test_state_of_another_optimiser_or_model_is_refused() -> None:
     params = make_params()
     set_grads(params, seed=1)
-    optimiser = make_optimiser(params, LearnerConfig(), "cpu")
+    optimiser = make_optimiser(params, OptimiserConfig(), "cpu")
     optimiser.step()
     state = optimiser_state(optimiser)
     with pytest.raises(ValueError, match=r"optimiser is 'adam', this run's is 'rmsprop'.*--learner.optimiser adam"):
-        load_optimiser_state(make_optimiser(params, LearnerConfig(optimiser="rmsprop"), "cpu"), state)
+        load_optimiser_state(make_optimiser(params, OptimiserConfig(kind="rmsprop"), "cpu"), state)
     with pytest.raises(ValueError, match="moments of 4 parameters, this model has 3"):
-        load_optimiser_state(make_optimiser(params[:3], LearnerConfig(), "cpu"), state)
+        load_optimiser_state(make_optimiser(params[:3], OptimiserConfig(), "cpu"), state)
     other = [*params[:2], nn.Parameter(torch.zeros(5, 5)), params[3]]
     with pytest.raises(ValueError, match=r"exp_avg of shape \(5, 4\) for parameter 2, which has shape \(5, 5\)"):
-        load_optimiser_state(make_optimiser(other, LearnerConfig(), "cpu"), state)
+        load_optimiser_state(make_optimiser(other, OptimiserConfig(), "cpu"), state)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -217,7 +217,7 @@ def test_non_finite_gradient_raises_and_leaves_the_weights_unchanged(
     bad: float, max_norm: float | None, device: str
 ) -> None:
     params = make_params(device)
-    optimiser = make_optimiser(params, LearnerConfig(), device)
+    optimiser = make_optimiser(params, OptimiserConfig(), device)
     guard = NonFiniteGuard(device)
 
     def sgd_step(seed: int, spoil: bool) -> Tensor:
@@ -245,7 +245,7 @@ def test_non_finite_gradient_raises_and_leaves_the_weights_unchanged(
 def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) -> None:
     params = make_params("cuda")
     set_grads(params, seed=1)
-    optimiser = make_optimiser(params, LearnerConfig(optimiser=kind), "cuda")
+    optimiser = make_optimiser(params, OptimiserConfig(kind=kind), "cuda")
     guard = NonFiniteGuard("cuda")
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
@@ -272,7 +272,7 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
 def test_resume_in_another_memory_format_continues_identically(kind: str, before: torch.memory_format) -> None:
     """Fused kernels read parameters and moments in memory order, whatever their strides."""
     after = torch.contiguous_format if before is torch.channels_last else torch.channels_last
-    config = LearnerConfig(optimiser=kind, learning_rate=0.1)  # type: ignore[arg-type]
+    config = OptimiserConfig(kind=kind, learning_rate=0.1)  # type: ignore[arg-type]
 
     def start(layout: torch.memory_format, values: list[Tensor]) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
         params = [nn.Parameter(v.clone(memory_format=layout) if v.dim() == 4 else v.clone()) for v in values]
@@ -300,7 +300,7 @@ def test_gradients_and_moments_have_their_parameters_layout(channels_last: bool,
     action = ActionSpec(heads=(CategoricalHead(n=3),), structure="discrete")
     model = make_model(spec, action, ModelConfig(dense_size=32))
     model.set_channels_last(channels_last)
-    optimiser = make_optimiser(model.parameters(), LearnerConfig(), "cpu")
+    optimiser = make_optimiser(model.parameters(), OptimiserConfig(), "cpu")
     for _ in range(2):  # a second micro-batch accumulates
         output = model({"obs": torch.randint(0, 256, (3, *shape), dtype=torch.uint8)})
         (output.params.sum() + output.value.sum()).backward()

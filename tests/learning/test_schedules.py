@@ -6,7 +6,7 @@ from fractions import Fraction
 import pytest
 
 from rollmill.learning.clock import TrainingClock
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import FixedSchedule, KlSchedule, OptimiserConfig
 from rollmill.learning.schedules import (
     Constant,
     KLAdaptive,
@@ -14,7 +14,6 @@ from rollmill.learning.schedules import (
     Points,
     Schedule,
     coefficient_schedule,
-    learning_rate_factor,
     learning_rate_schedule,
 )
 
@@ -79,9 +78,10 @@ def test_kl_schedule_rejects_invalid_bounds_and_target() -> None:
 
 @pytest.mark.parametrize("kind", ["constant", "linear", "kl", "0:1e-3,8192:2e-3,30000:0"])
 def test_resuming_in_the_middle_equals_never_stopping(kind: str) -> None:
-    config = LearnerConfig(schedule=kind, learning_rate=1e-3)
+    schedule = KlSchedule() if kind == "kl" else FixedSchedule(name=kind)
+    config = OptimiserConfig(schedule=schedule, learning_rate=1e-3)
     rng = random.Random(7)
-    kls = [rng.expovariate(1 / config.kl_target) for _ in range(40)]
+    kls = [rng.expovariate(1 / KlSchedule().kl_target) for _ in range(40)]
 
     def run(schedule: Schedule, first: int, last: int) -> list[float]:
         values = []
@@ -122,17 +122,11 @@ def test_coefficients() -> None:
 
 
 def test_points_are_joined_by_straight_lines_and_constant_outside() -> None:
-    config = LearnerConfig(schedule="1000:3e-4, 2e3:1e-4 ,4_000:0")
+    config = OptimiserConfig(schedule=FixedSchedule(name="1000:3e-4, 2e3:1e-4 ,4_000:0"))
     schedule = learning_rate_schedule(config, 10**9)
     assert schedule == Points(((1000, 3e-4), (2000, 1e-4), (4000, 0.0)))
     seen = [schedule.value(steps) for steps in (0, 1000, 1500, 2000, 3000, 4000, 10**12)]
     assert seen == pytest.approx([3e-4, 3e-4, 2e-4, 1e-4, 5e-5, 0.0, 0.0], rel=1e-12)
-
-
-def test_points_of_several_rates_are_factors_on_the_first() -> None:
-    config = LearnerConfig(schedule="0:1e-3,1000:5e-4", learning_rate=1e-3)
-    assert learning_rate_factor(config, 1000).value(500) == pytest.approx(0.75, rel=1e-12)
-    assert learning_rate_factor(LearnerConfig(schedule="linear"), 1000).value(250) == 0.75
 
 
 def test_linear_schedule_ends_at_the_first_limit() -> None:

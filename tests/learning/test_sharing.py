@@ -12,9 +12,9 @@ from torch import nn
 
 from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import DQNConfig, off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.sharing import FlatGradients, NetworkRing, shared_sizes
 from rollmill.learning.update import Update
@@ -33,7 +33,9 @@ CASES = [("dqn", PICTURE, CHOICE), ("dqn", VECTOR, CHOICE), ("sac", VECTOR, BOX)
 
 def make(name, observation, action, seed=0):
     torch.manual_seed(seed)
-    return make_algorithm(observation, action, ModelConfig(mlp_sizes=(16,)), OffPolicyConfig(algorithm=name, tau=0.1))
+    return make_algorithm(
+        observation, action, ModelConfig(mlp_sizes=(16,)), off_policy_config_of(name)(algorithm=name, tau=0.1)
+    )
 
 
 def batch_of(observation, action, rows=8, seed=1):
@@ -54,7 +56,7 @@ def batch_of(observation, action, rows=8, seed=1):
 
 
 def updater_of(algorithm):
-    return Update(algorithm, LearnerConfig(max_grad_norm=0.5), generator=torch.Generator().manual_seed(0))
+    return Update(algorithm, OptimiserConfig(max_grad_norm=0.5), generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(("name", "observation", "action"), CASES)
@@ -80,7 +82,7 @@ class FourAxes(OffPolicyAlgorithm):
     """Has parameters of four axes, not all of which are usually channels_last."""
 
     def __init__(self):
-        super().__init__(PICTURE, CHOICE, ModelConfig(), OffPolicyConfig())
+        super().__init__(PICTURE, CHOICE, ModelConfig(), DQNConfig())
         self.acting = nn.ModuleDict({"down": nn.Conv2d(2, 3, 3), "up": nn.ConvTranspose2d(3, 2, 4)})
         self.acting.register_parameter("raw", nn.Parameter(torch.randn(2, 3, 5, 7)))
 
@@ -113,11 +115,11 @@ def attached(server, learner):
 def test_restored_moments_have_the_layout_of_shared_parameters():
     torch.manual_seed(0)
     one = FourAxes()
-    alone = Update(one, LearnerConfig())
+    alone = Update(one, OptimiserConfig())
     pictures = torch.randn(4, 2, 8, 8)
     alone.step([pictures])
     server = copy.deepcopy(one)
-    serving = Update(server, LearnerConfig())
+    serving = Update(server, OptimiserConfig())
     serving.load_state_dict(copy.deepcopy(alone.state_dict()))
     attached(server, copy.deepcopy(server))
     serving.lay_out_moments()
@@ -134,7 +136,7 @@ def test_a_gradient_reaches_parameters_of_any_memory_format(kind, channels_last)
     one = make("dqn", PICTURE, CHOICE) if kind == "dqn" else FourAxes()
     batch = batch_of(PICTURE, CHOICE) if kind == "dqn" else torch.randn(4, 2, 8, 8)
     server, learner = copy.deepcopy(one), copy.deepcopy(one)
-    config = LearnerConfig(max_grad_norm=0.5)
+    config = OptimiserConfig(max_grad_norm=0.5)
     publishing, reading = attached(server, learner)
     alone, serving, learning = (
         Update(algorithm, config, replace(PLAIN, channels_last=channels_last)) for algorithm in (one, server, learner)
@@ -218,7 +220,7 @@ def test_two_ranks_with_sequences_equal_one_learner_with_all_valid_steps():
 def check_two_ranks(one, whole, *halves):
     first, second = copy.deepcopy(one.double()), copy.deepcopy(one)
     ranks = Ranks()
-    config = LearnerConfig(max_grad_norm=0.1)
+    config = OptimiserConfig(max_grad_norm=0.1)
     double = replace(PLAIN, precision="fp64")
     other = Update(second, config, double)
     other.differentiate(0, halves[1])

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
 from rollmill.algorithms.targets import NonFiniteSampleError, Targets
 from rollmill.learning.admission import FirstInFirstOut
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.optimisers import NonFiniteGradientError
@@ -81,7 +82,7 @@ class Scene:
         if "rnn_state" in a:
             a["rnn_state"][...] = 0.5 * random.standard_normal(a["rnn_state"].shape)
 
-    def algorithm(self, config: LearnerConfig) -> PPO:
+    def algorithm(self, config: OnPolicyConfig) -> PPO:
         algorithm = PPO(SPEC.observation, SPEC.action, self.model_config, config)
         algorithm.acting.load_state_dict(self.initial.state_dict())
         return algorithm
@@ -89,18 +90,19 @@ class Scene:
     def learn(
         self,
         algorithm: PPO,
-        config: LearnerConfig,
+        config: OnPolicyConfig,
         path: FastPath,
         *,
         keep: np.ndarray | None = None,
         seed: int = 0,
+        learning_rate: float = 1.0,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> tuple[int, bool]:
         """Run all epochs by plain gradient descent; return SGD steps and whether the update completed."""
         algorithm.encoder_batch = path.micro_batch
-        update = Update(algorithm, config, path)
-        update._optimisers = [torch.optim.SGD(algorithm.parameters(), lr=config.learning_rate)]
-        cut = Minibatches(algorithm, self.store.observation, config, path, np.random.default_rng(seed))
+        update = Update(algorithm, OptimiserConfig(max_grad_norm=None), path)
+        update._optimisers = [torch.optim.SGD(algorithm.parameters(), lr=learning_rate)]
+        cut = Minibatches(algorithm, self.store.observation, path, np.random.default_rng(seed))
         kept = self.batch.arrays["valid"] if keep is None else keep
         coefficients = algorithm.coefficients({"clip_range": config.clip_range, "entropy_coef": config.entropy_weight})
         is_complete = True
@@ -116,7 +118,7 @@ class Scene:
 
     def step(
         self,
-        config: LearnerConfig,
+        config: OnPolicyConfig,
         *,
         micro_batch: int = 10**6,
         graph_samples: int = 0,
@@ -143,12 +145,12 @@ class Scene:
         }
 
 
-def targets_of(scene: Scene, config: LearnerConfig, value_mean: float = 0.0, value_std: float = 1.0) -> Targets:
+def targets_of(scene: Scene, config: OnPolicyConfig, value_mean: float = 0.0, value_std: float = 1.0) -> Targets:
     return scene.algorithm(config).prepare(scene.batch.arrays, value_mean=value_mean, value_std=value_std)
 
 
-def config(**changes: object) -> LearnerConfig:
-    base = LearnerConfig(batch_size=T * N, max_grad_norm=None, learning_rate=1.0, entropy_coef=0.01)
+def config(**changes: object) -> OnPolicyConfig:
+    base = OnPolicyConfig(batch_size=T * N, entropy_coef=0.01)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -259,7 +261,7 @@ def test_a_recurrent_update_equals_a_step_by_step_unroll() -> None:
 
 
 def test_update_can_stop_after_any_sgd_step() -> None:
-    scene, of = Scene(), config(epochs=3, minibatches=2, learning_rate=0.1)
+    scene, of = Scene(), config(epochs=3, minibatches=2)
     path = FastPath(precision="fp32", micro_batch=64, channels_last=False)
     asked: list[int] = []
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs
 from rollmill.models.config import ModelConfig
@@ -46,7 +46,7 @@ def test_an_off_policy_algorithm_has_an_outline(algo: str) -> None:
     action = action_spec(spaces.Discrete(2) if algo == "dqn" else spaces.Box(-1, 1, (2,)))
 
     def make() -> torch.nn.Module:
-        return make_algorithm(VECTORS, action, ModelConfig(mlp_sizes=(8,)), OffPolicyConfig(algorithm=algo))
+        return make_algorithm(VECTORS, action, ModelConfig(mlp_sizes=(8,)), off_policy_config_of(algo)(algorithm=algo))
 
     outline = without_memory(make)
     assert outline is not None

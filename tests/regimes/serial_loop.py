@@ -48,15 +48,15 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
     a, rows, count = store.arrays, topology.group_rows, topology.num_groups
 
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
-    algorithm = PPO(spec.observation, spec.action, config.model, config.learner)
+    algorithm = PPO(spec.observation, spec.action, config.model, config.on_policy)
     model = algorithm.acting
-    path = settled_fast_path(algorithm, spec, config.learner)
+    path = settled_fast_path(algorithm, spec, config.compute)
     algorithm.encoder_batch = path.micro_batch
     random = np.random.default_rng(int_seed(config.seed, "learner", 0))
     torch.manual_seed(int_seed(config.seed, "learner", 0))
     lag = config.regime_as(LockstepConfig).lag
-    update = Update(algorithm, config.learner, path)
-    cut = Minibatches(algorithm, store.observation, config.learner, path, random)
+    update = Update(algorithm, config.optimiser, path)
+    cut = Minibatches(algorithm, store.observation, path, random)
     noise = RowNoise(config.seed, "actions", width=model.distribution.noise_size)
 
     groups = [build_group(config, g) for g in range(count)]
@@ -109,14 +109,14 @@ def serial(config: Config, probed: Probed, updates: int, folder: Path) -> dict[s
         data = gather_trajectories_of(store, np.array([(g, 0, rows, g * rows) for g in range(count)]))
         targets = algorithm.prepare(data.arrays, value_mean=moments[0], value_std=moments[1])
         keep = data.arrays["valid"].astype(bool)
-        update.set_learning_rate(config.learner.learning_rate * (1 - agent_steps / config.total_steps))
+        update.set_learning_rate(config.optimiser.learning_rate * (1 - agent_steps / config.total_steps))
         kept = data.observation_index[:steps][keep]
         model.update_normaliser(cut.observations(kept))
         if model.centres_pixels:
             model.update_pixel_levels(cut.observations(random.choice(kept, min(len(kept), 8), replace=False)))
         if model.normalises_returns:
             model.update_value_normaliser(torch.from_numpy(targets.return_[keep]))
-        learner = config.learner
+        learner = config.on_policy
         coefficients = algorithm.coefficients(
             {"clip_range": learner.clip_range, "entropy_coef": learner.entropy_weight}
         )

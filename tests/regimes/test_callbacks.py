@@ -242,7 +242,7 @@ def test_a_batch_that_has_begun_is_refused(tmp_path: Path) -> None:
             {"learning_rte": 0.1},
             "learning_rte=0.1.*: this run takes learning_rate, entropy_coef, clip_range, reward_sc",
         ),
-        ({"learning_rate": -0.1}, "learning_rate=-0.1.*: give a number, 0 or more, or None"),
+        ({"learning_rate": -0.1}, "learning_rate=-0.1.*: give a finite number of 0 or more, or None"),
         ({"learning_rate": float("nan")}, "learning_rate=nan"),
         ({"clip_range": 0.0}, "clip_range=0.0.*above 0"),
         ({"reward_scale": "1"}, "reward_scale='1'"),

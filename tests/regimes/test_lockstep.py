@@ -276,11 +276,11 @@ def test_ranks_share_whole_groups(world_size: int) -> None:
 def test_an_algorithm_goes_over_the_preset_and_under_what_is_given(algo: str) -> None:
     config = rollmill.make_config("atari/pong", {"regime": "lockstep", "lag": 1, "num_envs": 32}, algo=algo)
     length = {"ppo": 128, "impala": 20}[algo]
-    assert (config.num_envs, config.rollout_length, config.learner.batch_size) == (32, length, 32 * length)
-    assert config.learner.advantage == {"ppo": "gae", "impala": "vtrace"}[algo]
+    assert (config.num_envs, config.rollout_length, config.on_policy.batch_size) == (32, length, 32 * length)
+    assert config.on_policy.advantage == {"ppo": "gae", "impala": "vtrace"}[algo]
     assert config.model.encoder == "nature"
     # Cleanba's minibatch, of which fewer environments make fewer.
-    assert config.learner.minibatch_size == {"ppo": 4096, "impala": 640}[algo]
+    assert config.on_policy.minibatch_size == {"ppo": 4096, "impala": 640}[algo]
     with pytest.raises(ValueError, match="choose one of ppo, impala, dqn, ddpg, td3, sac; did you mean ppo"):
         rollmill.make_config("atari/pong", algo="pqo")
 

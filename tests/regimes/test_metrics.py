@@ -165,7 +165,7 @@ def _statistics(algo: str) -> set[str]:
     preset = "gym/CartPole-v1" if algo == "dqn" else "gym/Pendulum-v1"
     config = rollmill.make_config(preset, {"model.mlp_sizes": "8", "replay.n_step": 1}, algo=algo)
     algorithm = make_off_policy(config, spec)
-    updater = Update(algorithm, config.learner)
+    updater = Update(algorithm, config.optimiser)
     batch = blank_batch(spec, config.replay, 4, algorithm.state_size, torch.device("cpu"))
     for _ in range(2):
         updater.step([batch])

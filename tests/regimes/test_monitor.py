@@ -167,7 +167,9 @@ def test_a_small_deviation_is_no_collapse(
     caplog.set_level("INFO", logger="rollmill.run")
     box = BoxHead(shape=(2,), low=(-1.0, -1.0), high=(1.0, 1.0))
     probed = replace(PROBED, spec=replace(PROBED.spec, action=ActionSpec(heads=(box,), structure="box")))
-    config = rollmill.make_config("gym/Pendulum-v1", {"total_steps": 20_000, "learner.epochs": 1}, algo=algo)
+    config = rollmill.make_config(
+        "gym/Pendulum-v1", {"total_steps": 20_000, **({} if algo else {"learner.epochs": 1})}, algo=algo
+    )
     with Monitor(config, probed, writer=None, display=None) as monitor:
         for steps in range(1000, 10_000, 1000):
             deviation = 0.25 if steps < 3000 else sigma

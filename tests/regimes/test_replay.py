@@ -427,13 +427,24 @@ def test_a_replay_file_is_kept_with_other_limits_and_recreated_by_other_rules(
     [
         ({"replay.n_step": 9}, "replay.n_step=9 is more than rollout_length=8"),
         ({"replay.min_size": 600, "replay.capacity": 700}, "leaves nothing to learn"),
-        ({"learner.epochs": 2}, "each batch is drawn for one SGD step"),
+        ({"learner.epochs": 2}, "learner.epochs belongs to regime=async or lockstep"),
         ({"model.core": "gru"}, "model.core='gru' with replay.sequence_length=0: a recurrent core learns from"),
         ({"replay.sequence_length": 4}, "model.core='none' with replay.sequence_length=4"),
         ({**RECURRENT, "replay.burn_in": 6}, "n_step - 1 = 13 is more than rollout_length=12"),
         ({**RECURRENT, "replay.sequence_stride": 5}, "that is 5 steps, does not divide rollout_length=12"),
         ({"off_policy.algorithm": "sac"}, "off_policy.algorithm='sac' with algo='dqn', which brings settings of its"),
-        ({"learner.advantage": "vtrace", "gae_lambda": 0.9}, "learner.advantage, learner.gae_lambda: without"),
+        (
+            {"learner.advantage": "vtrace"},
+            "learner.advantage belongs to regime=async or lockstep; this run has",
+        ),
+        (
+            {"off_policy.num_critics": 3},
+            "off_policy.num_critics belongs to off_policy.algorithm=td3 or sac",
+        ),
+        (
+            {"learner.kl_target": 0.1},
+            "learner.kl_target belongs to learner.schedule=kl; this run has",
+        ),
         ({"max_policy_lag": 3}, "learner.max_policy_lag belongs to regime=async; this run has regime=replay"),
         ({"learner.max_staleness": 5}, "learner.max_staleness=5 with one learner"),
         ({"learner.schedule": "kl"}, "learner.schedule='kl': in the replay regime use 'constant', 'linear' or"),
@@ -487,7 +498,7 @@ def test_a_replay_that_begins_before_a_sequence_is_whole_is_refused(tmp_path: Pa
 
 
 def test_an_off_policy_algorithm_in_another_regime_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"off_policy.algorithm='sac' with regime='lockstep'"):
+    with pytest.raises(ValueError, match=r"regime='lockstep' with algo='sac': off-policy"):
         rollmill.make_config("gym/Pendulum-v1", {"regime": "lockstep"}, algo="sac")
 
 

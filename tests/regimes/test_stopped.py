@@ -50,6 +50,8 @@ def endless(regime: str, **changes: Any) -> Config:
 
     settings = {**TINY, "total_steps": 10**9, **LIMITS, **REGIMES[regime], **changes}
     algo = settings.pop("algo", None)
+    if algo is not None:
+        del settings["learner.epochs"], settings["learner.minibatches"]
     return rollmill.make_config("test/walk", settings, algo=algo).resolved()
 
 

@@ -97,9 +97,9 @@ def test_this_machine() -> None:
 
 
 def test_impossible_configurations_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"placement\.pin is 'maybe'"):
+    with pytest.raises(ValueError, match=r"placement\.pin='maybe': choose one of 'auto', 'on'"):
         PlacementConfig(pin="maybe")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"placement\.learner_nice is -5"):
+    with pytest.raises(ValueError, match=r"placement\.learner_nice=-5: give an integer of 0 \(normal\) to 19"):
         PlacementConfig(learner_nice=-5)
-    with pytest.raises(ValueError, match=r"placement\.rollout_worker_nice is 20"):
+    with pytest.raises(ValueError, match=r"placement\.rollout_worker_nice=20"):
         PlacementConfig(rollout_worker_nice=20)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollmill.settings.fields import setting, tag
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import (
     apply,
@@ -22,8 +23,6 @@ from rollmill.settings.options import (
     from_json,
     list_options,
     parse_overrides,
-    setting,
-    tag,
     to_json,
 )
 
@@ -403,7 +402,7 @@ class Method:
 class Near(Method):
     SECTION: ClassVar[str] = "near"
 
-    name: str = tag("first", key="part.method")
+    name: Literal["near"] = tag("near", key="part.method")
     clip: float = setting(0.1, key="part.clip")
 
 
@@ -411,7 +410,7 @@ class Near(Method):
 class Far(Method):
     SECTION: ClassVar[str] = "far"
 
-    name: Literal["far"] = tag("far", key="far.method")
+    name: Literal["far"] = tag("far", key="part.method")
     tau: float = 1.0
 
 
@@ -419,7 +418,7 @@ class Far(Method):
 class Other(Method):
     SECTION: ClassVar[str] = "far"
 
-    name: str = tag("", key="far.method")
+    name: str = tag("", key="part.method")
     tau: float = 1.0
     sigma: float = 0.0
 
@@ -439,9 +438,8 @@ class Run:
 
 def test_the_tag_chooses_the_member() -> None:
     assert apply(Run(), {"pace": "exact", "lag": "3"}).pace == Exact(lag=3)
-    assert apply(Run(), {"far.method": "FAR", "tau": 0.5}).method == Far(tau=0.5)
-    assert apply(Run(), {"far.method": "mine", "sigma": 2}).method == Other(name="mine", sigma=2)
-    assert apply(Run(), {"part.method": "mine"}).method == Near(name="mine")
+    assert apply(Run(), {"part.method": "FAR", "tau": 0.5}).method == Far(tau=0.5)
+    assert apply(Run(), {"part.method": "mine", "sigma": 2}).method == Other(name="mine", sigma=2)
 
 
 def test_keys_of_sections_reach_the_dataclass_that_owns_them() -> None:
@@ -452,10 +450,10 @@ def test_keys_of_sections_reach_the_dataclass_that_owns_them() -> None:
 
 
 def test_members_share_the_values_of_the_keys_that_they_share() -> None:
-    run = apply(Run(method=Near(discount=0.5, clip=0.3)), {"far.method": "far"})
+    run = apply(Run(method=Near(discount=0.5, clip=0.3)), {"part.method": "far"})
     assert run.method == Far(discount=0.5)
-    assert apply(run, {"part.method": "first"}).method == Near(discount=0.5)
-    assert apply(run, {"far.method": "mine"}).method == Other(name="mine", discount=0.5)
+    assert apply(run, {"part.method": "near"}).method == Near(discount=0.5)
+    assert apply(run, {"part.method": "mine"}).method == Other(name="mine", discount=0.5)
 
 
 @pytest.mark.parametrize(
@@ -463,10 +461,9 @@ def test_members_share_the_values_of_the_keys_that_they_share() -> None:
     [
         ({"lag": 3}, "lag belongs to pace=exact; this run has pace=free: omit it, or use pace=exact"),
         ({"pace": "exact", "num_slots": 3}, "num_slots belongs to pace=free; this run has pace=exact"),
-        ({"part.clip": 3, "far.method": "mine"}, "part.clip belongs to part.method=first; .* far.method=mine"),
-        ({"tau": 3}, "far.tau belongs to far.method=far; this run has part.method=first"),
+        ({"part.clip": 3, "part.method": "mine"}, "part.clip belongs to part.method=near; .* part.method=mine"),
+        ({"tau": 3}, "far.tau belongs to part.method=far; this run has part.method=near"),
         ({"pace": "none"}, "pace: 'none' was given; allowed is free or exact"),
-        ({"far.method": "far", "part.method": "mine"}, "give only one"),
         ({"part": Learner()}, "part is a group of settings"),
     ],
 )
@@ -517,8 +514,8 @@ def test_the_help_lists_members_under_their_tag() -> None:
     options = {option.key: option for option in list_options(Run)}
     assert options["pace"][1:] == ("free or exact", "free", "The pace.", "")
     assert (options["lag"].members, options["num_slots"].members) == ("pace=exact", "pace=free")
-    assert options["far.tau"].members == "far.method=far"
-    assert (options["part.discount"].members, options["part.clip"].members) == ("", "part.method=first")
+    assert options["far.tau"].members == "part.method=far"
+    assert (options["part.discount"].members, options["part.clip"].members) == ("", "part.method=near")
     text = describe(Run)
     assert "general, with pace=exact:\n  --lag  an integer  [1]" in text
     assert "--num-slots  an integer  [7]" in describe(Run, values=Run(pace=Free(num_slots=7)))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import re
 import warnings
@@ -112,21 +111,15 @@ def test_every_listed_preset_resolves_and_families_stay_together():
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_keys_exist_in_the_configurations(name):
-    from rollmill.learning.config import LearnerConfig
-    from rollmill.models.config import ModelConfig
-    from rollmill.runtime.affinity import PlacementConfig
-
     overrides = resolve(name).overrides
-    parts = {"learner": {}, "model": {}, "placement": {}, "": {}}
-    for key, value in overrides.items():
-        part, _, field = key.rpartition(".")
-        parts[part][field] = value
-    learner = LearnerConfig(**parts["learner"])
-    ModelConfig(**parts["model"])
-    PlacementConfig(**parts["placement"])
-    assert set(parts[""]) <= {"num_envs", "rollout_length", "total_steps"}
-    assert learner.batch_size % (parts[""]["rollout_length"] * learner.minibatches) == 0
-    assert dataclasses.asdict(learner)
+    sections = {key.rpartition(".")[0] for key in overrides}
+    assert sections <= {"learner", "model", "placement", ""}
+    assert {key for key in overrides if "." not in key} <= {"num_envs", "rollout_length", "total_steps"}
+    from rollmill.settings.config import Config
+    from rollmill.settings.options import apply
+
+    algorithm = apply(Config(env=resolve(name).env), dict(overrides)).on_policy
+    assert algorithm.batch_size % (overrides["rollout_length"] * algorithm.minibatches) == 0
 
 
 def test_a_preset_without_its_package_says_what_to_install(monkeypatch):
@@ -160,18 +153,18 @@ def test_what_mujoco_does_not_simulate_is_no_preset_of_its():
 )
 def test_dqn_makes_fewer_sgd_steps_where_pictures_are_learned_from(name, batch_size, n_step):
     config = make_config(name, algo="dqn")
-    assert (config.learner.batch_size, config.replay.n_step) == (batch_size, n_step)
+    assert (config.off_policy.batch_size, config.replay.n_step) == (batch_size, n_step)
 
 
 def test_ppo_and_impala_have_cleanbas_sizes_in_atari_alone():
     for name in ("atari/pong", "envpool/Pong-v5"):
-        assert make_config(name, algo="ppo").learner.batch_size == 16_384
-        assert make_config(name, algo="impala").learner.batch_size == 2_560
+        assert make_config(name, algo="ppo").on_policy.batch_size == 16_384
+        assert make_config(name, algo="impala").on_policy.batch_size == 2_560
     own = make_config("gym/Acrobot-v1")
     assert make_config("gym/Acrobot-v1", algo="ppo") == own
-    assert make_config("gym/HalfCheetah-v5", algo="ppo").learner.clip_kind == "symmetric"
+    assert make_config("gym/HalfCheetah-v5", algo="ppo").on_policy.clip_kind == "symmetric"
     impala = make_config("gym/Acrobot-v1", algo="impala")
-    assert (impala.learner.batch_size, impala.num_envs, impala.learner.advantage) == (640, 32, "vtrace")
+    assert (impala.on_policy.batch_size, impala.num_envs, impala.on_policy.advantage) == (640, 32, "vtrace")
 
 
 @pytest.mark.parametrize(

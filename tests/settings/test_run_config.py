@@ -48,7 +48,6 @@ def test_a_resume_in_another_environment_is_refused(tmp_path: Path, name: str, v
     [
         ("off_policy.algorithm", "ddpg"),
         ("off_policy.num_critics", 3),
-        ("off_policy.dueling", True),
         ("off_policy.temperature", 0.2),
     ],
 )
@@ -56,3 +55,9 @@ def test_a_resume_with_another_off_policy_network_is_refused(tmp_path: Path, nam
     write_config(tmp_path, rollmill.make_config("gym/Pendulum-v1", algo="sac"))
     with pytest.raises(RunDirectoryError, match=rf"cannot be resumed with another {name}: .*start a new run"):
         rollmill.train(run_dir=tmp_path, resume=True, quiet=True, **{name: value})
+
+
+def test_a_resume_of_dqn_with_another_network_is_refused(tmp_path: Path) -> None:
+    write_config(tmp_path, rollmill.make_config("gym/CartPole-v1", algo="dqn"))
+    with pytest.raises(RunDirectoryError, match=r"cannot be resumed with another off_policy\.dueling: "):
+        rollmill.train(run_dir=tmp_path, resume=True, quiet=True, dueling=True)

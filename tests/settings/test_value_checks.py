@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import pytest
 
+from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import (
-    above_zero,
-    any_number,
-    at_least_zero,
+    ABOVE_ZERO,
+    ANY_NUMBER,
+    AT_LEAST_ZERO,
+    NAME,
+    SHARE,
+    UNIT,
+    UNIT_BELOW_ONE,
+    Checked,
+    Rule,
     check_choice,
     check_integer,
-    check_number,
-    share,
-    unit,
-    unit_below_one,
+    integer,
+    one_of,
 )
 
 
@@ -35,25 +42,62 @@ def test_other_integers_are_refused_by_name_value_and_what_is_allowed(value: Any
 @pytest.mark.parametrize("value", [True, None, "1", math.nan, math.inf, -math.inf, [1.0]])
 def test_what_is_no_finite_number_is_refused_whatever_the_rule(value: Any) -> None:
     with pytest.raises(ValueError, match=r"^a\.b=.*: give a finite number of any size$"):
-        check_number("a.b", value, any_number, "of any size")
+        ANY_NUMBER.check("a.b", value, " of any size")
 
 
 @pytest.mark.parametrize(
     ("rule", "taken", "refused"),
     [
-        (above_zero, [1e-300, 1, 1e300], [0, -1e-300]),
-        (at_least_zero, [0, 0.0, 7], [-1e-300]),
-        (unit, [0, 0.5, 1], [-1e-9, 1.0000001]),
-        (unit_below_one, [0, 0.999999], [1, 1.0, -0.1]),
-        (share, [1e-9, 1], [0, 1.1, -1]),
+        (ABOVE_ZERO, [1e-300, 1, 1e300], [0, -1e-300]),
+        (AT_LEAST_ZERO, [0, 0.0, 7], [-1e-300]),
+        (UNIT, [0, 0.5, 1], [-1e-9, 1.0000001]),
+        (UNIT_BELOW_ONE, [0, 0.999999], [1, 1.0, -0.1]),
+        (SHARE, [1e-9, 1], [0, 1.1, -1]),
+        (one_of(2, 4, "x"), [2, 4, "x"], [3, "y", None]),
+        (NAME, ["a"], ["", None, 3]),
     ],
 )
-def test_rules_have_their_bounds(rule: Any, taken: list[float], refused: list[float]) -> None:
+def test_rules_have_their_bounds(rule: Rule, taken: list[Any], refused: list[Any]) -> None:
     for value in taken:
-        check_number("a.b", value, rule, "x")
+        rule.check("a.b", value)
     for value in refused:
-        with pytest.raises(ValueError, match="give a finite number x"):
-            check_number("a.b", value, rule, "x")
+        with pytest.raises(ValueError, match=re.escape(f"a.b={value!r}: give {rule.text}x")):
+            rule.check("a.b", value, "x")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Base(Checked, section="base"):
+    kind: Literal["one", "two"] = "one"
+    rate: float | None = setting(None, ABOVE_ZERO, "for none")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Derived(Base, section="own"):
+    is_on: bool = True
+    count: int | Literal["auto"] = setting("auto", integer(1))
+    named: int = setting(1, integer(0), "(steps)", key="other.key")
+    free: str = "anything"
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "three"}, "base.kind='three': choose one of 'one', 'two'"),
+        ({"rate": 0.0}, "base.rate=0.0: give a finite number above 0, or None for none"),
+        ({"is_on": 1}, "own.is_on=1: choose one of True, False"),
+        ({"count": None}, "own.count=None: give an integer of at least 1, or 'auto'"),
+        ({"count": "Auto"}, "own.count='Auto': give an integer of at least 1, or 'auto'"),
+        ({"named": -1}, "other.key=-1: give an integer of at least 0 (steps)"),
+    ],
+)
+def test_fields_are_checked_by_their_declaration(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Derived(**values)
+
+
+def test_what_the_annotation_names_is_allowed_beside_the_rule() -> None:
+    made = Derived(kind="two", rate=2, is_on=False, count=3, named=0, free="")
+    assert (made.rate, made.count, Derived().rate, Derived().count) == (2, 3, None, "auto")
 
 
 def test_choices_tell_numbers_from_truth() -> None:

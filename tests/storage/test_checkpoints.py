@@ -383,10 +383,10 @@ def test_when_one_is_due(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"every_s": 0}, r"checkpoint\.every_s=0: give seconds above 0"),
+        ({"every_s": 0}, r"checkpoint\.every_s=0: give a finite number above 0, or None for no such rule"),
         ({"every_s": float("nan")}, r"checkpoint\.every_s=nan"),
-        ({"every_steps": 0}, r"checkpoint\.every_steps=0: give at least 1"),
-        ({"keep": 0}, r"checkpoint\.keep=0: give at least 1"),
+        ({"every_steps": 0}, r"checkpoint\.every_steps=0: give an integer of at least 1"),
+        ({"keep": 0}, r"checkpoint\.keep=0: give an integer of at least 1"),
     ],
 )
 def test_config_refuses_what_cannot_be_meant(options: dict[str, Any], message: str) -> None:

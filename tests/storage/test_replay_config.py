@@ -39,7 +39,10 @@ def test_a_window_is_what_is_burned_in_learned_and_added_up(
             {"sequence_stride": 3, "sequence_length": 2},
             "replay.sequence_stride=3: give an integer of 1 to sequence_length=2",
         ),
-        ({"sequence_stride": 0, "sequence_length": 2}, "replay.sequence_stride=0: give an integer of 1 to"),
+        (
+            {"sequence_stride": 0, "sequence_length": 2},
+            "replay.sequence_stride=0: give an integer of at least 1",
+        ),
     ],
 )
 def test_what_cannot_be_meant_is_refused(given: dict[str, Any], message: str) -> None:

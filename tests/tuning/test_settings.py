@@ -76,7 +76,7 @@ def test_every_allocation_is_a_configuration_that_keeps_what_was_given(
         if "rollout.groups_per_worker" in given:
             assert chosen.num_groups == given["rollout.groups_per_worker"] * chosen.rollout_workers
         if made.in_lockstep:
-            for name in ("num_envs", "envs_per_group", "rollout_length", "learner", "regime"):
+            for name in ("num_envs", "envs_per_group", "rollout_length", "optimiser", "compute", "regime"):
                 assert getattr(made, name) == getattr(config, name)
         if made.in_replay:
             assert made.replay == config.replay
@@ -95,8 +95,8 @@ def test_learners_are_so_few_that_gradients_are_not_too_stale(
     given: dict[str, Any], counts: tuple[int, ...], learners: list[int]
 ) -> None:
     config = make_config("gym/CartPole-v1", given, algo="dqn").resolved()
-    space = space_of(config, workload_of(config, None), given, 16 * config.learner.threads, learner_counts=counts)
-    assert [cores // config.learner.threads for cores in space.learner_cores] == learners
+    space = space_of(config, workload_of(config, None), given, 16 * config.compute.threads, learner_counts=counts)
+    assert [cores // config.compute.threads for cores in space.learner_cores] == learners
 
 
 @pytest.mark.parametrize("algo", [None, "dqn"])
@@ -116,7 +116,7 @@ def test_given_curves_are_solved_and_nothing_is_started(
     assert tuning.steps_per_second >= best / 1.02
     config = make_config("gym/CartPole-v1", read_settings(tmp_path / "out" / "tuned.json"), algo=algo).resolved()
     assert allocation_of(config) == tuning.allocation
-    assert config.learner.threads * config.num_learners == max(1, round(x_l))
+    assert config.compute.threads * config.num_learners == max(1, round(x_l))
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "tuned.json",
         "curves.json",
@@ -157,7 +157,7 @@ def test_settings_by_curves_are_accepted_and_have_the_speed_that_is_reported(
     assert allocation_of(config) == tuning.allocation
     for key, value in given.items():
         assert tuning.settings[key] == value
-    u, learners = config.replay.update_interval, config.num_learners * config.learner.threads
+    u, learners = config.replay.update_interval, config.num_learners * config.compute.threads
     collected = curves.actors(config.rollout.num_workers + config.inference.num_workers)
     assert tuning.steps_per_second <= min(collected, u * curves.learners(learners)) * (1 + 1e-9)
     solution = tuning.solution
@@ -166,7 +166,7 @@ def test_settings_by_curves_are_accepted_and_have_the_speed_that_is_reported(
     reached = min(curves.actors(solution.actor_cores), u * curves.learners(solution.learner_cores))
     assert reached == pytest.approx(tuning.steps_per_second)
     if slow == "learners" and ("learner.num_learners" in given or "rollout.num_workers" not in given):
-        most = max(1, min(8, (cores - 1) // config.learner.threads))
+        most = max(1, min(8, (cores - 1) // config.compute.threads))
         assert config.num_learners == given.get("learner.num_learners", most)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import ActorCriticConfig, OffPolicyConfig
 from rollmill.models.config import ModelConfig
 from rollmill.specs import ActionSpec, ArraySpec
 
@@ -227,7 +227,8 @@ class OffPolicyAlgorithm(Algorithm):
     @property
     def policy_delay(self) -> int:
         """SGD steps per step of the actor."""
-        return self.published_policy_delay if self.config.policy_delay is None else self.config.policy_delay
+        given = self.config.policy_delay if isinstance(self.config, ActorCriticConfig) else None
+        return self.published_policy_delay if given is None else given
 
     @property
     def target_update_every(self) -> int:

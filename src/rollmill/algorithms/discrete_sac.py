@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore, Loss
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import random_choices
+from rollmill.algorithms.off_policy_config import SoftConfig
 from rollmill.algorithms.requirements import require_categorical
 from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
 from rollmill.losses.dqn import taken_values
@@ -50,7 +50,7 @@ class DiscreteSAC(SoftActorCritic):
         observation: Mapping[str, ArraySpec],
         action: ActionSpec,
         model: ModelConfig,
-        config: OffPolicyConfig,
+        config: SoftConfig,
     ) -> None:
         require_categorical("SAC for choices", action)
         super().__init__(observation, action, model, config)

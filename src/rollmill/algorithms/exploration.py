@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.algorithms.base import Explore
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import DeterministicConfig, QLearningConfig
 
 
-def scheduled_epsilon(config: OffPolicyConfig, agent_steps: int, total_steps: int) -> float:
+def scheduled_epsilon(config: QLearningConfig, agent_steps: int, total_steps: int) -> float:
     """Linear from ``epsilon_start`` to ``epsilon_end``, then constant (Mnih et al. 2015, Methods)."""
     decay = config.epsilon_steps or config.epsilon_fraction * total_steps
     progress = min(1.0, agent_steps / decay) if decay else 1.0
@@ -32,7 +32,7 @@ def ladder(rows: Tensor, num_rows: int, epsilon: float, alpha: float) -> Tensor:
     return torch.exp(math.log(epsilon) * (1.0 + rows * (alpha / max(1, num_rows - 1))))
 
 
-def epsilon_of(config: OffPolicyConfig, explore: Explore) -> Tensor | float:
+def epsilon_of(config: QLearningConfig, explore: Explore) -> Tensor | float:
     """Probability of a random choice: one for all rows, or ``[N]``."""
     if explore.agent_steps < config.random_steps:
         return 1.0
@@ -129,7 +129,7 @@ class ActionNoise(nn.Module):
 
     state: Tensor
 
-    def __init__(self, size: int, config: OffPolicyConfig) -> None:
+    def __init__(self, size: int, config: DeterministicConfig) -> None:
         super().__init__()
         self.size = size
         self.config = config

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicyAlgorithm
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import epsilon_greedy, epsilon_of
+from rollmill.algorithms.off_policy_config import QLearningConfig
 from rollmill.algorithms.requirements import require_categorical
 from rollmill.losses.dqn import double_q_value, max_q_value, rescale, unscale
 from rollmill.losses.temporal_difference import bootstrap_target
@@ -37,13 +37,14 @@ class QLearning(OffPolicyAlgorithm):
 
     published_tau = 1.0
     acting: QNetwork
+    config: QLearningConfig
 
     def __init__(
         self,
         observation: Mapping[str, ArraySpec],
         action: ActionSpec,
         model: ModelConfig,
-        config: OffPolicyConfig,
+        config: QLearningConfig,
         *,
         may_be_recurrent: bool = False,
     ) -> None:

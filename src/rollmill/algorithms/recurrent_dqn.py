@@ -9,7 +9,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore, Loss
 from rollmill.algorithms.batches import SequenceBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import QLearningConfig
 from rollmill.algorithms.q_learning import QLearning
 from rollmill.losses.dqn import taken_values
 from rollmill.losses.temporal_difference import sequence_error, temporal_difference_loss
@@ -41,7 +41,7 @@ class RecurrentDQN(QLearning):
         observation: Mapping[str, ArraySpec],
         action: ActionSpec,
         model: ModelConfig,
-        config: OffPolicyConfig,
+        config: QLearningConfig,
     ) -> None:
         super().__init__(observation, action, model, config, may_be_recurrent=True)
         self.state_size = self.acting.state_size

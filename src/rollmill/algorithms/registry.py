@@ -39,9 +39,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from rollmill.algorithms.base import Algorithm, OffPolicyAlgorithm
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
+from rollmill.algorithms.off_policy_config import OffPolicyConfig, QLearningConfig, SoftConfig
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.ppo import PPO
@@ -60,7 +60,7 @@ class UnknownAlgorithmError(ValueError):
 
 
 def _deep_q_learning(
-    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: QLearningConfig
 ) -> OffPolicyAlgorithm:
     """Build DQN from single transitions, or from sequences if the network has a core."""
     kind = DQN if model.core == "none" else RecurrentDQN
@@ -68,7 +68,7 @@ def _deep_q_learning(
 
 
 def _soft_actor_critic(
-    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: OffPolicyConfig
+    observation: Mapping[str, ArraySpec], action: ActionSpec, model: ModelConfig, config: SoftConfig
 ) -> OffPolicyAlgorithm:
     """Build SAC for choices if there are only choices, else SAC for a Box, which checks the action."""
     kind = DiscreteSAC if action.num_discrete and not action.num_continuous else SAC

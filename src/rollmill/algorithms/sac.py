@@ -9,8 +9,8 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore, Loss
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import PinkNoise, uniform_actions
+from rollmill.algorithms.off_policy_config import SoftConfig
 from rollmill.algorithms.requirements import require_bounded_box
 from rollmill.algorithms.soft_actor_critic import SoftActorCritic, Temperature
 from rollmill.losses.sac import soft_value
@@ -45,7 +45,7 @@ class SAC(SoftActorCritic):
         observation: Mapping[str, ArraySpec],
         action: ActionSpec,
         model: ModelConfig,
-        config: OffPolicyConfig,
+        config: SoftConfig,
     ) -> None:
         require_bounded_box("SAC", action)
         super().__init__(observation, action, model, config)

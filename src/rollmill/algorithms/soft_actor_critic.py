@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from rollmill.algorithms.base import Loss, Objective, OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import SoftConfig
 from rollmill.losses.sac import temperature_loss
 from rollmill.models.actors import ActorNetwork
 
@@ -29,7 +29,7 @@ class Temperature(nn.Module):
 
     log: Tensor
 
-    def __init__(self, config: OffPolicyConfig) -> None:
+    def __init__(self, config: SoftConfig) -> None:
         super().__init__()
         self.is_learned = config.temperature == "auto"
         start = config.initial_temperature if config.temperature == "auto" else config.temperature
@@ -51,6 +51,7 @@ class SoftActorCritic(OffPolicyAlgorithm):
     """
 
     acting: ActorNetwork
+    config: SoftConfig
     critics: nn.Module
     target_critics: nn.Module
     temperature: Temperature

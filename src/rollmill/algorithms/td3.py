@@ -1,4 +1,4 @@
-"""Deterministic policies for continuous actions: TD3, and DDPG, which is TD3 without its three improvements."""
+"""Deterministic policies for continuous actions: DDPG, and TD3, which adds three improvements."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from rollmill.algorithms.base import Action, Explore, Loss, Objective, OffPolicyAlgorithm
 from rollmill.algorithms.batches import TransitionBatch
-from rollmill.algorithms.config import OffPolicyConfig
 from rollmill.algorithms.exploration import ActionNoise
+from rollmill.algorithms.off_policy_config import DeterministicConfig, SmoothedConfig
 from rollmill.algorithms.requirements import require_bounded_box
 from rollmill.losses.td3 import smoothed_action
 from rollmill.losses.temporal_difference import bootstrap_target, temporal_difference_loss
@@ -21,8 +21,10 @@ from rollmill.models.off_policy import frozen_copy, make_input_encoder, off_poli
 from rollmill.specs import ActionSpec, ArraySpec
 
 
-class TD3(OffPolicyAlgorithm):
-    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1).
+class DDPG(OffPolicyAlgorithm):
+    """Deep deterministic policy gradient (Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, algorithm 1).
+
+    Its paper's exploration is ``noise_kind="ou", noise_std=0.2, ou_dt=1``.
 
     Args:
         observation: Name -> spec.
@@ -34,16 +36,15 @@ class TD3(OffPolicyAlgorithm):
         ValueError: The action has categorical heads or no bounds, or the configuration asks for unsupported networks.
     """
 
-    published_policy_delay = 2
-    smooths_targets = True
     acting: ActorNetwork
+    config: DeterministicConfig
 
     def __init__(
         self,
         observation: Mapping[str, ArraySpec],
         action: ActionSpec,
         model: ModelConfig,
-        config: OffPolicyConfig,
+        config: DeterministicConfig,
     ) -> None:
         require_bounded_box(type(self).__name__, action)
         super().__init__(observation, action, model, config)
@@ -62,7 +63,7 @@ class TD3(OffPolicyAlgorithm):
     @property
     def num_critics(self) -> int:
         """Number of critics, whose minimum is used."""
-        return self.config.num_critics
+        return 1
 
     @torch.no_grad()
     def act(self, observation: Mapping[str, Tensor], action_mask: Tensor | None, explore: Explore | None) -> Action:
@@ -82,14 +83,16 @@ class TD3(OffPolicyAlgorithm):
         """Return the critics, the actor and their targets."""
         return [(self.critics, self.targets["critics"]), (self.acting, self.targets["actor"])]
 
+    def target_action(self, observation: Mapping[str, Tensor], generator: torch.Generator | None) -> Tensor:
+        """The target policy's action, ``[N, C]`` in [-1, 1]."""
+        action: Tensor = self.targets["actor"](observation).tanh()
+        return action
+
     def critic_loss(self, batch: TransitionBatch, generator: torch.Generator | None) -> Loss:
         """Mean squared temporal difference of each critic (TD3, algorithm 1; DDPG, equation 4)."""
         config = self.config
         with torch.no_grad():
-            action = self.targets["actor"](batch.next_observation).tanh()
-            if self.smooths_targets and config.target_noise > 0.0:
-                normal = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
-                action = smoothed_action(action, normal, config.target_noise, config.target_noise_clip)
+            action = self.target_action(batch.next_observation, generator)
             # The minimum of the critics (TD3, equation 10); DDPG has one.
             next_value = self.targets["critics"](batch.next_observation, action).min(0).values
             target = bootstrap_target(batch.reward, batch.discount, next_value)
@@ -108,25 +111,31 @@ class TD3(OffPolicyAlgorithm):
         return Loss(loss, None, {"actor_loss": loss.detach()})
 
 
-class DDPG(TD3):
-    """Deep deterministic policy gradient (Lillicrap et al. 2016, https://arxiv.org/abs/1509.02971, algorithm 1).
-
-    Its paper's exploration is ``noise_kind="ou", noise_std=0.2, ou_dt=1``.
+class TD3(DDPG):
+    """Twin delayed deep deterministic policy gradient (Fujimoto et al. 2018, arXiv:1802.09477, algorithm 1).
 
     Args:
         observation: Name -> spec.
         action: The action of one row.
         model: The networks' configuration.
-        config: The algorithm's configuration; ``num_critics`` and the targets' noise apply to TD3 only.
+        config: The algorithm's configuration.
 
     Raises:
         ValueError: The action has categorical heads or no bounds, or the configuration asks for unsupported networks.
     """
 
-    published_policy_delay = 1
-    smooths_targets = False
+    published_policy_delay = 2
+    config: SmoothedConfig
 
     @property
     def num_critics(self) -> int:
-        """Number of critics: one."""
-        return 1
+        """Number of critics, whose minimum is used."""
+        return self.config.num_critics
+
+    def target_action(self, observation: Mapping[str, Tensor], generator: torch.Generator | None) -> Tensor:
+        """The target policy's action with clipped noise (equation 14), ``[N, C]`` in [-1, 1]."""
+        action = super().target_action(observation, generator)
+        if self.config.target_noise > 0.0:
+            normal = torch.randn(action.shape, generator=generator, device=action.device, dtype=action.dtype)
+            action = smoothed_action(action, normal, self.config.target_noise, self.config.target_noise_clip)
+        return action

@@ -83,7 +83,7 @@ def _main_settings(values: Config | None) -> str:
         shown = {option.key: option.default for option in list_options(Config)}
     else:
         shown = {key: format_value(value) for key, value in flatten(values).items()}
-    rows = [(f"--{key.replace('_', '-')} {shown[key]}", text) for key, text in chosen.items()]
+    rows = [(f"--{key.replace('_', '-')} {shown[key]}", text) for key, text in chosen.items() if key in shown]
     width = max(len(left) for left, _ in rows) + 4
     lines = [
         line

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import NAME, UNIT_BELOW_ONE, Checked, integer
+
 
 @dataclass(frozen=True, kw_only=True)
-class AtariOptions:
+class AtariOptions(Checked, section="env.atari"):
     """How an Atari game is presented (``atari/<game>``).
 
     The defaults are the protocol of Mnih et al. (2015), as PPO implementations use it (CleanRL, Sample Factory), except
@@ -28,30 +31,19 @@ class AtariOptions:
         max_frames: Emulator frames after which a game is truncated (108,000 is 30 minutes).
     """
 
-    sticky_actions: float = 0.0
+    sticky_actions: float = setting(0.0, UNIT_BELOW_ONE, "(0: Mnih et al., 0.25: Machado et al.)")
     full_action_space: bool = False
-    noop_max: int = 30
+    noop_max: int = setting(30, integer(0))
     fire_reset: bool = True
     life_loss: bool = True
-    frame_stack: int = 4
-    screen_size: int = 84
+    frame_stack: int = setting(4, integer(1))
+    screen_size: int = setting(84, integer(1), "(pixels)")
     grayscale: bool = True
-    max_frames: int = 108_000
-
-    def __post_init__(self) -> None:
-        """Refuse values that the emulator would misread."""
-        if not 0.0 <= self.sticky_actions < 1.0:
-            raise ValueError(
-                f"atari.sticky_actions is {self.sticky_actions}: a probability in [0, 1) is allowed; "
-                "use 0 (Mnih et al.) or 0.25 (Machado et al.)"
-            )
-        for name, least in (("frame_stack", 1), ("screen_size", 1), ("max_frames", 1), ("noop_max", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"atari.{name} is {getattr(self, name)}: at least {least} is allowed")
+    max_frames: int = setting(108_000, integer(1))
 
 
 @dataclass(frozen=True, kw_only=True)
-class VizdoomOptions:
+class VizdoomOptions(Checked, section="env.vizdoom"):
     """How a VizDoom scenario is presented (``vizdoom/<scenario>``).
 
     The defaults are those of the Sample Factory paper (Petrenko et al. 2020, table A.5): rendered at 160x120, scaled
@@ -64,19 +56,13 @@ class VizdoomOptions:
             ``"measurements"``; images are then named ``"obs"`` as before.
     """
 
-    width: int = 128
-    height: int = 72
+    width: int = setting(128, integer(1), "(pixels)")
+    height: int = setting(72, integer(1), "(pixels)")
     measurements: bool = False
-
-    def __post_init__(self) -> None:
-        """Refuse empty images."""
-        for name in ("width", "height"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"vizdoom.{name} is {getattr(self, name)}: at least 1 pixel is allowed")
 
 
 @dataclass(frozen=True, kw_only=True)
-class EnvConfig:
+class EnvConfig(Checked, section="env"):
     """The environment of a run.
 
     Attributes:
@@ -100,27 +86,17 @@ class EnvConfig:
 
     name: str
     kwargs: Mapping[str, object] = field(default_factory=dict)
-    frameskip: int | None = None
-    max_episode_steps: int | None = None
+    frameskip: int | None = setting(None, integer(1), "for the family's default")
+    max_episode_steps: int | None = setting(None, integer(1), "for the environment's own")
     imports: tuple[str, ...] = ()
     vector: Literal["auto"] | bool = "auto"
     on_failure: Literal["stop", "restart"] = "stop"
-    restart_budget: int = 10
+    restart_budget: int = setting(10, integer(0))
     check_finite: bool = True
     atari: AtariOptions = field(default_factory=AtariOptions)
     vizdoom: VizdoomOptions = field(default_factory=VizdoomOptions)
 
     def __post_init__(self) -> None:
         """Refuse values that no environment could follow."""
-        if not self.name:
-            raise ValueError("env.name is empty: give a name such as 'atari/pong' or 'gym/CartPole-v1'")
-        for name in ("frameskip", "max_episode_steps"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"env.{name} is {value}: None or at least 1 is allowed")
-        if self.vector not in ("auto", True, False):
-            raise ValueError(f"env.vector is {self.vector!r}: 'auto', True or False is allowed")
-        if self.on_failure not in ("stop", "restart"):
-            raise ValueError(f"env.on_failure is {self.on_failure!r}: 'stop' or 'restart' is allowed")
-        if self.restart_budget < 0:
-            raise ValueError(f"env.restart_budget is {self.restart_budget}: 0 or more is allowed")
+        super().__post_init__()
+        NAME.check("env.name", self.name, " such as 'atari/pong' or 'gym/CartPole-v1'")

@@ -311,7 +311,7 @@ def load(
 
 def _is_network_known(snapshot: Snapshot) -> bool:
     """Whether the network's names are built in or registered in this process."""
-    from rollmill.algorithms.config import OffPolicyConfig
+    from rollmill.algorithms.off_policy_config import OffPolicyConfig
     from rollmill.algorithms.registry import ALGORITHMS
     from rollmill.models.registry import is_known
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from rollmill.algorithms.base import Action, Algorithm, Explore
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.models.config import ModelConfig

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from rollmill.algorithms.config import OffPolicyConfig
+from rollmill.algorithms.config import AlgorithmConfig
+from rollmill.algorithms.off_policy_config import OffPolicyConfig, off_policy_config_of
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.trust import named_code
 from rollmill.models.config import ModelConfig
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import read_signed, require_trust
-from rollmill.settings.options import from_json
+from rollmill.settings.options import from_json, list_options
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
@@ -100,8 +100,8 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
             f"{file} does not hold a network and its agent steps ({error!r}): give another checkpoint, or restore it"
         ) from error
     return Snapshot(
-        from_json(EnvConfig, env),
-        from_json(ModelConfig, model),
+        from_json(EnvConfig, {"env": env}),
+        from_json(ModelConfig, {"model": model}),
         weights,
         agent_steps,
         file,
@@ -111,11 +111,24 @@ def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Sna
     )
 
 
+AnAlgorithm = TypeVar("AnAlgorithm", bound=AlgorithmConfig)
+
+
 def _algorithm_of(saved: dict[str, Any]) -> OnPolicyConfig | OffPolicyConfig:
-    if saved.get("regime") == "replay":
-        return from_json(OffPolicyConfig, saved["off_policy"])
-    names, learner = {field.name for field in fields(OnPolicyConfig)}, saved.get("learner", {})
-    return from_json(OnPolicyConfig, {name: value for name, value in learner.items() if name in names})
+    if saved.get("regime") != "replay":
+        return _settings_of(OnPolicyConfig, saved)
+    return _settings_of(off_policy_config_of(saved["off_policy"]["algorithm"]), saved)
+
+
+def _settings_of(kind: type[AnAlgorithm], saved: dict[str, Any]) -> AnAlgorithm:
+    """The settings of one kind in a complete configuration."""
+    known = {option.key for option in list_options(kind)}
+    sections = {
+        section: {name: value for name, value in values.items() if f"{section}.{name}" in known}
+        for section, values in saved.items()
+        if isinstance(values, dict)
+    }
+    return from_json(kind, {section: values for section, values in sections.items() if values})
 
 
 def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> None:

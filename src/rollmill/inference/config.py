@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from rollmill.models.device import check_device_name
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, Checked, integer
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceConfig:
+class InferenceConfig(Checked, section="inference"):
     """Policy workers.
 
     Attributes:
@@ -35,31 +36,22 @@ class InferenceConfig:
         skip_policy: With ``random_actions``: do not compute the forward pass either. For measuring the sampler alone.
     """
 
-    num_workers: int = 1
+    num_workers: int = setting(1, integer(1))
     device: str = "auto"
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    max_batch_rows: int | Literal["auto"] = "auto"
-    min_batch_groups: int | Literal["auto"] = "auto"
-    max_wait_us: int = 30_000
-    groups_per_batch: int = 1
-    threads: int = 1
-    step_timeout_s: float = 300.0
+    max_batch_rows: int | Literal["auto"] = setting("auto", integer(1))
+    min_batch_groups: int | Literal["auto"] = setting("auto", integer(1))
+    max_wait_us: int = setting(30_000, integer(0), "(microseconds)")
+    groups_per_batch: int = setting(1, integer(1))
+    threads: int = setting(1, integer(1))
+    step_timeout_s: float = setting(300.0, ABOVE_ZERO, "(seconds)")
     random_actions: bool = False
     skip_policy: bool = False
 
     def __post_init__(self) -> None:
         """Refuses values that no run could use."""
-        for name in ("num_workers", "threads", "groups_per_batch"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1.")
+        super().__post_init__()
         check_device_name("inference.device", self.device)
-        if not 0 < self.step_timeout_s < math.inf:
-            raise ValueError(f"inference.step_timeout_s={self.step_timeout_s}: must be positive (seconds).")
-        if self.max_wait_us < 0:
-            raise ValueError(f"inference.max_wait_us={self.max_wait_us}: must be 0 or more (microseconds).")
-        for name in ("max_batch_rows", "min_batch_groups"):
-            if getattr(self, name) != "auto" and getattr(self, name) < 1:
-                raise ValueError(f"inference.{name}={getattr(self, name)}: must be at least 1, or 'auto'.")
         if self.skip_policy and not self.random_actions:
             raise ValueError(
                 "inference.skip_policy=True needs inference.random_actions=True: without a forward pass "

@@ -20,7 +20,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import nn
 
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 
 MICRO_BATCHES = (64, 128, 256, 512)
 # A candidate must beat earlier ones by this margin; a smaller one would let noise decide between runs.
@@ -98,16 +98,18 @@ PLAIN = FastPath(precision="fp32", micro_batch=1024, channels_last=True)
 """A path that works for every model on every device."""
 
 
-def candidates_for(config: LearnerConfig, device: torch.device | str, *, has_images: bool) -> tuple[Candidate, ...]:
+def candidates_for(
+    config: ComputeConfig, full: int, device: torch.device | str, *, has_images: bool
+) -> tuple[Candidate, ...]:
     """List the candidates that ``config`` allows on ``device``, the default ones first.
 
     Args:
         config: Options other than ``"auto"`` have the same value in all candidates.
+        full: Samples of a minibatch.
         device: Compilation is open on CUDA only: on a CPU a compiler may be missing.
         has_images: Whether the memory format matters to the model.
     """
     on_cuda = torch.device(device).type == "cuda"
-    full = config.minibatch_size
     sizes = {full, *(size for size in MICRO_BATCHES if size < full)}
     if has_images and not on_cuda and full > 2 * max(MICRO_BATCHES):
         sizes.remove(full)  # too large for any cache, and slow to time

@@ -59,7 +59,7 @@ class GradientServer:
         self._algorithm = algorithm
         self._update = account.update
         self._progress = setup.progress
-        self._config = setup.config
+        self._config = account.config
         self._replay = account.replay
         self._device = setup.device
         self._exchange = exchange

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.batch_loader import BatchLoader
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.off_policy_measure import choose_replay_path
 from rollmill.learning.replay_source import ReplaySource
 from rollmill.learning.replay_trainer import return_rule
@@ -47,7 +47,8 @@ class GradientLearner:
         algorithm: This learner's copy of the algorithm.
         arrays: Shared memory with the rings of weights.
         spec: The environment.
-        config: Batch size, precision.
+        optimiser: As of the server.
+        compute: Device, precision.
         replay: The replay's configuration.
         total_steps: Agent steps of the run.
         seed: Keys this learner's draws and noise.
@@ -64,7 +65,8 @@ class GradientLearner:
         *,
         arrays: Mapping[str, np.ndarray],
         spec: EnvSpec,
-        config: LearnerConfig,
+        optimiser: OptimiserConfig,
+        compute: ComputeConfig,
         replay: ReplayConfig,
         total_steps: int,
         seed: int,
@@ -76,18 +78,18 @@ class GradientLearner:
         self._exchange = exchange
         self._index = index
         self._control = control
-        self._config = config
+        self._config = algorithm.config
         self._replay = replay
         self._total_steps = total_steps
-        self._device = take_device(config.device)
+        self._device = take_device(compute.device)
         algorithm = algorithm.to(self._device)
         # Before the update, which may change the memory format of convolutions: such parameters are then copies instead
         # of views of the weights' bytes.
         self._networks = NetworkRing(arrays, algorithm)
         self._ledger.enter(LearnerPhase.MEASURING)
-        path = choose_replay_path(algorithm, spec, config, replay, is_stop_wanted=context.stop.is_set)
+        path = choose_replay_path(algorithm, spec, compute, replay, is_stop_wanted=context.stop.is_set)
         generator = torch.Generator(self._device).manual_seed(seed)
-        self._update = Update(algorithm, config, path, generator=generator)
+        self._update = Update(algorithm, optimiser, path, generator=generator)
         self._gradients = FlatGradients(self._update, exchange.values[index])
         self._draws = np.array([seed, 0], np.uint64)
         self._batches = 0

@@ -8,29 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollmill.runtime.control import AT_ONCE, Change, ControlBlock, add_to_layout
-from rollmill.settings.value_checks import above_zero, at_least_zero
+from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, Rule
 
-
-class NumberRule(NamedTuple):
-    """Which values a number may have.
-
-    Attributes:
-        holds: Whether a finite value is allowed.
-        allowed: In words.
-    """
-
-    holds: Callable[[float], bool]
-    allowed: str
-
-
-NUMBERS: Mapping[str, NumberRule] = {
-    "learning_rate": NumberRule(at_least_zero, "0 or more"),
-    "entropy_coef": NumberRule(at_least_zero, "0 or more"),
-    "clip_range": NumberRule(above_zero, "above 0"),
-    "reward_scale": NumberRule(above_zero, "above 0"),
+NUMBERS: Mapping[str, Rule] = {
+    "learning_rate": AT_LEAST_ZERO,
+    "entropy_coef": AT_LEAST_ZERO,
+    "clip_range": ABOVE_ZERO,
+    "reward_scale": ABOVE_ZERO,
 }
 """Name -> its values; each is called as the setting ``learner.NAME`` that it replaces."""
 

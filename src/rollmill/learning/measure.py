@@ -12,7 +12,7 @@ from torch import Tensor
 from rollmill.algorithms.batches import OnPolicyBatch
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
 from rollmill.algorithms.ppo import PPO
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import Candidate, FastPath, candidates_for, choose, undisturbed
 from rollmill.models.actor_critic import ActorCritic
 from rollmill.specs import ArraySpec, EnvSpec
@@ -26,7 +26,7 @@ _PROBED_SAMPLES = 16
 def choose_fast_path(
     algorithm: OnPolicyAlgorithm,
     spec: EnvSpec,
-    config: LearnerConfig,
+    config: ComputeConfig,
     *,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> FastPath:
@@ -44,17 +44,18 @@ def choose_fast_path(
     open_config = replace(config, compile=False if config.compile == "auto" else config.compile)
     candidates = candidates_for(
         open_config,
+        algorithm.config.minibatch_size,
         device,
         has_images=any(item.is_image for item in spec.observation.values()),
     )
 
     # Single samples, also for trajectories: one step of many rows costs a recurrent core as much as many steps of some
     # rows. Includes the losses, whose fixed cost dominates small parts of a small network.
-    by_sample = PPO.over(model, replace(config, advantage="gae"))
+    by_sample = PPO.over(model, replace(algorithm.config, advantage="gae"))
     by_sample.state_size = 0
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
-        batch = _blank_batch(by_sample, spec, config, candidate.micro_batch, device)
+        batch = _blank_batch(by_sample, spec, candidate.micro_batch, device)
         loss = torch.compile(by_sample.loss, dynamic=True) if candidate.compile else by_sample.loss
 
         def step() -> None:
@@ -98,9 +99,7 @@ def _observations(spec: EnvSpec, count: int, device: torch.device) -> dict[str, 
     return {name: _random(item, (count,), device) for name, item in spec.observation.items()}
 
 
-def _blank_batch(
-    algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig, count: int, device: torch.device
-) -> OnPolicyBatch:
+def _blank_batch(algorithm: OnPolicyAlgorithm, spec: EnvSpec, count: int, device: torch.device) -> OnPolicyBatch:
     """Build samples; all arrays but the observations are zeros."""
     action, zeros = spec.action, torch.zeros(count, device=device)
     return OnPolicyBatch(
@@ -126,7 +125,7 @@ def _blank_batch(
         rnn_state=None,
         divisor=float(count),
         moments=None,
-        coefficients=algorithm.coefficients({"clip_range": 0.5, "entropy_coef": config.entropy_weight}),
+        coefficients=algorithm.coefficients({"clip_range": 0.5, "entropy_coef": algorithm.config.entropy_weight}),
     )
 
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from rollmill.algorithms.batches import OnPolicyBatch
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.targets import Targets
 from rollmill.learning.collective import Alone, Collective
-from rollmill.learning.config import LearnerConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.trajectories import Trajectories
 from rollmill.native import gather
@@ -44,7 +44,7 @@ class Whole(NamedTuple):
     columns: range
 
     @classmethod
-    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective, config: LearnerConfig) -> Whole:
+    def of(cls, targets: Targets, keep: NDArray[np.bool_], collective: Collective, config: OnPolicyConfig) -> Whole:
         """Gather from this rank's ``keep``, bool ``[T, N / W]``, and its targets."""
         each, rank = keep.shape[1], collective.rank
         advantage = targets.advantage if config.normalise_advantages else None
@@ -87,9 +87,8 @@ class Minibatches:
     """Divides batches without allocating memory of a batch's size.
 
     Args:
-        algorithm: Decides whether trajectories stay whole; on its device.
+        algorithm: Decides on epochs, minibatches, and whether trajectories stay whole; on its device.
         observation: The slots' observation arrays ``[num_slots, T + 1, B, ...]``.
-        config: Epochs and minibatches.
         path: Sizes of parts.
         random: Permutes samples and trajectories; the same on every rank.
         collective: The ranks.
@@ -104,7 +103,6 @@ class Minibatches:
         self,
         algorithm: OnPolicyAlgorithm,
         observation: Mapping[str, NDArray[np.generic]],
-        config: LearnerConfig,
         path: FastPath,
         random: np.random.Generator,
         collective: Collective | None = None,
@@ -113,7 +111,7 @@ class Minibatches:
         self._needs_last_value = algorithm.needs_last_value
         self._device = next(algorithm.parameters()).device
         self._observation = {name: a.reshape(-1, *a.shape[3:]) for name, a in observation.items()}
-        self._config = config
+        self._config = algorithm.config
         self._path = path
         self._random = random
         self._collective = collective or Alone()

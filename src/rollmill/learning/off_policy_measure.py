@@ -10,7 +10,7 @@ import torch
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
 from rollmill.learning.blank_batches import blank_batch
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.fast_path import Candidate, FastPath, choose
 from rollmill.learning.update import Update
 from rollmill.models.convolutions import has_convolutions
@@ -26,7 +26,7 @@ _MOST_OBSERVATIONS = 256
 def choose_replay_path(
     algorithm: OffPolicyAlgorithm,
     spec: EnvSpec,
-    config: LearnerConfig,
+    config: ComputeConfig,
     replay: ReplayConfig,
     *,
     is_alone: bool = True,
@@ -49,24 +49,23 @@ def choose_replay_path(
         precision = settled_precision(device, has_images=spec.has_images)
     channels_last = config.channels_last is not False
     if config.channels_last == "auto" and device.type == "cpu" and is_alone and has_convolutions(algorithm):
-        channels_last = _is_faster_in_channels_last(algorithm, spec, config, replay, precision, is_stop_wanted)
-    return FastPath(precision=precision, micro_batch=config.batch_size, channels_last=channels_last)
+        channels_last = _is_faster_in_channels_last(algorithm, spec, replay, precision, is_stop_wanted)
+    return FastPath(precision=precision, micro_batch=algorithm.config.batch_size, channels_last=channels_last)
 
 
 def _is_faster_in_channels_last(
     algorithm: OffPolicyAlgorithm,
     spec: EnvSpec,
-    config: LearnerConfig,
     replay: ReplayConfig,
     precision: Literal["fp32", "bf16", "fp64"],
     is_stop_wanted: Callable[[], bool],
 ) -> bool:
     """Time the gradients of all objectives in both formats, without the optimisers' steps."""
-    rows = max(1, min(config.batch_size, _MOST_OBSERVATIONS // (replay.window + 1)))
+    rows = max(1, min(algorithm.config.batch_size, _MOST_OBSERVATIONS // (replay.window + 1)))
 
     def make_step(candidate: Candidate) -> Callable[[], None]:
         path = FastPath(**vars(candidate))
-        update = Update(measured, config, path, generator=torch.Generator().manual_seed(0))
+        update = Update(measured, OptimiserConfig(), path, generator=torch.Generator().manual_seed(0))
 
         def step() -> None:
             for index in range(len(update.objectives)):

@@ -18,6 +18,7 @@ from rollmill.algorithms.targets import Targets
 from rollmill.learning.action_bounds import ActionBounds
 from rollmill.learning.admission import Admission, CompletedSlots
 from rollmill.learning.batch_loader import BatchLoader
+from rollmill.learning.config import KlSchedule
 from rollmill.learning.entropy_guard import EntropyGuard
 from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics, admitted
@@ -80,7 +81,7 @@ class OnPolicyTrainer:
         random: np.random.Generator,
         fingerprints: Fingerprints | None = None,
     ) -> None:
-        config = setup.config
+        config = algorithm.config
         self._context = setup.context
         self._ledger = setup.ledger
         self._progress = setup.progress
@@ -100,7 +101,9 @@ class OnPolicyTrainer:
         self._random = random
         self._fingerprints = fingerprints
         end = self._total_steps, setup.clock.share
-        self._learning_rate = learning_rate_schedule(config, *end)
+        self._learning_rate = learning_rate_schedule(setup.optimiser, *end)
+        self._is_adaptive = isinstance(setup.optimiser.schedule, KlSchedule)
+        self._slow_down_s = setup.compute.slow_down_s
         self._entropy = coefficient_schedule(config.entropy_schedule, config.entropy_weight, *end)
         self._clip = coefficient_schedule(config.clip_schedule, config.clip_range, *end)
         self._entropy_guard = EntropyGuard(spec.action, config.entropy_floor)
@@ -290,7 +293,7 @@ class OnPolicyTrainer:
 
     def _adapt(self, entropy_coef: float) -> None:
         """Update the adaptive schedules with statistics of the last SGD step."""
-        if self._config.schedule == "kl" and not self._numbers.is_set("learning_rate"):
+        if self._is_adaptive and not self._numbers.is_set("learning_rate"):
             divergence = self._update.last("approx_kl")
             if divergence is None:
                 raise ValueError(
@@ -328,7 +331,7 @@ class OnPolicyTrainer:
         return is_complete
 
     def _slow_down(self) -> None:
-        until = time.monotonic() + self._config.slow_down_s
+        until = time.monotonic() + self._slow_down_s
         while not self._context.stop.is_set() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollmill.learning.config import LearnerConfig, OptimiserKind
+from rollmill.learning.config import OptimiserConfig, OptimiserKind
 
 _CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -30,7 +30,7 @@ class NonFiniteGradientError(RuntimeError):
 
 
 def make_optimiser(
-    params: Iterable[nn.Parameter], config: LearnerConfig, device: torch.device | str
+    params: Iterable[nn.Parameter], config: OptimiserConfig, device: torch.device | str
 ) -> torch.optim.Optimizer:
     """Build the optimiser of ``config`` in its fastest form that works on ``device``.
 
@@ -58,12 +58,12 @@ def make_optimiser(
         "weight_decay": config.weight_decay,
         "capturable": on_cuda,
     }
-    if config.optimiser == "rmsprop":
+    if config.kind == "rmsprop":
         options |= {"alpha": config.rmsprop_alpha, "eps": config.rmsprop_eps, "foreach": True}
     else:
         options |= {"betas": config.adam_betas, "eps": config.adam_eps}
         options["fused" if _fused_adam_works(str(device)) else "foreach"] = True
-    return _CLASSES[config.optimiser](params, **options)
+    return _CLASSES[config.kind](params, **options)
 
 
 @functools.cache

@@ -9,7 +9,7 @@ import torch
 
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Collective
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.live_numbers import LiveNumbers
 from rollmill.learning.report import RECENT_EPISODES
 from rollmill.runtime.child import ChildContext
@@ -94,7 +94,8 @@ class LearnerSetup:
 
     Attributes:
         context: The process's stop flag, ledger and messages.
-        config: The learner's configuration.
+        optimiser: How gradients change weights.
+        compute: Where and how the learner computes.
         plan: The run.
         progress: The run's counters.
         clock: Seconds of training.
@@ -104,7 +105,8 @@ class LearnerSetup:
     """
 
     context: ChildContext
-    config: LearnerConfig
+    optimiser: OptimiserConfig
+    compute: ComputeConfig
     plan: RunPlan
     progress: Progress
     clock: TrainingClock

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 
 from rollmill.algorithms.base import OffPolicyAlgorithm
+from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.learning.batch_loader import BatchLoader
 from rollmill.learning.collective import Collective
-from rollmill.learning.config import LearnerConfig
 from rollmill.learning.learner import Learner
 from rollmill.learning.live_numbers import News
 from rollmill.learning.progress import LearnerSetup, RunPlan
@@ -68,16 +68,16 @@ class ReplayAccount:
         generator: torch.Generator,
         several: bool,
     ) -> None:
-        config = setup.config
+        self.config = algorithm.config
         self.setup, self.store, self.update, self.replay = setup, store, update, replay
         self._progress = setup.progress
         self._generator = generator
         self._is_alone = setup.collective.world_size == 1
-        self.samples = config.batch_size * replay.steps_per_sample
+        self.samples = self.config.batch_size * replay.steps_per_sample
         self._way = f"{self.samples} transitions a batch, {update.path.precision}"
         if has_convolutions(algorithm) and not several:
             self._way += ", channels_last" if update.path.channels_last else ", channels_first"
-        self._schedule = learning_rate_schedule(config, setup.plan.total_steps, setup.clock.share)
+        self._schedule = learning_rate_schedule(setup.optimiser, setup.plan.total_steps, setup.clock.share)
         self.draws = np.array([setup.plan.seed + setup.collective.rank, 0], np.uint64)
         self.steps_of_all, self.size_of_all = 0, 0
         self.has_ended = False
@@ -114,8 +114,8 @@ class ReplayAccount:
         learner.after_step()
         if self._progress.sgd_steps % _CHECK_EVERY == 0:
             self.update.check()
-        if self.setup.config.slow_down_s:
-            time.sleep(self.setup.config.slow_down_s)
+        if self.setup.compute.slow_down_s:
+            time.sleep(self.setup.compute.slow_down_s)
 
     def count(self, *, to_save: bool) -> None:
         """See :meth:`rollmill.learning.learner.Trainer.count`."""
@@ -193,17 +193,17 @@ class ReplayTrainer:
         self._update = account.update
         self._progress = setup.progress
         self._numbers = setup.numbers
-        self._config = setup.config
+        self._config = account.config
         self._replay = replay
         self._device = setup.device
         self._collective = setup.collective
         empty = empty_for(setup.device)
-        self._sampler = make_sampler(store, replay, return_rule(setup.config), account.draws, empty=empty)
+        self._sampler = make_sampler(store, replay, return_rule(account.config), account.draws, empty=empty)
         self._source = ReplaySource(
             store,
             self._sampler,
             replay,
-            batch_size=setup.config.batch_size // setup.collective.world_size,
+            batch_size=account.config.batch_size // setup.collective.world_size,
             total_steps=store.limiter.limits.total_steps,
         )
         self._loader: BatchLoader[Drawn] | None = None
@@ -347,8 +347,8 @@ def noise_seed(plan: RunPlan, collective: Collective, sgd_steps: int) -> int:
     return int_seed(plan.seed, f"noise of rank {collective.rank}", sgd_steps, bits=63)
 
 
-def return_rule(config: LearnerConfig) -> ReturnRule:
-    """Return a learner's rule for summing rewards."""
+def return_rule(config: OffPolicyConfig) -> ReturnRule:
+    """Return an algorithm's rule for summing rewards."""
     return ReturnRule(
         config.discount, config.reward_scale, math.inf if config.reward_clip is None else config.reward_clip
     )

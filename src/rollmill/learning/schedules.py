@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollmill.learning.config import LearnerConfig
-from rollmill.learning.schedule_points import parse_points
+from rollmill.learning.config import KlSchedule, OptimiserConfig
 
 
 class Schedule(Protocol):
@@ -217,7 +216,7 @@ class KLAdaptive:
 
 
 def learning_rate_schedule(
-    config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
+    config: OptimiserConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
 ) -> Schedule:
     """Build the learning rate's schedule.
 
@@ -229,32 +228,17 @@ def learning_rate_schedule(
     Raises:
         ValueError: ``schedule="linear"`` and the total is below 1.
     """
-    if config.schedule == "kl":
+    schedule = config.schedule
+    if isinstance(schedule, KlSchedule):
         return KLAdaptive(
             config.learning_rate,
-            target=config.kl_target,
-            minimum=config.min_learning_rate,
-            maximum=config.max_learning_rate,
+            target=schedule.kl_target,
+            minimum=schedule.min_learning_rate,
+            maximum=schedule.max_learning_rate,
         )
-    if config.schedule in ("constant", "linear"):
-        return coefficient_schedule(config.schedule, config.learning_rate, total_agent_steps, share_of_time)
-    return Points(parse_points(config.schedule))
-
-
-def learning_rate_factor(
-    config: LearnerConfig, total_agent_steps: int, share_of_time: Callable[[], float] | None = None
-) -> Schedule:
-    """Build the schedule of a common factor on several learning rates, such as ``config.learning_rate``.
-
-    Args:
-        config: Its ``schedule`` (not ``"kl"``) and ``learning_rate`` are used.
-        total_agent_steps: Length of the whole run in agent steps.
-        share_of_time: See :class:`Linear`.
-    """
-    if config.schedule in ("constant", "linear"):
-        return coefficient_schedule(config.schedule, 1.0, total_agent_steps, share_of_time)
-    points = parse_points(config.schedule)
-    return Points(tuple((steps, value / config.learning_rate) for steps, value in points))
+    if schedule.points:
+        return Points(schedule.points)
+    return coefficient_schedule(schedule.name, config.learning_rate, total_agent_steps, share_of_time)
 
 
 def coefficient_schedule(

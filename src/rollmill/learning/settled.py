@@ -7,7 +7,7 @@ configuration and the kind of device.
 from __future__ import annotations
 
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.measure import GRAPH_BYTES, activation_bytes
 from rollmill.models.precision import settled_precision
@@ -18,19 +18,19 @@ _PICTURES_ON_CPU = 128
 _SAMPLES = 4096
 
 
-def settled_fast_path(algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: LearnerConfig) -> FastPath:
+def settled_fast_path(algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: ComputeConfig) -> FastPath:
     """Choose the settings that ``config`` leaves "auto", by rule.
 
     Args:
         algorithm: The algorithm, on the learner's device.
         spec: The environment.
-        config: The learner's configuration; values other than "auto" are kept.
+        config: Values other than "auto" are kept.
     """
     model = algorithm.acting
     device = next(model.parameters()).device
     has_images = spec.has_images
     size = _PICTURES_ON_CPU if has_images and device.type == "cpu" else _SAMPLES
-    micro_batch = min(size, config.minibatch_size) if config.micro_batch == "auto" else config.micro_batch
+    micro_batch = min(size, algorithm.config.minibatch_size) if config.micro_batch == "auto" else config.micro_batch
     graph_samples = 0
     if algorithm.needs_trajectories and config.micro_batch == "auto":
         graph_samples = max(micro_batch, GRAPH_BYTES[device.type] // activation_bytes(model, spec, device))

@@ -17,7 +17,7 @@ from torch import Tensor
 from rollmill.algorithms.base import Algorithm, Loss, Objective
 from rollmill.algorithms.batches import Batch, OnPolicyBatch, SequenceBatch
 from rollmill.learning.collective import Alone, Collective
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import OptimiserConfig
 from rollmill.learning.fast_path import PLAIN, FastPath
 from rollmill.learning.optimisers import (
     NonFiniteGuard,
@@ -68,7 +68,7 @@ class Update:
     def __init__(
         self,
         algorithm: Algorithm,
-        config: LearnerConfig,
+        config: OptimiserConfig,
         path: FastPath = PLAIN,
         *,
         generator: torch.Generator | None = None,

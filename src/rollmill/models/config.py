@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, Literal
 
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, NAME, Checked, Rule, integer
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead
 
 Activation = Literal["auto", "relu", "elu", "tanh", "silu", "gelu"]
@@ -14,8 +15,16 @@ CoreKind = Literal["none", "gru", "lstm"]
 Initialisation = Literal["auto", "orthogonal", "lecun", "torch"]
 
 
+def _are_bounds(value: Any) -> bool:
+    return len(value) == 2 and all(map(ANY_NUMBER.holds, value)) and value[0] < value[1]
+
+
+_WIDTHS = Rule(lambda value: all(map(integer(1).holds, value)), "widths of at least 1 (no layer: leave it out)")
+_BOUNDS = Rule(_are_bounds, "two numbers, the smaller one first")
+
+
 @dataclass(frozen=True, kw_only=True)
-class ModelConfig:
+class ModelConfig(Checked, section="model"):
     """What network a policy is.
 
     Attributes:
@@ -63,27 +72,27 @@ class ModelConfig:
         normalise_returns: Whether the critic predicts returns in units of their running mean and deviation.
     """
 
-    model: str = "actor_critic"
-    encoder: str = "auto"
+    model: str = setting("actor_critic", NAME)
+    encoder: str = setting("auto", NAME)
     entry_encoders: Mapping[str, str] = field(default_factory=dict)
-    dense_size: int | None = None
-    mlp_sizes: tuple[int, ...] = (64, 64)
-    head_sizes: tuple[int, ...] = ()
+    dense_size: int | None = setting(None, integer(1), "for the published width")
+    mlp_sizes: tuple[int, ...] = setting((64, 64), _WIDTHS)
+    head_sizes: tuple[int, ...] = setting((), _WIDTHS)
     activation: Activation = "auto"
     core: CoreKind = "none"
-    core_size: int = 512
+    core_size: int = setting(512, integer(1), "(no core: core='none')")
     shared: bool | Literal["auto"] = True
     init: Initialisation = "auto"
-    initial_log_std: float = 0.0
+    initial_log_std: float = setting(0.0, ANY_NUMBER)
     state_dependent_std: bool = False
-    log_std_bounds: tuple[float, float] = (-20.0, 2.0)
+    log_std_bounds: tuple[float, float] = setting((-20.0, 2.0), _BOUNDS)
     squash_actions: bool = False
     scale_actions: bool | Literal["auto"] = False
     normalise_observations: bool = False
     normalise_images: bool = False
     centre_pixels: bool = False
     normalise_grids: bool = False
-    observation_clip: float = 10.0
+    observation_clip: float = setting(10.0, ABOVE_ZERO)
     normalise_returns: bool = False
 
     @property
@@ -122,34 +131,7 @@ class ModelConfig:
         Raises:
             ValueError: A value is outside of what is allowed.
         """
-        for name, value, allowed in (
-            ("core", self.core, get_args(CoreKind)),
-            ("activation", self.activation, get_args(Activation)),
-            ("init", self.init, get_args(Initialisation)),
-        ):
-            if value not in allowed:
-                raise ValueError(f"model.{name} is {value!r}; allowed: {', '.join(map(repr, allowed))}")
-        for name, text in (("model", self.model), ("encoder", self.encoder)):
-            if not text:
-                raise ValueError(f"model.{name} is empty; give a registered name")
-        for name, sizes in (("mlp_sizes", self.mlp_sizes), ("head_sizes", self.head_sizes)):
-            if any(size < 1 for size in sizes):
-                raise ValueError(f"model.{name} is {sizes}; every width must be at least 1 (no layer: leave it out)")
-        if self.core_size < 1:
-            raise ValueError(f"model.core_size is {self.core_size}; it must be at least 1 (no core: core='none')")
-        if self.dense_size is not None and self.dense_size < 1:
-            raise ValueError(f"model.dense_size is {self.dense_size}; give at least 1, or None for the published width")
-        if not (math.isfinite(self.observation_clip) and self.observation_clip > 0):
-            raise ValueError(f"model.observation_clip is {self.observation_clip}; it must be finite and positive")
-        if not math.isfinite(self.initial_log_std):
-            raise ValueError(f"model.initial_log_std is {self.initial_log_std}; it must be finite")
-        low, high = self.log_std_bounds
-        if not low < high:
-            raise ValueError(f"model.log_std_bounds is {self.log_std_bounds}; the first must be less than the second")
-        if self.shared not in ("auto", True, False):
-            raise ValueError(f'model.shared is {self.shared!r}; allowed: "auto", true, false')
-        if self.scale_actions not in ("auto", True, False):
-            raise ValueError(f'model.scale_actions is {self.scale_actions!r}; allowed: "auto", true, false')
+        super().__post_init__()
         if self.scale_actions is True and self.squash_actions:
             raise ValueError(
                 "model.scale_actions and model.squash_actions are both on; the first clips actions at the bounds, with "

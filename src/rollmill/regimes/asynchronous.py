@@ -52,14 +52,14 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     groups = spread_groups(config)
     num_groups = len(groups.worker_of_group)
     group_rows = config.envs_per_group * probed.spec.rows_per_env
-    least = num_groups + -(-config.learner.batch_size // (config.rollout_length * group_rows)) + 1
+    least = num_groups + -(-config.on_policy.batch_size // (config.rollout_length * group_rows)) + 1
     wanted = regime.num_slots
     if wanted == "auto":
         wanted = slots_needed(
             num_groups=num_groups,
             group_rows=group_rows,
             rollout_length=config.rollout_length,
-            batch_size=config.learner.batch_size,
+            batch_size=config.on_policy.batch_size,
         )
     elif wanted < least:
         raise ConfigError(
@@ -134,7 +134,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     make_admission = ADMISSIONS.find(regime.admission, "admission")
     side.start_on_policy(
         store,
-        admission=make_admission(store, config.learner.batch_size // config.rollout_length),
+        admission=make_admission(store, config.on_policy.batch_size // config.rollout_length),
         max_policy_lag=regime.max_policy_lag,
         versions=NewestVersions(regime.publish_every),
         timetable=ByTime(side.setup.plan.checkpoints, saves=True),

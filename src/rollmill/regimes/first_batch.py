@@ -36,7 +36,7 @@ def long_wait(config: Config, spec: EnvSpec, *, steps_done: int = 0) -> list[str
             f"learning begins after {config.replay.min_size:,} agent steps (replay.min_size), "
             f"{_share(config.replay.min_size, left)}; a smaller replay.min_size begins earlier"
         ]
-    batch = config.learner.batch_size
+    batch = config.algorithm.batch_size
     if batch < _LARGE_SHARE * left and batch < _MANY_ROLLOUTS * rows * config.rollout_length:
         return []
     return [
@@ -77,6 +77,6 @@ def nothing_learned(
         )
         advice = "allow more lag, or use fewer environments, or run longer"
     else:
-        wanted = f"a batch takes learner.batch_size={config.learner.batch_size:,}"
+        wanted = f"a batch takes learner.batch_size={config.algorithm.batch_size:,}"
         advice = "use a smaller learner.batch_size or more environments, or run longer"
     return [f"{begin}{collected:,} agent steps were collected, and {wanted}: {advice}"]

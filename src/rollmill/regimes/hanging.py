@@ -59,7 +59,7 @@ class HangLimits:
         assert config.envs_per_group != "auto"
         of_rollout = _Limit(config.rollout.step_timeout_s, "rollout.step_timeout_s")
         of_inference = _Limit(config.inference.step_timeout_s, "inference.step_timeout_s")
-        of_learner = _Limit(config.learner.step_timeout_s, "learner.step_timeout_s")
+        of_learner = _Limit(config.compute.step_timeout_s, "learner.step_timeout_s")
         for_others = 0.0 if is_alone else config.distributed.timeout_s
         # A policy worker also waits for further groups.
         for_groups = config.inference.max_wait_us * 1e-6

@@ -152,7 +152,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         timetable=ByIteration(
             save_every=config.iterations_per_checkpoint,
             total_steps=config.total_steps,
-            batch_size=config.learner.batch_size,
+            batch_size=config.on_policy.batch_size,
             first_iteration=first_iteration,
         ),
         choose_path=settled_fast_path,

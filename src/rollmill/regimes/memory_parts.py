@@ -30,8 +30,8 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
     """
     parts = []
     numbers = probed.num_parameters
-    if is_on_host(config.learner.device, probed):
-        moments, num_learners = 1 if config.learner.optimiser == "rmsprop" else 2, config.num_learners
+    if is_on_host(config.compute.device, probed):
+        moments, num_learners = 1 if config.optimiser.kind == "rmsprop" else 2, config.num_learners
         # Parameters and gradients in each learner (and the parameter server, with several), one optimiser state.
         copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
         parts.append(
@@ -49,15 +49,15 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
         parts.append(MemoryPart(f"{copies} network(s) of the policy workers", copies * probed.weight_nbytes))
     if config.in_replay:
         steps = max(2, config.replay.sequence_length + 1)
-        batch = config.learner.batch_size // ranks.world_size
+        batch = config.algorithm.batch_size // ranks.world_size
         parts.append(
             MemoryPart(
                 f"{_BATCHES} batches of {batch:,} samples of {steps} observations each",
                 _BATCHES * batch * steps * _nbytes(probed.spec.observation) * config.num_learners,
             )
         )
-    elif config.learner.micro_batch != "auto":
-        micro = config.learner.micro_batch
+    elif config.compute.micro_batch != "auto":
+        micro = config.compute.micro_batch
         parts.append(
             MemoryPart(
                 f"the observations of a micro-batch of {micro:,} samples", micro * _nbytes(probed.spec.observation)

@@ -12,6 +12,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.learning.entropy_guard import least_entropy
 from rollmill.learning.lag import expected_lag
@@ -76,12 +77,12 @@ class Monitor:
         self._expected_lag: float | None = None
         if isinstance(config.regime, LockstepConfig):
             self._expected_lag = float(config.regime.lag)
-        elif not config.in_replay:
+        elif isinstance(algorithm := config.algorithm, OnPolicyConfig):
             self._expected_lag = expected_lag(
                 num_rows=config.num_envs * probed.spec.rows_per_env,
                 rollout_length=config.rollout_length,
-                batch_size=config.learner.batch_size,
-                sgd_steps_per_batch=config.learner.sgd_steps_per_batch,
+                batch_size=algorithm.batch_size,
+                sgd_steps_per_batch=algorithm.sgd_steps_per_batch,
             )
         self._started = time.monotonic()
         self._ends_at_s: float | None = None

@@ -13,6 +13,7 @@ The process functions import torch inside, because the main process, which impor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     assert config.envs_per_group != "auto"
     if bool(probed.state_size) != config.replay.has_sequences:
         raise ConfigError(
-            f"replay.sequence_length={config.replay.sequence_length}, but algorithm {config.off_policy.algorithm!r} "
+            f"replay.sequence_length={config.replay.sequence_length}, but algorithm {config.algorithm_name!r} "
             "has "
             + (
                 "a recurrent state and learns from sequences: give their length."
@@ -368,20 +369,21 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     regime = setup.config.regime_as(ReplayRegimeConfig)
     several = regime.num_learners > 1
     # Shared gradients and weights are in channels_last, in any case; the server only adds them up.
-    side = LearnerSide.of(context, setup, **({"channels_last": True} if several else {}))
+    compute = setup.config.compute
+    side = LearnerSide.of(context, setup, replace(compute, channels_last=True) if several else compute)
     store, arena, replay = store_of(setup), setup.memory.arena, regime.replay
-    config, ranks = side.setup.config, side.setup.collective
+    ranks = side.setup.collective
     algorithm = side.make(make_off_policy)
     generator = torch.Generator(side.setup.device).manual_seed(noise_seed(side.setup.plan, ranks, 0))
     path = choose_replay_path(
         algorithm,
         setup.probed.spec,
-        config,
+        side.setup.compute,
         replay,
         is_alone=ranks.world_size == 1,
         is_stop_wanted=context.stop.is_set,
     )
-    update = Update(algorithm, config, path, generator=generator, collective=ranks)
+    update = Update(algorithm, side.setup.optimiser, path, generator=generator, collective=ranks)
     account = ReplayAccount(
         side.setup, store, algorithm, update=update, replay=replay, generator=generator, several=several
     )
@@ -408,7 +410,7 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
     from rollmill.storage.gradients import GradientExchange
 
     config, spec, arena = setup.config, setup.probed.spec, setup.memory.arena
-    take_threads(config.learner.threads)
+    take_threads(config.compute.threads)
     torch.manual_seed(int_seed(config.seed, "initial weights", 0))
     GradientLearner(
         with_delays(context, config),
@@ -419,7 +421,8 @@ def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None
         make_off_policy(config, spec),
         arrays=arena,
         spec=spec,
-        config=config.learner,
+        optimiser=config.optimiser,
+        compute=config.compute,
         replay=config.replay,
         total_steps=config.total_steps,
         seed=int_seed(setup.sampling_seed, "gradient learner", index),

@@ -479,7 +479,7 @@ def _placement(run_setup: RunSetup, *, learner: bool) -> PlacementPlan:
 
 def cores_per_learner(config: Config, probed: Probed) -> int:
     """Cores of a learner: one for each thread, and two on a GPU, where its loader works beside its kernel launches."""
-    return config.learner.threads if is_on_host(config.learner.device, probed) else max(2, config.learner.threads)
+    return config.compute.threads if is_on_host(config.compute.device, probed) else max(2, config.compute.threads)
 
 
 def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: bool = True) -> None:
@@ -490,7 +490,7 @@ def start_processes(supervisor: Supervisor, run_setup: RunSetup, *, learner: boo
     if learner:
         cpus, nice = placement.learners[0]
         # torch.compile would start its own processes.
-        threads = {"OMP_NUM_THREADS": str(config.learner.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        threads = {"OMP_NUM_THREADS": str(config.compute.threads), "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         supervisor.start(LEARNER.name, regime.learner, run_setup, role=LEARNER, env=threads, cpus=cpus, nice=nice)
         for index, (cpus, nice) in enumerate(placement.learners[1:]):
             supervisor.start(

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rollmill.algorithms.on_policy_config import auto_entropy_coef
-from rollmill.learning.config import auto_epochs
+from rollmill.algorithms.on_policy_config import OnPolicyConfig, auto_entropy_coef, auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
@@ -34,10 +33,11 @@ def settled_settings(
     from rollmill.models.precision import settled_precision
 
     settled: dict[str, object] = {}
-    if config.learner.epochs == "auto":
-        settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
-    if config.learner.entropy_coef == "auto":
-        settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
+    if isinstance(algorithm := config.algorithm, OnPolicyConfig):
+        if algorithm.epochs == "auto":
+            settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
+        if algorithm.entropy_coef == "auto":
+            settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
     if config.model.shared == "auto":
         settled["model.shared"] = config.model.shares_encoder(spec.observation)
     if config.model.scale_actions == "auto":
@@ -48,10 +48,10 @@ def settled_settings(
     def by_rule(device: str) -> str:
         return "fp32" if is_small else settled_precision(resolve_device(device), has_images=spec.has_images)
 
-    if config.learner.precision == "auto" and has_rule:
-        settled["learner.precision"] = by_rule(config.learner.device)
+    if config.compute.precision == "auto" and has_rule:
+        settled["learner.precision"] = by_rule(config.compute.device)
     # With fp64, policy workers use the network's own precision.
-    if config.inference.precision == "auto" and config.learner.precision != "fp64":
+    if config.inference.precision == "auto" and config.compute.precision != "fp64":
         if has_rule or resolve_device(config.inference.device).type != "cpu":
             settled["inference.precision"] = by_rule(config.inference.device)
         else:

@@ -172,7 +172,7 @@ def allocate_slots(
         probed.spec,
         rollout_length=config.rollout_length,
         state_size=probed.state_size,
-        inferred="float64" if config.learner.precision == "fp64" else "float32",
+        inferred="float64" if config.compute.precision == "fp64" else "float32",
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -26,7 +26,7 @@ from rollmill.inference.worker import PolicyWorker
 from rollmill.learning.admission import Admission
 from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone, Collective
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
 from rollmill.learning.learner import Learner, Trainer, run_in_turn
@@ -62,8 +62,8 @@ _SHARED_GPU = (
 
 def make_on_policy(config: Config, spec: EnvSpec) -> OnPolicyAlgorithm:
     """Build a run's on-policy algorithm, with initial parameters in their precision."""
-    algorithm = make_algorithm(spec.observation, spec.action, config.model, config.learner)
-    return algorithm.double() if config.learner.precision == "fp64" else algorithm
+    algorithm = make_algorithm(spec.observation, spec.action, config.model, config.on_policy)
+    return algorithm.double() if config.compute.precision == "fp64" else algorithm
 
 
 def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
@@ -74,7 +74,7 @@ def make_off_policy(config: Config, spec: EnvSpec) -> OffPolicyAlgorithm:
         ValueError: The configuration asks for unsupported networks.
     """
     # Off-policy algorithms act in the unit box, which is mapped to the environment's bounds.
-    require_bounds(config.off_policy.algorithm, spec.action)
+    require_bounds(config.algorithm_name, spec.action)
     return make_algorithm(spec.observation, spec.action.in_unit_box, config.model, config.off_policy)
 
 
@@ -186,20 +186,20 @@ class LearnerSide:
     weights: WeightStore
 
     @classmethod
-    def of(cls, context: ChildContext, run: RunSetup, **settings: object) -> LearnerSide:
+    def of(cls, context: ChildContext, run: RunSetup, compute: ComputeConfig | None = None) -> LearnerSide:
         """Set threads and device, and connect to the other ranks.
 
         Args:
             context: The process's context.
             run: The run's setup.
-            **settings: Settings of the learner that the regime overrides.
+            compute: Where and how the learner computes; None as configured.
         """
-        config = replace(run.config.learner, **settings)  # type: ignore[arg-type]  # checked by the dataclass
+        compute = compute or run.config.compute
         # Slurm and systemd send SIGTERM to every process; the learner must survive it to save a checkpoint.
         signal.signal(signal.SIGTERM, lambda number, frame: context.stop.set())
-        take_threads(config.threads)
+        take_threads(compute.threads)
         collective: Collective = Alone()
-        device = _device_of(run, config.device)
+        device = _device_of(run, compute.device)
         if not run.ranks.is_alone:
             collective = group = ProcessGroup(run.ranks, device, run.config.distributed.timeout_s)
             if group.shares_gpu and not run.ranks.rank:
@@ -207,7 +207,8 @@ class LearnerSide:
         plan = run_plan(run)
         setup = LearnerSetup(
             context=with_delays(context, run.config),
-            config=config,
+            optimiser=run.config.optimiser,
+            compute=compute,
             plan=plan,
             progress=Progress(),
             clock=TrainingClock(plan.schedule_s),
@@ -243,7 +244,7 @@ class LearnerSide:
         max_policy_lag: int,
         versions: Versions,
         timetable: Timetable,
-        choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, LearnerConfig], FastPath],
+        choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, ComputeConfig], FastPath],
     ) -> None:
         """Run the loop with an on-policy algorithm.
 
@@ -258,7 +259,7 @@ class LearnerSide:
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         algorithm = self.make(make_on_policy)
         random = np.random.default_rng(setup.plan.seed)
-        path = choose_path(algorithm, spec, setup.config)
+        path = choose_path(algorithm, spec, setup.compute)
         algorithm.encoder_batch = path.micro_batch
         observation, ranks = store.observation, setup.collective
         fingerprints = None
@@ -269,8 +270,8 @@ class LearnerSide:
             setup,
             store,
             algorithm,
-            update=Update(algorithm, setup.config, path, collective=ranks),
-            minibatches=Minibatches(algorithm, observation, setup.config, path, random, ranks),
+            update=Update(algorithm, setup.optimiser, path, collective=ranks),
+            minibatches=Minibatches(algorithm, observation, path, random, ranks),
             admission=admission,
             max_policy_lag=max_policy_lag,
             versions=versions,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, Checked, integer
+
 
 @dataclass(frozen=True, kw_only=True)
-class RolloutConfig:
+class RolloutConfig(Checked, section="rollout"):
     """Rollout workers: how many, and how they start.
 
     Attributes:
@@ -26,19 +28,8 @@ class RolloutConfig:
             limit for a sign of life (at least five seconds while it waits).
     """
 
-    num_workers: int | Literal["auto"] = "auto"
-    groups_per_worker: int = 2
-    env_threads: int | Literal["auto"] = "auto"
-    decorrelate_steps: int | Literal["auto"] = "auto"
-    step_timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Raises for values that no run could use."""
-        for name in ("num_workers", "groups_per_worker", "env_threads"):
-            value = getattr(self, name)
-            if value != "auto" and value < 1:
-                raise ValueError(f"rollout.{name}={value}: must be at least 1, or 'auto' where that is allowed.")
-        if self.decorrelate_steps != "auto" and self.decorrelate_steps < 0:
-            raise ValueError(f"rollout.decorrelate_steps={self.decorrelate_steps}: must be 0 (off) or more.")
-        if not 0 < self.step_timeout_s < math.inf:
-            raise ValueError(f"rollout.step_timeout_s={self.step_timeout_s}: must be positive (seconds).")
+    num_workers: int | Literal["auto"] = setting("auto", integer(1))
+    groups_per_worker: int = setting(2, integer(1))
+    env_threads: int | Literal["auto"] = setting("auto", integer(1))
+    decorrelate_steps: int | Literal["auto"] = setting("auto", integer(0))
+    step_timeout_s: float = setting(300.0, ABOVE_ZERO, "(seconds)")

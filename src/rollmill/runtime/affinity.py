@@ -7,10 +7,14 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rollmill.runtime import cgroups
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import Checked, Rule
+
+_NICENESS = Rule(lambda value: value in range(20), "an integer of 0 (normal) to 19 (last)")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlacementConfig:
+class PlacementConfig(Checked, section="placement"):
     """Placement and priority of the processes.
 
     Attributes:
@@ -30,16 +34,9 @@ class PlacementConfig:
 
     pin: Literal["auto", "on", "rollout_workers", "off"] = "auto"
     pin_on_two_cores: bool = False
-    rollout_worker_nice: int = 10
-    policy_worker_nice: int = 2
-    learner_nice: int = 0
-
-    def __post_init__(self) -> None:
-        if self.pin not in ("auto", "on", "rollout_workers", "off"):
-            raise ValueError(f"placement.pin is {self.pin!r}; allowed are 'auto', 'on', 'rollout_workers' and 'off'.")
-        for name in ("rollout_worker_nice", "policy_worker_nice", "learner_nice"):
-            if not 0 <= getattr(self, name) <= 19:
-                raise ValueError(f"placement.{name} is {getattr(self, name)}; allowed are 0 (normal) to 19 (last).")
+    rollout_worker_nice: int = setting(10, _NICENESS)
+    policy_worker_nice: int = setting(2, _NICENESS)
+    learner_nice: int = setting(0, _NICENESS)
 
 
 class Placement(NamedTuple):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, Checked
+
 
 @dataclass(frozen=True, kw_only=True)
-class DistributedConfig:
+class DistributedConfig(Checked, section="distributed"):
     """Ranks that train one policy together, started by torchrun: in lockstep and in the replay regime.
 
     Attributes:
@@ -18,12 +20,7 @@ class DistributedConfig:
             one rank may need more than another for an iteration, or for building its environments.
     """
 
-    timeout_s: float = 300.0
-
-    def __post_init__(self) -> None:
-        """Raises for values that no run could use."""
-        if not 0 < self.timeout_s < math.inf:
-            raise ValueError(f"distributed.timeout_s={self.timeout_s}: must be positive (seconds).")
+    timeout_s: float = setting(300.0, ABOVE_ZERO, "(seconds)")
 
 
 class RanksError(ValueError):

@@ -5,20 +5,22 @@ No layer below may import it; each part receives its own configuration only.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal, TypeVar
 
-from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS, OffPolicyConfig
+from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig, DQNConfig, OwnOffPolicyConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
-from rollmill.learning.config import LearnerConfig
+from rollmill.learning.config import ComputeConfig, KlSchedule, OptimiserConfig
 from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
+from rollmill.settings.fields import setting
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
+from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, integer
 from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.rate_limiter import least_error_buffer
@@ -42,7 +44,7 @@ def _divisor(number: int, most: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
+class Config(Checked):
     """All settings of a run.
 
     Attributes:
@@ -53,8 +55,8 @@ class Config:
             steps, with a fixed ratio of SGD steps to agent steps (PAL).
         env: The environment.
         model: The network.
-        learner: The learner.
-        off_policy: In the replay regime, the algorithm.
+        optimiser: How gradients change weights.
+        compute: Where and how the learner computes.
         inference: The policy workers.
         rollout: The rollout workers.
         checkpoint: When checkpoints are written and which are kept.
@@ -89,45 +91,31 @@ class Config:
     regime: RegimeConfig = field(default_factory=AsyncConfig)
     env: EnvConfig
     model: ModelConfig = field(default_factory=ModelConfig)
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
-    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    optimiser: OptimiserConfig = field(default_factory=OptimiserConfig)
+    compute: ComputeConfig = field(default_factory=ComputeConfig)
     inference: InferenceConfig = field(default_factory=InferenceConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    num_envs: int = 64
-    envs_per_group: int | Literal["auto"] = "auto"
-    rollout_length: int = 32
-    total_steps: int = 10_000_000
-    max_seconds: float | None = None
-    target_return: float | None = None
-    eval_every: int | None = None
-    eval_episodes: int = 30
-    seed: int = 1
-    report_every_s: float = 2.0
+    num_envs: int = setting(64, integer(1))
+    envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
+    rollout_length: int = setting(32, integer(1))
+    total_steps: int = setting(10_000_000, integer(1))
+    max_seconds: float | None = setting(None, ABOVE_ZERO, "for no limit")
+    target_return: float | None = setting(None, ANY_NUMBER, "for no target")
+    eval_every: int | None = setting(None, integer(1), "for no evaluations")
+    eval_episodes: int = setting(30, integer(1))
+    seed: int = setting(1, integer(0))
+    report_every_s: float = setting(2.0, ABOVE_ZERO, "(seconds)")
     wandb_project: str | None = None
-    debug_delay_s: float = 0.0
+    debug_delay_s: float = setting(0.0, AT_LEAST_ZERO, "(seconds)")
     debug_fingerprints: bool = False
     debug_poison: bool = False
 
     def __post_init__(self) -> None:
         """Reject invalid values, and combinations of the parts' values that no run can use."""
-        for name in ("num_envs", "rollout_length", "total_steps", "eval_episodes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1.")
-        if self.max_seconds is not None and not 0 < self.max_seconds < math.inf:
-            raise ConfigError(f"max_seconds={self.max_seconds}: must be positive, or none for no limit.")
-        if self.target_return is not None and not math.isfinite(self.target_return):
-            raise ConfigError(f"target_return={self.target_return}: must be a finite number, or none for no target.")
-        if not 0 < self.report_every_s < math.inf:
-            raise ConfigError(f"report_every_s={self.report_every_s}: must be positive (seconds).")
-        if not 0 <= self.debug_delay_s < math.inf:
-            raise ConfigError(f"debug_delay_s={self.debug_delay_s}: must be 0 or more (seconds).")
-        if self.eval_every is not None and self.eval_every < 1:
-            raise ConfigError(f"eval_every={self.eval_every}: must be at least 1 (agent steps), or none.")
-        if self.seed < 0:
-            raise ConfigError(f"seed={self.seed}: must be 0 or more.")
+        super().__post_init__()
         if self.wandb_project is not None and find_spec("wandb") is None:
             raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
@@ -155,6 +143,28 @@ class Config:
         """Processes that compute gradients on each rank."""
         return self.regime.num_learners if isinstance(self.regime, ReplayRegimeConfig) else 1
 
+    @property
+    def algorithm(self) -> OnPolicyConfig | AnyOffPolicyConfig:
+        """What is learned."""
+        return self.regime.algorithm
+
+    @property
+    def on_policy(self) -> OnPolicyConfig:
+        """The algorithm, for code that runs in no replay."""
+        assert isinstance(self.algorithm, OnPolicyConfig)
+        return self.algorithm
+
+    @property
+    def off_policy(self) -> AnyOffPolicyConfig:
+        """The algorithm, for code that runs in the replay regime alone."""
+        return self.regime_as(ReplayRegimeConfig).algorithm
+
+    @property
+    def minibatch_size(self) -> int:
+        """Samples of one SGD step."""
+        algorithm = self.algorithm
+        return algorithm.minibatch_size if isinstance(algorithm, OnPolicyConfig) else algorithm.batch_size
+
     def regime_as(self, kind: type[R]) -> R:
         """The settings of the regime, for code that runs in no other one."""
         assert isinstance(self.regime, kind)
@@ -162,8 +172,8 @@ class Config:
 
     @property
     def algorithm_name(self) -> str:
-        """What is learned: ``off_policy.algorithm`` in the replay regime, else ``learner.algorithm``."""
-        return self.off_policy.algorithm if self.in_replay else self.learner.algorithm
+        """What is learned."""
+        return self.algorithm.algorithm
 
     @property
     def box_actions(self) -> BoxActions:
@@ -180,7 +190,7 @@ class Config:
     def iterations_per_checkpoint(self) -> int:
         """In lockstep, iterations between checkpoints; 0 writes only the last one."""
         steps = self.checkpoint.every_steps
-        return 0 if steps is None else max(1, round(steps / self.learner.batch_size))
+        return 0 if steps is None else max(1, round(steps / self.algorithm.batch_size))
 
     def resolved(self, world_size: int = 1) -> Config:
         """This configuration with every "auto" of groups and workers replaced by a number for this machine.
@@ -262,9 +272,9 @@ class Config:
 
     def _check_ranks(self, world_size: int) -> None:
         if self.in_replay:
-            if self.learner.batch_size % world_size or self.num_learners > 1:
+            if self.algorithm.batch_size % world_size or self.num_learners > 1:
                 raise ConfigError(
-                    f"learner.batch_size={self.learner.batch_size}, learner.num_learners={self.num_learners} "
+                    f"learner.batch_size={self.algorithm.batch_size}, learner.num_learners={self.num_learners} "
                     f"with {world_size} ranks: each rank has one learner for an equal part of each batch; use a "
                     f"multiple of {world_size}, and one learner."
                 )
@@ -274,7 +284,7 @@ class Config:
                 f"regime={self.regime.name!r} with {world_size} ranks: only lockstep and replay support several ranks; "
                 "use one of these, or start one program without torchrun."
             )
-        if self.learner.advantage == "vtrace" and self.learner.normalise_advantages:
+        if self.on_policy.advantage == "vtrace" and self.on_policy.normalise_advantages:
             raise ConfigError(
                 f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace "
                 "computes advantages inside the loss, for one minibatch; use normalise_advantages=False, or 'gae'."
@@ -283,19 +293,14 @@ class Config:
     def _check_regime(self) -> None:
         if self.in_replay:
             self._check_replay()
-        elif self.off_policy != OffPolicyConfig():
-            raise ConfigError(
-                f"off_policy.algorithm={self.off_policy.algorithm!r} with regime={self.regime.name!r}: off-policy "
-                "algorithms learn from a replay; use regime='replay', or omit off_policy and algo."
-            )
         if not self.in_lockstep:
-            if self.learner.precision == "fp64":
+            if self.compute.precision == "fp64":
                 raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
             return
         iteration = self.num_envs * self.rollout_length
-        if self.learner.batch_size != iteration:
+        if self.algorithm.batch_size != iteration:
             raise ConfigError(
-                f"learner.batch_size={self.learner.batch_size}: in lockstep a batch is one rollout of every "
+                f"learner.batch_size={self.algorithm.batch_size}: in lockstep a batch is one rollout of every "
                 f"environment, num_envs x rollout_length = {self.num_envs} x {self.rollout_length} = {iteration} "
                 "samples; omit it, or change one of the three."
             )
@@ -305,7 +310,7 @@ class Config:
                 "steps, because environments that cannot be saved are rebuilt there; use checkpoint.every_steps and "
                 "checkpoint.every_s=none."
             )
-        if self.learner.precision == "fp64" and self.inference.precision != "auto":
+        if self.compute.precision == "fp64" and self.inference.precision != "auto":
             raise ConfigError(
                 f"inference.precision={self.inference.precision!r} with learner.precision='fp64': the whole network "
                 "uses double precision then; use inference.precision='auto'."
@@ -334,19 +339,9 @@ class Config:
                 f"{self.total_steps - replay.min_size} agent steps after replay.min_size: nothing would be learned; "
                 "use a smaller one, or more steps."
             )
-        if self.learner.algorithm != "ppo":
-            raise ConfigError(
-                f"learner.algorithm={self.learner.algorithm!r} with regime='replay': it names an on-policy algorithm; "
-                "use off_policy.algorithm, or another regime."
-            )
-        if self.learner.schedule == "kl":
+        if isinstance(self.optimiser.schedule, KlSchedule):
             raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
-        if self.learner.minibatches != 1 or self.learner.epochs != 1:
-            raise ConfigError(
-                f"learner.minibatches={self.learner.minibatches}, learner.epochs={self.learner.epochs}: in the replay "
-                "regime each batch is drawn for one SGD step; use 1 and 1, and replay.update_interval for more of them."
-            )
-        for name, value in (("compile", self.learner.compile), ("micro_batch", self.learner.micro_batch)):
+        for name, value in (("compile", self.compute.compile), ("micro_batch", self.compute.micro_batch)):
             if value not in ("auto", False):
                 raise ConfigError(f"learner.{name}={value!r}: not supported in the replay regime; use 'auto'.")
         self._check_sequences()
@@ -364,19 +359,20 @@ class Config:
 
     def _check_sequences(self) -> None:
         """Check that a recurrent core has sequences to learn from, and that slots can hold them."""
-        replay, core, algorithm = self.replay, self.model.core, self.off_policy.algorithm
-        if core != "none" and algorithm in OFF_POLICY_ALGORITHMS and algorithm != "dqn":
-            raise ConfigError(
-                f"model.core={core!r} with off_policy.algorithm={algorithm!r}: only DQN learns from sequences; "
-                "use algorithm 'dqn', or core='none'."
-            )
+        replay, core, algorithm = self.replay, self.model.core, self.off_policy
         # A user's own algorithm may have its own recurrent state; this is checked when it is built.
-        if algorithm in OFF_POLICY_ALGORITHMS and (core != "none") != replay.has_sequences:
-            raise ConfigError(
-                f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core learns "
-                "from sequences, and nothing else does; give both (core='gru', sequence_length=20), or neither "
-                "(core='none', 0)."
-            )
+        if not isinstance(algorithm, OwnOffPolicyConfig):
+            if core != "none" and not isinstance(algorithm, DQNConfig):
+                raise ConfigError(
+                    f"model.core={core!r} with off_policy.algorithm={algorithm.algorithm!r}: only DQN learns from "
+                    "sequences; use algorithm 'dqn', or core='none'."
+                )
+            if (core != "none") != replay.has_sequences:
+                raise ConfigError(
+                    f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core "
+                    "learns from sequences, and nothing else does; give both (core='gru', sequence_length=20), or "
+                    "neither (core='none', 0)."
+                )
         if not replay.has_sequences:
             return
         if replay.window > self.rollout_length:
@@ -415,9 +411,10 @@ class Config:
         return given
 
     def _check_batch(self) -> None:
-        if self.in_replay:
+        algorithm = self.algorithm
+        if not isinstance(algorithm, OnPolicyConfig):
             return
-        batch, steps = self.learner.batch_size, self.rollout_length
+        batch, steps = algorithm.batch_size, self.rollout_length
         if batch % steps:
             lower = batch // steps * steps
             raise ConfigError(
@@ -425,22 +422,33 @@ class Config:
                 f"{' or '.join(str(n) for n in (lower, lower + steps) if n)}, or another rollout_length."
             )
         trajectories = batch // steps
-        whole = self.model.core != "none" or self.learner.advantage == "vtrace"
-        if whole and trajectories % self.learner.minibatches:
+        whole = self.model.core != "none" or algorithm.advantage == "vtrace"
+        if whole and trajectories % algorithm.minibatches:
             raise ConfigError(
-                f"learner.minibatches={self.learner.minibatches} does not divide the batch's {trajectories} "
+                f"learner.minibatches={algorithm.minibatches} does not divide the batch's {trajectories} "
                 "trajectories, which stay whole for a recurrent core and for V-trace: use a divisor."
+            )
+        micro = self.compute.micro_batch
+        if micro != "auto" and micro > algorithm.minibatch_size:
+            raise ConfigError(
+                f"learner.micro_batch={micro} is more than the minibatch of {algorithm.minibatch_size} samples "
+                "(batch_size / minibatches): give at most that, or 'auto'."
             )
 
     def _check_compile(self) -> None:
-        if self.learner.compile is True and self.model.core != "none":
+        if self.compute.compile is True and not self.in_replay and self.on_policy.advantage == "vtrace":
+            raise ConfigError(
+                "learner.compile=True with learner.advantage='vtrace': only learning sample by sample is compiled; use "
+                "advantage='gae', or compile='auto'."
+            )
+        if self.compute.compile is True and self.model.core != "none":
             raise ConfigError(
                 f"learner.compile=True with model.core={self.model.core!r}: updates of recurrent cores are not "
                 "compiled; use core='none', or compile='auto'."
             )
 
     def _check_groups(self) -> None:
-        if self.envs_per_group != "auto" and (self.envs_per_group < 1 or self.num_envs % self.envs_per_group):
+        if self.envs_per_group != "auto" and self.num_envs % self.envs_per_group:
             raise ConfigError(
                 f"envs_per_group={self.envs_per_group} does not divide num_envs={self.num_envs}: use a divisor or auto."
             )

@@ -10,13 +10,13 @@ the dataclass's docstring has for it in its ``Attributes`` section.
 Annotations understood: ``bool``, ``int``, ``float``, ``str``, ``Path``, ``None``, ``Literal``, unions of these,
 ``tuple[...]``, ``Mapping[str, ...]``, ``object`` (any JSON value), dataclasses and tagged unions.
 
-A **tagged union** is a union of dataclasses, its members. One field of each member is its :func:`tag`: a ``Literal``,
-or ``str``, which takes every other value. The key of the tag chooses the member, and only the keys of that member exist
-in the configuration. Another member's key is refused.
+A **tagged union** is a union of dataclasses, its members. One field of each member is its
+:func:`rollmill.settings.fields.tag`: a ``Literal``, or ``str``, which takes every other value. The key of the tag
+chooses the member, and only the keys of that member exist in the configuration. Another member's key is refused.
 
-A class that has a ``SECTION`` gives its fields keys in that section instead of the path to them, and
-:func:`setting` gives a single field a key of its own. So dataclasses can be divided by who reads them, and keys by what
-users look for. JSON is nested as the keys are.
+A class that has a section gives its fields keys in that section instead of the path to them, and
+:func:`rollmill.settings.fields.setting` gives a single field a key of its own. So dataclasses can be divided by who
+reads them, and keys by what users look for. JSON is nested as the keys are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import inspect
 import json
 import operator
 import textwrap
@@ -36,6 +35,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from rollmill.settings.option_docs import attribute_docs
 from rollmill.settings.option_hints import Hint, hints_for
 from rollmill.settings.option_values import OptionError, coerce, encode, format_value, type_name
+from rollmill.settings.value_checks import key_of
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -156,9 +156,6 @@ def apply(config: T, values: Mapping[str, object]) -> T:
             entries.setdefault(mapping, {})[key[len(mapping) + 1 :]] = _coerce_entry(given.pop(key))
         elif key not in _keys(cls):
             given |= _section(cls, key, given.pop(key))
-    for tags in _alternative_tags(cls):
-        if not tags.isdisjoint(given):
-            base = {key: value for key, value in base.items() if key not in tags}
     annotations = _annotations(cls, {**base, **given}, "")
     for key in (*given, *entries):
         if key not in annotations:
@@ -312,16 +309,6 @@ def _unnest(cls: type[DataclassInstance], data: Mapping[str, object], prefix: st
 # --------------------------------------------------------------------------------------------------------- structure
 
 
-def setting(default: Any, *, key: str) -> Any:
-    """A dataclass field that has this key, wherever it is."""
-    return dataclasses.field(default=default, metadata={"key": key})
-
-
-def tag(value: str, *, key: str) -> Any:
-    """The dataclass field of a union's member whose key chooses the member."""
-    return dataclasses.field(default=value, metadata={"key": key, "is_tag": True})
-
-
 class _Field(NamedTuple):
     """A field of a configuration class.
 
@@ -354,10 +341,7 @@ def _fields(cls: type[DataclassInstance], prefix: str) -> tuple[_Field, ...]:
             default = field.default_factory()
         members = _members(hints[field.name])
         classes = tuple(m for m in members if isinstance(m, type) and dataclasses.is_dataclass(m))
-        owner = next(base for base in cls.__mro__ if field.name in inspect.get_annotations(base))
-        section = owner.__dict__.get("SECTION")
-        inside = prefix if section is None else f"{section}." if section else ""
-        key = field.metadata.get("key", inside + field.name)
+        key = key_of(cls, field.name, prefix)
         rows.append(_Field(field.name, key, hints[field.name], classes, default, "is_tag" in field.metadata))
     return tuple(rows)
 
@@ -371,18 +355,20 @@ def _chosen(field: _Field, values: Mapping[str, object]) -> type[DataclassInstan
     """The dataclass of a field; of a union, the member that the values' tag chooses."""
     if len(field.classes) == 1:
         return field.classes[0]
-    prefix = f"{field.key}."
-    given = list(dict.fromkeys(tag.key for c in field.classes if (tag := _tag(c, prefix)).key in values))
-    if len(given) > 1:
-        raise OptionError(f"{' and '.join(given)} are given; give only one of them")
-    if not given:
+    tags = {member: _tag(member, f"{field.key}.") for member in field.classes}
+    key = _tag_key(field)
+    if key not in values:
         return type(field.default)
-    members = [(c, tag) for c in field.classes if (tag := _tag(c, prefix)).key == given[0]]
-    value = values[given[0]]
-    allowed = functools.reduce(operator.or_, (tag.annotation for _, tag in members))
-    value = coerce(value, allowed, given[0], text=isinstance(value, str))
-    fitting = [c for c, tag in members if value in typing.get_args(tag.annotation)]
-    return next(iter(fitting), members[-1][0])
+    value = values[key]
+    allowed = functools.reduce(operator.or_, (tag.annotation for tag in tags.values()))
+    value = coerce(value, allowed, key, text=isinstance(value, str))
+    fitting = (member for member, tag in tags.items() if value in typing.get_args(tag.annotation))
+    return next(fitting, field.classes[-1])
+
+
+def _tag_key(field: _Field) -> str:
+    """The key that chooses the member of a union."""
+    return _tag(field.classes[0], f"{field.key}.").key
 
 
 def _annotations(cls: type[DataclassInstance], values: Mapping[str, object], prefix: str) -> dict[str, object]:
@@ -443,11 +429,10 @@ def _options_of_members(field: _Field, default: object, doc: str) -> Iterator[Op
     tags = [_tag(member, prefix) for member in field.classes]
     for key in dict.fromkeys(key for options in of_members for key in options):
         option = next(options[key] for options in of_members if key in options)
-        same = [tag for tag in tags if tag.key == key]
-        if same:
-            allowed = " or ".join(dict.fromkeys(type_name(tag.annotation) for tag in same))
-            chosen = [tag for tag, member in zip(tags, field.classes, strict=True) if isinstance(default, member)]
-            shown = next((tag.default for tag in chosen if tag.key == key), same[0].default)
+        if key == tags[0].key:
+            allowed = " or ".join(dict.fromkeys(type_name(tag.annotation) for tag in tags))
+            chosen = (tag for tag, member in zip(tags, field.classes, strict=True) if isinstance(default, member))
+            shown = next(chosen, tags[0]).default
             yield option._replace(type=allowed, doc=option.doc or doc, default=format_value(shown))
         elif all(key in options for options in of_members):
             yield option
@@ -457,12 +442,8 @@ def _options_of_members(field: _Field, default: object, doc: str) -> Iterator[Op
 
 def _owners(field: _Field, key: str) -> str:
     """The members of a union that have a key, by their tags."""
-    by_tag: dict[str, list[str]] = {}
-    for member in field.classes:
-        tag = _tag(member, f"{field.key}.")
-        if tag.default and _has(member, field, key):
-            by_tag.setdefault(tag.key, []).append(str(tag.default))
-    return " or ".join(f"{tag}={' or '.join(values)}" for tag, values in by_tag.items())
+    tags = [_tag(member, f"{field.key}.").default for member in field.classes if _has(member, field, key)]
+    return f"{_tag_key(field)}={' or '.join(tag for tag in tags if tag)}"
 
 
 def _foreign(cls: type[DataclassInstance], key: str, values: Mapping[str, object], prefix: str = "") -> str:
@@ -495,13 +476,6 @@ def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
 
     visit(cls, "")
     return found
-
-
-@functools.cache
-def _alternative_tags(cls: type[DataclassInstance]) -> tuple[frozenset[str], ...]:
-    """The tag keys of each union whose members have several."""
-    unions = (field for field in _fields(cls, "") if len(field.classes) > 1)
-    return tuple(frozenset(_tag(member, f"{field.key}.").key for member in field.classes) for field in unions)
 
 
 def _is_dataclass_instance(value: object) -> typing.TypeGuard[DataclassInstance]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
-from rollmill.settings.options import setting, tag
-from rollmill.settings.value_checks import check_integer
+from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig, DQNConfig
+from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.settings.fields import setting, tag
+from rollmill.settings.value_checks import NAME, Checked, check_integer, integer
 from rollmill.storage.replay_config import ReplayConfig
 
 
 @dataclass(frozen=True, kw_only=True)
-class AsyncConfig:
+class AsyncConfig(Checked, section=""):
     """Simulation, inference and learning at their own pace.
 
     Attributes:
+        algorithm: What is learned.
         admission: The rule that makes batches of completed slots: "fifo", in the order in which they were completed, or
             a name given to :func:`rollmill.learning.admission.register_admission`.
         num_slots: Slots in shared memory; "auto" reserves enough that no stage waits for a slot.
@@ -25,38 +28,27 @@ class AsyncConfig:
             ``(publish_every - 1) / 2`` steps older.
     """
 
-    SECTION: ClassVar[str] = ""
-
     name: Literal["async"] = tag("async", key="regime")
-    admission: str = "fifo"
-    num_slots: int | Literal["auto"] = "auto"
-    max_policy_lag: int = setting(1000, key="learner.max_policy_lag")
-    publish_every: int = setting(2, key="learner.publish_every")
-
-    def __post_init__(self) -> None:
-        """Refuse values that no run could use."""
-        check_integer("learner.max_policy_lag", self.max_policy_lag, 0)
-        check_integer("learner.publish_every", self.publish_every, 1)
+    algorithm: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    admission: str = setting("fifo", NAME)
+    num_slots: int | Literal["auto"] = setting("auto", integer(1))
+    max_policy_lag: int = setting(1000, integer(0), key="learner.max_policy_lag")
+    publish_every: int = setting(2, integer(1), key="learner.publish_every")
 
 
 @dataclass(frozen=True, kw_only=True)
-class LockstepConfig:
+class LockstepConfig(Checked, section=""):
     """Iteration i learns from exactly what policy version max(0, i - lag) collected.
 
     Attributes:
+        algorithm: What is learned.
         lag: Iterations between the policy that collects and the one that learns. With 0 they take turns, with 1 they
             overlap.
     """
 
-    SECTION: ClassVar[str] = ""
-
     name: Literal["lockstep"] = tag("lockstep", key="regime")
-    lag: int = 1
-
-    def __post_init__(self) -> None:
-        """Refuse values that no run could use."""
-        if self.lag < 0:
-            raise ValueError(f"lag={self.lag}: must be at least 0 (collecting and learning take turns).")
+    algorithm: OnPolicyConfig = field(default_factory=OnPolicyConfig)
+    lag: int = setting(1, integer(0), "(0: collecting and learning take turns)")
 
     @property
     def max_policy_lag(self) -> int:
@@ -65,10 +57,11 @@ class LockstepConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayRegimeConfig:
+class ReplayRegimeConfig(Checked, section=""):
     """Off-policy algorithms learn from a replay, with a fixed ratio of SGD steps to agent steps.
 
     Attributes:
+        algorithm: What is learned.
         replay: What is kept and how it is sampled.
         publish_every: SGD steps from one published version of the weights to the next.
         num_learners: Processes that learn at the same time, each from batches of its own; with more than one, the
@@ -77,18 +70,16 @@ class ReplayRegimeConfig:
             and those that it is applied to; whoever is faster waits. "auto" is twice the number of learners.
     """
 
-    SECTION: ClassVar[str] = ""
-
     name: Literal["replay"] = tag("replay", key="regime")
+    algorithm: AnyOffPolicyConfig = field(default_factory=DQNConfig)
     replay: ReplayConfig = field(default_factory=ReplayConfig)
-    publish_every: int = setting(2, key="learner.publish_every")
-    num_learners: int = setting(1, key="learner.num_learners")
+    publish_every: int = setting(2, integer(1), key="learner.publish_every")
+    num_learners: int = setting(1, integer(1), key="learner.num_learners")
     max_staleness: int | Literal["auto"] = setting("auto", key="learner.max_staleness")
 
     def __post_init__(self) -> None:
         """Refuse values that no run could use."""
-        check_integer("learner.publish_every", self.publish_every, 1)
-        check_integer("learner.num_learners", self.num_learners, 1)
+        super().__post_init__()
         if self.max_staleness != "auto":
             if self.num_learners == 1:
                 raise ValueError(

@@ -22,6 +22,14 @@ from rollmill.storage.removers import REMOVERS
 CONFIG_FILE = "config.json"
 # Settings of earlier versions that changed nothing.
 _REMOVED = {"learner": ("cuda_graphs",)}
+# Settings of algorithms that decide what networks and optimisers there are.
+_FIXED_OF_ALGORITHMS = (
+    "learner.algorithm",
+    "off_policy.algorithm",
+    "off_policy.dueling",
+    "off_policy.num_critics",
+    "off_policy.value_rescaling",
+)
 # Settings of environment families that decide the shape and the meaning of observations and actions.
 _SEEN_OF_FAMILY = {
     "atari": ("full_action_space", "frame_stack", "screen_size", "grayscale"),
@@ -154,30 +162,23 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         for field in fields(saved.model)
         if getattr(saved.model, field.name) != getattr(config.model, field.name)
     ]
-    if saved.learner.optimiser != config.learner.optimiser:
+    if saved.optimiser.kind != config.optimiser.kind:
         changed.append("learner.optimiser")
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")
     if saved.regime.name != config.regime.name:
         changed.append("regime")
-    if saved.in_replay:
-        of = saved.off_policy, config.off_policy
-        changed += [
-            f"off_policy.{name}"
-            for name in ("algorithm", "dueling", "num_critics", "value_rescaling")
-            if getattr(of[0], name) != getattr(of[1], name)
-        ]
-        if (of[0].temperature == "auto") != (of[1].temperature == "auto"):
-            changed.append("off_policy.temperature")
+    before, now = flatten(saved), flatten(config)
+    both = before.keys() & now.keys()
+    changed += [key for key in _FIXED_OF_ALGORITHMS if key in both and before[key] != now[key]]
+    learns = "off_policy.temperature"
+    if learns in both and (before[learns] == "auto") != (now[learns] == "auto"):
+        changed.append(learns)
     if saved.in_lockstep:
         # The saved states of groups, the noise and the versions in flight depend on these.
-        old, new = flatten(saved), flatten(config)
-        changed += [
-            name
-            for name in ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
-            if old.get(name) != new.get(name)
-        ]
+        names = ("lag", "num_envs", "envs_per_group", "rollout_length", "seed")
+        changed += [name for name in names if before.get(name) != now.get(name)]
     changed += [
         f"env.{family}.{name}"
         for family, names in _SEEN_OF_FAMILY.items()

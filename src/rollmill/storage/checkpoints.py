@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, Checked, integer
 from rollmill.storage.checkpoint_file import (
     CheckpointError,
     CheckpointHeader,
@@ -49,7 +51,7 @@ class CheckpointWarning(UserWarning):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckpointConfig:
+class CheckpointConfig(Checked, section="checkpoint"):
     """When checkpoints are written and which are kept.
 
     Attributes:
@@ -66,25 +68,12 @@ class CheckpointConfig:
             after they are unpickled.
     """
 
-    every_s: float | None = 120.0
-    every_steps: int | None = None
-    keep: int = 3
+    every_s: float | None = setting(120.0, ABOVE_ZERO, "for no such rule")
+    every_steps: int | None = setting(None, integer(1), "for no such rule")
+    keep: int = setting(3, integer(1), "(a run without any cannot be resumed)")
     keep_best: bool = True
     keep_initial: bool = True
     save_environments: bool = True
-
-    def __post_init__(self) -> None:
-        """Refuses values that cannot be meant.
-
-        Raises:
-            ValueError: Naming the field, the value, and what is allowed.
-        """
-        if self.every_s is not None and not (math.isfinite(self.every_s) and self.every_s > 0):
-            raise ValueError(f"checkpoint.every_s={self.every_s!r}: give seconds above 0, or None for no such rule")
-        if self.every_steps is not None and self.every_steps < 1:
-            raise ValueError(f"checkpoint.every_steps={self.every_steps!r}: give at least 1, or None for no such rule")
-        if self.keep < 1:
-            raise ValueError(f"checkpoint.keep={self.keep!r}: give at least 1; a run without any cannot be resumed")
 
 
 class LoadedCheckpoint(NamedTuple):

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, get_args
+from typing import Literal
 
 from rollmill.native import FANOUTS
-from rollmill.settings.value_checks import above_zero, check_choice, check_integer, check_number, share, unit
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import ABOVE_ZERO, NAME, SHARE, UNIT, Checked, integer, number, one_of
 
 WeightNormalisation = Literal["batch", "global", "none"]
 
 # More than a thousand SGD steps for each agent step would not help.
-_LEAST_INTERVAL = 0.001
+_INTERVAL = number(lambda value: value >= 0.001, "of 0.001 or more")
+_EPSILON = number(lambda value: value > 1e-12, "above 1e-12: with 0, transitions without error are never drawn again")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplayConfig:
+class ReplayConfig(Checked, section="replay"):
     """What the replay keeps, how batches are drawn, and the ratio of agent steps to SGD steps.
 
     Attributes:
@@ -53,26 +55,24 @@ class ReplayConfig:
         storage: "memory", or "file": the replay is a file in the run's directory, and a resumed run keeps it.
     """
 
-    SECTION: ClassVar[str] = "replay"
-
-    capacity: int = 1_000_000
-    min_size: int = 10_000
-    update_interval: float = 1.0
-    error_buffer: float | Literal["auto"] = "auto"
-    n_step: int = 1
-    sequence_length: int = 0
-    burn_in: int = 0
-    sequence_stride: int | Literal["auto"] = "auto"
+    capacity: int = setting(1_000_000, integer(1))
+    min_size: int = setting(10_000, integer(1))
+    update_interval: float = setting(1.0, _INTERVAL, "(agent steps for each SGD step)")
+    error_buffer: float | Literal["auto"] = setting("auto", ABOVE_ZERO, "(agent steps)")
+    n_step: int = setting(1, integer(1))
+    sequence_length: int = setting(0, integer(0))
+    burn_in: int = setting(0, integer(0))
+    sequence_stride: int | Literal["auto"] = setting("auto", integer(1))
     priorities: Literal["uniform", "proportional"] = "uniform"
-    alpha: float = 0.6
-    beta: float = 0.4
-    beta_end: float = 1.0
-    epsilon: float = 1e-6
-    max_priority_decay: float = 1.0
+    alpha: float = setting(0.6, UNIT)
+    beta: float = setting(0.4, UNIT)
+    beta_end: float = setting(1.0, UNIT)
+    epsilon: float = setting(1e-6, _EPSILON)
+    max_priority_decay: float = setting(1.0, SHARE)
     weights: WeightNormalisation = "batch"
     stratified: bool = False
-    fanout: int = 16
-    remover: str = "fifo"
+    fanout: int = setting(16, one_of(*FANOUTS))
+    remover: str = setting("fifo", NAME)
     storage: Literal["memory", "file"] = "memory"
 
     @property
@@ -116,36 +116,8 @@ class ReplayConfig:
         Raises:
             ValueError: Naming the field, the value, and what is allowed.
         """
-        for name in ("capacity", "min_size", "n_step"):
-            check_integer(f"replay.{name}", getattr(self, name), 1)
-        for name in ("sequence_length", "burn_in"):
-            check_integer(f"replay.{name}", getattr(self, name), 0)
+        super().__post_init__()
         self._check_sequences()
-        check_number(
-            "replay.update_interval",
-            self.update_interval,
-            lambda value: value >= _LEAST_INTERVAL,
-            f"of {_LEAST_INTERVAL} or more (agent steps for each SGD step)",
-        )
-        if self.error_buffer != "auto":
-            check_number("replay.error_buffer", self.error_buffer, above_zero, "above 0 (agent steps), or 'auto'")
-        for name in ("alpha", "beta", "beta_end"):
-            check_number(f"replay.{name}", getattr(self, name), unit, "in [0, 1]")
-        check_number(
-            "replay.epsilon",
-            self.epsilon,
-            lambda value: value > 1e-12,
-            "above 1e-12: with 0, transitions without error are never drawn again",
-        )
-        check_number("replay.max_priority_decay", self.max_priority_decay, share, "above 0 and at most 1")
-        choices: dict[str, tuple[Any, ...]] = {
-            "fanout": FANOUTS,
-            "priorities": ("uniform", "proportional"),
-            "weights": get_args(WeightNormalisation),
-            "storage": ("memory", "file"),
-        }
-        for name, allowed in choices.items():
-            check_choice(f"replay.{name}", getattr(self, name), allowed)
         if self.min_size > self.capacity:
             raise ValueError(
                 f"replay.min_size={self.min_size} is more than replay.capacity={self.capacity}: learning would never "
@@ -159,9 +131,7 @@ class ReplayConfig:
                 f"replay.burn_in={self.burn_in}, replay.sequence_stride={stride!r} with sequence_length=0: single "
                 "transitions have neither; give a sequence_length, or leave them out"
             )
-        if stride == "auto":
-            return
-        if not isinstance(stride, int) or isinstance(stride, bool) or not 1 <= stride <= length:
+        if stride != "auto" and stride > length:
             raise ValueError(
                 f"replay.sequence_stride={stride!r}: give an integer of 1 to sequence_length={length}, beyond which "
                 "steps would never be learned from, or 'auto'"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
+from rollmill.algorithms.off_policy_config import OFF_POLICY_ALGORITHMS
 from rollmill.envs.registry import find_registration
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
@@ -55,7 +55,7 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
     workload = workload_of(config, None)
     interval = workload.update_interval
     # Whether a registered algorithm supports several learners is only known once it is built.
-    is_own = config.in_replay and config.off_policy.algorithm not in OFF_POLICY_ALGORITHMS
+    is_own = config.in_replay and config.algorithm_name not in OFF_POLICY_ALGORITHMS
     learner_counts = (1,) if is_own else counts(curves.cores, 16)
     registration = find_registration(config.env.name)
     space = space_of(
@@ -75,8 +75,8 @@ def tune_by_curves(config: Config, name: str, overrides: Mapping[str, object], c
             "the curves do not say how many of the actors' cores had policy workers, so it is the preset's number; the "
             "speed is reached with the division that they were measured with (actors.policy_workers)",
         )
-    if is_own and chosen.learner_cores == config.learner.threads:
-        notes += (f"one learner: whether {config.off_policy.algorithm!r} may have several is not in the curves",)
+    if is_own and chosen.learner_cores == config.compute.threads:
+        notes += (f"one learner: whether {config.algorithm_name!r} may have several is not in the curves",)
     faster = {
         "collecting": replace(curves, actors=_faster(curves.actors)),
         "learning": replace(curves, learners=_faster(curves.learners)),

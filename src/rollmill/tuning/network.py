@@ -112,7 +112,7 @@ def _time_network(
         times = [_seconds(partial(forward, rows)) for rows in _BATCHES]
     row, fixed = np.polyfit(_BATCHES, times, 1, w=1 / np.array(times))
     fixed, row = max(0.05 * times[0], float(fixed)), max(1e-9, float(row))
-    if resolve_device(config.learner.device).type != "cpu":
+    if resolve_device(config.compute.device).type != "cpu":
         context.send(NetworkTimes(fixed, row, Curve((1.0,), (1.0,))))
         return
     step, serve = _sgd_step(config, probed)
@@ -240,9 +240,9 @@ def _sgd_step(config: Config, probed: Probed) -> tuple[Callable[[], object], Cal
     algorithm = make_off_policy(config, spec)
     generator = torch.Generator(device).manual_seed(0)
     # Only ratios count, so no memory format is looked for.
-    settings = replace(config.learner, channels_last=config.learner.channels_last is not False)
+    settings = replace(config.compute, channels_last=config.compute.channels_last is not False)
     path = choose_replay_path(algorithm, spec, settings, config.replay)
-    update = Update(algorithm, settings, path, generator=generator)
+    update = Update(algorithm, config.optimiser, path, generator=generator)
     batch = blank_batch(spec, config.replay, _minibatch(config), algorithm.state_size, device)
     step = partial(update.step, [batch])
     return step, (lambda: None) if probed.shared is None else _serving(update, algorithm, probed.shared)
@@ -268,4 +268,4 @@ def _serving(update: Update, algorithm: OffPolicyAlgorithm, sizes: SharedSizes) 
 
 
 def _minibatch(config: Config) -> int:
-    return min(_MINIBATCH, config.learner.minibatch_size)
+    return min(_MINIBATCH, config.minibatch_size)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollmill.learning.config import auto_epochs
+from rollmill.algorithms.on_policy_config import auto_epochs
 from rollmill.models.device import resolve_device
 from rollmill.regimes.setup import Probed
 from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
@@ -74,12 +74,15 @@ def workload_of(config: Config, probed: Probed | None) -> Workload:
         config: Resolved.
         probed: What the environment and the network are; without it, one agent in each environment.
     """
-    learner = config.learner
-    # Nothing is known of an environment that only curves stand for: pictures are the dearer case.
-    epochs = auto_epochs(has_images=True) if learner.epochs == "auto" else learner.epochs
+    if config.in_replay:
+        update_interval = config.replay.update_interval
+    else:
+        # Nothing is known of an environment that only curves stand for: pictures are the dearer case.
+        epochs = config.on_policy.epochs
+        update_interval = config.minibatch_size / (auto_epochs(has_images=True) if epochs == "auto" else epochs)
     return Workload(
         regime=config.regime.name,
-        update_interval=(config.replay.update_interval if config.in_replay else learner.minibatch_size / epochs),
+        update_interval=update_interval,
         rows_per_env=1 if probed is None else probed.spec.rows_per_env,
         lag=config.regime.lag if isinstance(config.regime, LockstepConfig) else 1,
         groups_per_batch=config.inference.groups_per_batch,

@@ -35,7 +35,7 @@ def allocation_of(config: Config) -> Allocation:
     return Allocation(
         config.rollout.num_workers,
         config.inference.num_workers,
-        config.num_learners * config.learner.threads,
+        config.num_learners * config.compute.threads,
         config.num_envs,
         config.envs_per_group,
     )
@@ -50,7 +50,7 @@ def settings_of(allocation: Allocation, config: Config) -> dict[str, int]:
         "inference.num_workers": int(allocation.policy_workers),
     }
     if config.in_replay:
-        settings["learner.num_learners"] = max(1, int(allocation.learner_cores) // config.learner.threads)
+        settings["learner.num_learners"] = max(1, int(allocation.learner_cores) // config.compute.threads)
     else:
         settings["learner.threads"] = int(allocation.learner_cores)
     return settings
@@ -81,7 +81,7 @@ def space_of(
     # On-policy, the threads of the learner vary; in replay, the number of learners.
     own, each, most = "learner.threads", 1, cores
     if config.in_replay:
-        own, each, most = "learner.num_learners", config.learner.threads, _MOST_LEARNERS
+        own, each, most = "learner.num_learners", config.compute.threads, _MOST_LEARNERS
     fields = {**_FIELDS, own: "learner_cores"}
     most_envs = None
     if config.in_replay:

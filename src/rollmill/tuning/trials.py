@@ -92,14 +92,13 @@ def for_trial(config: Config, rows_per_env: int) -> Config:
     )
     if not isinstance(config.regime, ReplayRegimeConfig):
         return config
-    enough = max(2 * config.learner.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
+    enough = max(2 * config.algorithm.batch_size, 4 * config.replay.least_min_size(config.num_envs * rows_per_env))
     # A trial fills little of the replay, so that one for the disk need not fit into memory.
     capacity = min(config.replay.capacity, max(_MOST_KEPT, 4 * enough))
     replay = replace(config.replay, capacity=capacity, min_size=min(config.replay.min_size, enough), storage="memory")
     return replace(
         config,
-        regime=replace(config.regime, replay=replay),
-        off_policy=replace(config.off_policy, random_steps=0),
+        regime=replace(config.regime, replay=replay, algorithm=replace(config.regime.algorithm, random_steps=0)),
     )
 
 

@@ -138,7 +138,7 @@ class Tuner:
                 # Candidates for another machine cannot be tried, but the cost of several learners can be measured.
                 several = times.learners[-1] > 1 and space.preset.learner_cores < max(space.learner_cores)
                 if several:
-                    two = space.preset._replace(learner_cores=times.learners[1] * self.config.learner.threads)
+                    two = space.preset._replace(learner_cores=times.learners[1] * self.config.compute.threads)
                     tried += self._try(stack, two, probed)
                     costs = self._costs(tried, workload, times)
                 return self._result(begun, workload, space, costs, tried, search(costs, workload, space))
@@ -165,7 +165,7 @@ class Tuner:
 
     def _space(self, workload: Workload, probed: Probed, *, most_workers: int | None = None) -> Space:
         # A learner on an accelerator, or one that cannot share its work, does not use more cores.
-        is_one = resolve_device(self.config.learner.device).type != "cpu" or (
+        is_one = resolve_device(self.config.compute.device).type != "cpu" or (
             self.config.in_replay and probed.shared is None
         )
         counts = (1,) if is_one else LEARNER_COUNTS
@@ -182,7 +182,7 @@ class Tuner:
     def _time_network(self, supervisor: Supervisor, probed: Probed, space: Space) -> NetworkTimes:
         wanted = sorted({1, *space.learner_cores})
         if self.config.in_replay:
-            own = self.config.learner.threads
+            own = self.config.compute.threads
             learners = sorted({1, *(cores // own for cores in space.learner_cores)})
             return network_times(supervisor, self.config, probed, sorted({1, own}), learners)
         # More threads than there are cores would only stand in each other's way.

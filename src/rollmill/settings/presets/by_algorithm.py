@@ -10,7 +10,7 @@ import difflib
 import sys
 from collections.abc import Mapping
 
-from rollmill.algorithms.config import OFF_POLICY_ALGORITHMS
+from rollmill.algorithms.off_policy_config import OFF_POLICY_ALGORITHMS
 from rollmill.settings.presets.families import Overrides
 from rollmill.settings.presets.off_policy import off_policy_overrides
 

@@ -15,8 +15,6 @@ _ALL: Overrides = {
     "regime": "replay",
     "num_envs": 8,
     "rollout_length": 32,
-    "learner.minibatches": 1,
-    "learner.epochs": 1,
     "learner.optimiser": "adam",
     "learner.adam_eps": 1e-8,
     "learner.weight_decay": 0.0,
