@@ -11,7 +11,6 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +104,7 @@ def test_foreign_run_executes_nothing(
     assert main(command) == 2
     assert not marker.exists()
     assert "--trust" in capsys.readouterr().err
-    assert load_config("theirs").learner.batch_size == 16  # Data can be read.
+    assert load_config("theirs").on_policy.batch_size == 16  # Data can be read.
 
 
 @pytest.mark.parametrize("name", ["config.json.new", "rank-1", "checkpoints/aside", "run.log"])
@@ -385,24 +384,6 @@ def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteratio
     CheckpointStore(folder, CheckpointConfig()).save({"in_flight": state}, agent_steps=7)
     with pytest.raises(MalformedMessageError, match=r"is damaged or was changed; restore it"):
         _unpack_states(config, tmp_path, Ranks(), trust=False)
-
-
-def test_worker_does_not_unpickle_unsigned_states(tmp_path: Path) -> None:
-    from rollmill.rollout.group_checkpoints import GroupCheckpoints
-    from rollmill.storage.group_states import GroupState, GroupStates
-
-    states = GroupStates(tmp_path / ".groups")
-    states.write(4, 0, GroupState(b"mine", {}, None))
-    restored: list[bytes] = []
-    store, builder = SimpleNamespace(group_rnn_state=None), SimpleNamespace()
-    group = SimpleNamespace(index=0, iteration=4, environments=SimpleNamespace(restore=restored.append))
-    common = {"store": store, "builder": builder, "states": states, "save_every": 0, "saves_environments": True}
-    assert GroupCheckpoints(**common).restore(group)
-    states.write_packed(4, 0, encode((b"theirs", {}, None, None)))
-    with pytest.raises(UntrustedError, match=r"\.groups is not trusted, and it holds pickled environments"):
-        GroupCheckpoints(**common).restore(group)
-    assert GroupCheckpoints(**common, trust=True).restore(group)
-    assert restored == [b"mine", b"theirs"]
 
 
 def test_malformed_signed_files_raise_the_documented_error(tmp_path: Path) -> None:

@@ -13,12 +13,16 @@ from tests.rollout.driven_worker import ROWS, STEPS, SteppedAlone, assert_holds,
 from rollmill.rollout.group_builder import GroupBuilder
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
 from rollmill.rollout.slot_policies import GroupSlots
+from rollmill.runtime.plain_data import decode, encode
+from rollmill.runtime.signed_files import UntrustedError
 from rollmill.storage.group_states import GroupStates
 
 EVERY, ITERATIONS, LAG, STATE_SIZE = 2, 5, 1, 3
 
 
-def play(folder: Path, *, saves_environments: bool, first_iteration: int = 0) -> list[NDArray[Any]]:
+def play(
+    folder: Path, *, saves_environments: bool, first_iteration: int = 0, trust: bool = False
+) -> list[NDArray[Any]]:
     """Plays until iteration 5 and checks all slots against a group that is stepped alone; the state of its core, too.
 
     Returns:
@@ -33,6 +37,7 @@ def play(folder: Path, *, saves_environments: bool, first_iteration: int = 0) ->
             states=GroupStates(folder),
             save_every=EVERY,
             saves_environments=saves_environments,
+            trust=trust,
         )
         return GroupSlots(store, 0, checkpoints)
 
@@ -73,3 +78,17 @@ def test_a_resumed_worker_does_what_one_does_that_was_never_interrupted(
 def test_a_resumed_worker_without_its_states_fails(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         play(tmp_path, saves_environments=True, first_iteration=EVERY)
+
+
+def test_environments_that_another_user_pickled_are_restored_only_if_trusted(tmp_path: Path) -> None:
+    whole = play(tmp_path, saves_environments=True)
+    states = GroupStates(tmp_path)
+    packed = states.read_packed(EVERY, 1)
+    assert packed is not None
+    environments, first, rnn_state, _ = decode(packed[0])
+    states.write_packed(EVERY, 0, encode((environments, first, rnn_state, None)))
+    with pytest.raises(UntrustedError, match=r"is not trusted, and it holds pickled environments"):
+        play(tmp_path, saves_environments=True, first_iteration=EVERY)
+    states.write_packed(EVERY, 0, encode((environments, first, rnn_state, None)))
+    resumed = play(tmp_path, saves_environments=True, first_iteration=EVERY, trust=True)
+    np.testing.assert_array_equal(resumed, whole[EVERY:])
