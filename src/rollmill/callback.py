@@ -88,7 +88,7 @@ class LiveRun:
             from_batch: The first batch that they hold for: the one that begins when the metric ``batches`` has this
                 value. None is the next one, which depends on how fast the run is: in lockstep give a batch that is far
                 enough ahead, so that the run stays reproducible. If the learner reaches it first nevertheless, the
-                numbers hold from its next batch on and the run says so.
+                numbers hold from its next batch on, and the run prints a note.
             **numbers: ``learning_rate``, ``entropy_coef``, ``clip_range``, ``reward_scale``, as the settings
                 ``learner.NAME``; None returns a number to its schedule. In the replay regime only ``learning_rate``
                 and ``reward_scale``.

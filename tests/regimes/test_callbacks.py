@@ -58,7 +58,7 @@ def checkpoints(run_dir: Path) -> CheckpointStore:
 
 
 class Recorder(rollmill.Callback):
-    """Writes down what it is told."""
+    """Writes down each call."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -373,13 +373,13 @@ def test_a_replay_that_a_session_did_without_is_recreated(
     # As after the run was killed: the replay holds more than the checkpoint has seen.
     for checkpoint in CheckpointStore(run.dir / "checkpoints", CheckpointConfig()).paths()[:-1]:
         checkpoint.unlink()
-    with pytest.raises(ValueError, match=r"replay\.remover='nobody': this remover is not known; known: "):
+    with pytest.raises(ValueError, match=r"replay\.remover='newest': this remover is not known; known: "):
         rollmill.train(
             run_dir=run.dir,
             resume=True,
             quiet=True,
             total_steps=300,
-            **{"replay.storage": "memory", "replay.remover": "nobody"},
+            **{"replay.storage": "memory", "replay.remover": "newest"},
         )
     assert (run.dir / "replay" / "slots").exists(), "a run that cannot begin leaves it"
     rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=300, **{"replay.storage": "memory"})

@@ -1,7 +1,7 @@
 """The configurations of off-policy algorithms. Imports no torch: the command line reads them before torch is needed.
 
-Defaults are those of Stable-Baselines3 2.9 (SB3), or of the algorithm's paper where the attribute says so. What is None
-is the algorithm's own, which differs from one to another.
+Defaults are those of Stable-Baselines3 2.9 (SB3), or of the paper that the attribute names. None stands for the value
+of the algorithm, which differs from one to another.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rollmill.algorithms.config import AlgorithmConfig
 from rollmill.settings.fields import setting, tag
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, NAME, SHARE, UNIT, integer
 
-# Those that nobody has to register.
+# The built-in ones.
 OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
 
 EpsilonKind = Literal["schedule", "ladder"]
@@ -54,7 +54,7 @@ class QLearningConfig(OffPolicyConfig):
 
     Attributes:
         double: Whether the online network chooses the action that the target network rates (van Hasselt et al. 2016,
-            https://arxiv.org/abs/1509.06461). SB3 and CleanRL do without.
+            https://arxiv.org/abs/1509.06461). SB3 and CleanRL do not.
         dueling: Whether the network has one stream for the state's value and one for the actions' advantages (Wang et
             al. 2016, https://arxiv.org/abs/1511.06581).
         value_rescaling: Whether values are learned on the scale ``h(x) = sign(x) (sqrt(|x| + 1) - 1) + x / 1000``,

@@ -19,7 +19,7 @@ class OnPolicyConfig(AlgorithmConfig):
     """What an on-policy algorithm learns from trajectories.
 
     Defaults are Sample Factory's: its paper's table A.5 (Petrenko et al. 2020, arXiv:2006.11751) where that gives a
-    value, else the default of its version 2.1.1. Where ours differ, the attribute says so.
+    value, else the default of its version 2.1.1. An attribute with another default gives the reason.
 
     Attributes:
         algorithm: ``"ppo"``, which is IMPALA with ``advantage="vtrace"`` and ``clip_kind="none"``, or a name given to

@@ -23,7 +23,7 @@ class AtariOptions(Checked, section="env.atari"):
         full_action_space: All 18 joystick actions instead of the game's minimal set.
         noop_max: At a reset, 1..noop_max no-op frames are played; 0 or 1 for a fixed start.
         fire_reset: Press FIRE at a reset where the game has such an action.
-        life_loss: Losing a life is reported as ``terminated`` (the value's horizon ends), while the game goes on
+        life_loss: Losing a life is reported as ``terminated`` (the value's horizon ends), while the game continues
             without a reset and without losing a step; the episode's return is that of the whole game.
         frame_stack: Frames stacked into one observation.
         screen_size: Height and width of the observation in pixels.
@@ -77,7 +77,7 @@ class EnvConfig(Checked, section="env"):
             environments one after another; ``"auto"`` takes Atari's, EnvPool's and those registered with
             ``vector=True``.
         on_failure: ``"stop"`` ends the run at an environment's exception; ``"restart"`` rebuilds the environment, masks
-            its rows and goes on, at most ``restart_budget`` times.
+            its rows and continues, at most ``restart_budget`` times.
         restart_budget: Rebuilds allowed for each rollout worker.
         check_finite: Look for NaN and infinity in float observations and rewards after every group step.
         atari: Options of ``atari/...``.

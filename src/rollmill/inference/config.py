@@ -29,7 +29,7 @@ class InferenceConfig(Checked, section="inference"):
             batches for a GPU, though a batch waits for the last of its groups. A hyperparameter, because floating-point
             results depend on a batch's shape. Async takes what is ready instead.
         threads: Torch threads of a policy worker on the CPU.
-        step_timeout_s: A forward pass that takes longer is taken for hung and ends the run; so is a policy worker that
+        step_timeout_s: A forward pass that takes longer counts as hung and ends the run; so is a policy worker that
             shows no sign of life for as long (at least five seconds while it waits).
         random_actions: Draw actions uniformly instead of from the policy (Sample Factory, appendix A.1.2: measures
             throughput apart from what is learned). The forward pass is computed all the same.

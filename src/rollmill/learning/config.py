@@ -87,7 +87,7 @@ class OptimiserConfig(Checked, section="learner"):
     """How gradients change weights.
 
     Defaults are Sample Factory's: its paper's table A.5 (Petrenko et al. 2020, arXiv:2006.11751) where that gives a
-    value, else the default of its version 2.1.1. Where ours differ, the attribute says so.
+    value, else the default of its version 2.1.1. An attribute with another default gives the reason.
 
     Attributes:
         max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
@@ -146,12 +146,12 @@ class ComputeConfig(Checked, section="learner"):
             ``"auto"`` has the encoder alone work in micro-batches, as long as a minibatch's activations fit into 1 GiB
             (8 GiB on a GPU).
         threads: Torch threads of the learner process. More than 1 only pays where it owns its cores.
-        compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does without:
+        compile: Whether torch.compile is used, for networks without a core that learn by GAE. ``"auto"`` does not:
             on a CPU it saves 7 % of a small network's update and takes 14 s and a C++ compiler to start; on a GPU it
             has not been measured.
         channels_last: Memory format of convolutions. ``"auto"`` measures; in lockstep, and in replay on a GPU or
             with several ranks, it is channels_last.
-        step_timeout_s: An SGD step that takes longer is taken for hung and ends the run; so is a learner that shows no
+        step_timeout_s: An SGD step that takes longer counts as hung and ends the run; so is a learner that shows no
             sign of life for as long (at least five seconds while it waits).
         slow_down_s: Sleep for so many seconds in each update: for studies of what a slow learner changes.
     """

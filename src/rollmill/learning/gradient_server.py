@@ -87,7 +87,7 @@ class GradientServer:
         self._receive_episodes()
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
-        """Apply the next gradient, if its turn has come."""
+        """Apply the next gradient, if it is its turn."""
         if self._context.stop.is_set() or self._account.is_done:
             return False
         self._receive_episodes()

@@ -43,7 +43,7 @@ class LiveNumbers:
     Every rank has one; all of them take the news that rank 0 reads, before the same batch.
 
     Args:
-        block: Where the news come from; None where there are none.
+        block: Where the news come from; None without a block.
         note: Called with what a person must know.
         log: Called with what is worth a line in the log.
     """

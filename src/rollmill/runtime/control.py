@@ -1,4 +1,4 @@
-"""What the main process tells the children of a run while it goes on: named numbers and requests, in shared memory.
+"""What the main process tells the children during a run: named numbers and requests, in shared memory.
 
 It is the other direction of :mod:`rollmill.runtime.channel`, but without messages: a child that is busy for minutes
 keeps nobody waiting, and looking for news costs a memory read::

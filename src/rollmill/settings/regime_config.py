@@ -67,7 +67,7 @@ class ReplayRegimeConfig(Checked, section=""):
         num_learners: Processes that learn at the same time, each from batches of its own; with more than one, the
             ``learner`` process is their parameter server, and each gradient is an SGD step.
         max_staleness: SGD steps, at most, between the weights that one of several learners' gradient was computed at
-            and those that it is applied to; whoever is faster waits. "auto" is twice the number of learners.
+            and those that it is applied to; the faster learner waits. "auto" is twice the number of learners.
     """
 
     name: Literal["replay"] = tag("replay", key="regime")

@@ -52,7 +52,7 @@ def number(holds: Callable[[float], bool], text: str) -> Rule:
 
 
 def integer(least: int) -> Rule:
-    """An integer of at least ``least``; booleans are none."""
+    """An integer of at least ``least``; booleans do not count."""
     return Rule(
         lambda value: isinstance(value, int) and not isinstance(value, bool) and value >= least,
         f"an integer of at least {least}",
