@@ -18,19 +18,13 @@ def setting(default: Any, rule: Rule | None = None, remark: str = "", *, key: st
             allowed, what that means.
         key: Its key, wherever it is; None is its name in its class's section.
     """
-    metadata: dict[str, object] = {"remark": remark}
-    if rule is not None:
-        metadata["rule"] = rule
-    if key is not None:
-        metadata["key"] = key
-    return dataclasses.field(default=default, metadata=metadata)
+    return _field(default, rule=rule, remark=remark, key=key)
 
 
 def tag(value: str, rule: Rule | None = None, *, key: str | None = None) -> Any:
     """The field of a union's member whose key chooses the member; ``rule`` and ``key`` as in :func:`setting`."""
-    metadata: dict[str, object] = {"is_tag": True}
-    if rule is not None:
-        metadata["rule"] = rule
-    if key is not None:
-        metadata["key"] = key
-    return dataclasses.field(default=value, metadata=metadata)
+    return _field(value, rule=rule, key=key, is_tag=True)
+
+
+def _field(default: Any, **metadata: object) -> Any:
+    return dataclasses.field(default=default, metadata={k: v for k, v in metadata.items() if v is not None})
