@@ -21,6 +21,7 @@ _COMMANDS = {
         *("gym/CartPole-v1", "--import", "munchausen.py", "--algo", "munchausen"),
         *("--replay.min-size", "200", "--total-steps", "600"),
     ],
+    "finetune.py": ["gym/CartPole-v1", "--callback", "finetune.py:Finetune", *_BATCH],
     "shuffled.py": ["gym/CartPole-v1", "--import", "shuffled.py", "--admission", "shuffled", *_BATCH],
 }
 
