@@ -29,7 +29,7 @@ from rollmill.algorithms.batches import TransitionBatch
 from rollmill.algorithms.off_policy_config import off_policy_config_of
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.spaces import action_spec, observation_specs
-from rollmill.learning.config import OptimiserConfig
+from rollmill.learning.config import Adam, OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
 from rollmill.learning.schedules import coefficient_schedule
 from rollmill.learning.update import Update
@@ -164,7 +164,7 @@ class Loop:
         config = off_policy_config_of(task.off_policy.get("algorithm", "dqn"))(**task.off_policy)
         self.algorithm: OffPolicyAlgorithm = make_algorithm(self.observation_spec, self.action_spec, task.model, config)
         optimiser = task.optimiser or OptimiserConfig(
-            learning_rate=task.learning_rate, max_grad_norm=10.0, adam_eps=1e-8
+            learning_rate=task.learning_rate, max_grad_norm=10.0, method=Adam(eps=1e-8)
         )
         self.updater = Update(self.algorithm, optimiser, replace(PLAIN, precision=precision))
         self.learning_rate = optimiser.learning_rate

@@ -9,18 +9,18 @@ import pytest
 
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.config import EnvConfig
-from rollmill.learning.config import ComputeConfig, FixedSchedule, KlSchedule, OptimiserConfig
+from rollmill.learning.config import Adam, ComputeConfig, FixedSchedule, KlSchedule, OptimiserConfig, RMSprop
 from rollmill.settings.config import Config
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import apply
+from rollmill.settings.value_checks import key_of
 
 
 def test_defaults_are_sample_factorys() -> None:
     # Table A.5 of arXiv:2006.11751.
     optimiser = OptimiserConfig()
     assert optimiser.learning_rate == 1e-4
-    assert optimiser.adam_betas == (0.9, 0.999)
-    assert optimiser.adam_eps == 1e-6
+    assert optimiser.method == Adam(kind="adam", betas=(0.9, 0.999), eps=1e-6)
     assert optimiser.max_grad_norm == 4.0
     config = OnPolicyConfig()
     assert config.discount == 0.99
@@ -36,8 +36,10 @@ def test_derived_sizes() -> None:
     assert config.sgd_steps_per_batch == 12
 
 
-_PARTS: tuple[type, ...] = (OptimiserConfig, FixedSchedule, KlSchedule, ComputeConfig, OnPolicyConfig)
-_KINDS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _PARTS}
+_PARTS: tuple[type, ...] = (
+    *(OptimiserConfig, RMSprop, Adam, KlSchedule, FixedSchedule, ComputeConfig, OnPolicyConfig),
+)
+_OWNERS = {key_of(kind, field.name): (kind, field.name) for kind in _PARTS for field in dataclasses.fields(kind)}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +78,7 @@ _KINDS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _
         ("reward_clip", 0.0, "None to switch it off"),
         ("advantage", "td", "'gae', 'vtrace'"),
         ("clip_kind", None, "'reciprocal', 'symmetric', 'none'"),
-        ("optimiser", "lamb", "'adam', 'adamw', 'rmsprop'"),
+        ("optimiser", "lamb", "'adam', 'adamw'"),
         ("schedule", "cosine", "'cosine' is not two numbers .* choose 'constant', 'linear', 'kl', or points as"),
         ("schedule", "0:3e-4", "a schedule needs at least two points"),
         ("schedule", "0:3e-4,1e6", "'1e6' is not two numbers"),
@@ -100,8 +102,7 @@ _KINDS = {kind: {field.name for field in dataclasses.fields(kind)} for kind in _
     ],
 )
 def test_out_of_range_values_raise(field: str, value: Any, allowed: str) -> None:
-    name = {"optimiser": "kind", "schedule": "name"}.get(field, field)
-    kind = next(kind for kind in _KINDS if name in _KINDS[kind])
+    kind, name = _OWNERS[f"learner.{field}"]
     with pytest.raises(ValueError, match=rf"^learner\.{field}=.*{allowed}"):
         kind(**{name: value})
 

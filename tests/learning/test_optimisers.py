@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rollmill.learning.config import OptimiserConfig
+from rollmill.learning.config import Adam, OptimiserConfig, RMSprop
 from rollmill.learning.optimisers import (
     NonFiniteGradientError,
     NonFiniteGuard,
@@ -45,34 +45,41 @@ def set_grads(params: list[nn.Parameter], seed: int, scale: float = 1.0) -> None
         p.grad = torch.empty_like(p).copy_(scale * torch.randn(p.shape, generator=generator))
 
 
+def method_of(kind: Any) -> Adam | RMSprop:
+    return RMSprop() if kind == "rmsprop" else Adam(kind=kind, eps=1e-3)
+
+
 def literal_adam(params: Arrays, grads: list[Arrays], rates: list[float], config: OptimiserConfig) -> Arrays:
     """Kingma & Ba 2015, algorithm 1; weight decay as L2 penalty, or decoupled (Loshchilov & Hutter 2019, alg. 2)."""
-    (beta1, beta2), decay = config.adam_betas, config.weight_decay
+    method, decay = config.method, config.weight_decay
+    assert isinstance(method, Adam)
+    beta1, beta2 = method.betas
     result = []
     for i, initial in enumerate(params):
         p, m, v = initial.copy(), np.zeros_like(initial), np.zeros_like(initial)
         for t, rate in enumerate(rates, start=1):
             g = grads[t - 1][i]
-            if config.kind == "adam":
+            if method.kind == "adam":
                 g = g + decay * p
             else:
                 p = p - rate * decay * p
             m = beta1 * m + (1 - beta1) * g
             v = beta2 * v + (1 - beta2) * g**2
-            p = p - rate * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + config.adam_eps)
+            p = p - rate * (m / (1 - beta1**t)) / (np.sqrt(v / (1 - beta2**t)) + method.eps)
         result.append(p)
     return result
 
 
 def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], config: OptimiserConfig) -> Arrays:
     """RMSprop with epsilon outside the root and second moments that start at 0."""
-    result = []
+    result, method = [], config.method
+    assert isinstance(method, RMSprop)
     for i, initial in enumerate(params):
         p, v = initial.copy(), np.zeros_like(initial)
         for t, rate in enumerate(rates):
             g = grads[t][i] + config.weight_decay * p
-            v = config.rmsprop_alpha * v + (1 - config.rmsprop_alpha) * g**2
-            p = p - rate * g / (np.sqrt(v) + config.rmsprop_eps)
+            v = method.alpha * v + (1 - method.alpha) * g**2
+            p = p - rate * g / (np.sqrt(v) + method.eps)
         result.append(p)
     return result
 
@@ -81,7 +88,7 @@ def literal_rmsprop(params: Arrays, grads: list[Arrays], rates: list[float], con
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_steps_equal_the_published_formula(kind: Any, weight_decay: float, device: str) -> None:
-    config = OptimiserConfig(kind=kind, learning_rate=0.02, weight_decay=weight_decay, adam_eps=1e-3)
+    config = OptimiserConfig(method=method_of(kind), learning_rate=0.02, weight_decay=weight_decay)
     params = make_params(device)
     start = [p.detach().cpu().double().numpy() for p in params]
     optimiser = make_optimiser(params, config, device)
@@ -109,7 +116,7 @@ def test_no_parameters_is_an_error() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: Path) -> None:
-    config = OptimiserConfig(kind=kind, learning_rate=0.01)
+    config = OptimiserConfig(method=method_of(kind), learning_rate=0.01)
     params = make_params()
     optimiser = make_optimiser(params, config, "cpu")
 
@@ -127,7 +134,7 @@ def test_resuming_from_a_checkpoint_equals_never_stopping(kind: Any, tmp_path: P
     state = store.load_latest().state
     resumed = [nn.Parameter(p) for p in state["params"]]
     # The saved run's hyperparameters do not override the resumed run's.
-    again = make_optimiser(resumed, OptimiserConfig(kind=kind, learning_rate=0.5), "cpu")
+    again = make_optimiser(resumed, OptimiserConfig(method=method_of(kind), learning_rate=0.5), "cpu")
     load_optimiser_state(again, state["optimiser"])
     assert again.param_groups[0]["lr"] == 0.5
     train(resumed, again, 5, 9)
@@ -170,7 +177,7 @@ def test_state_of_another_optimiser_or_model_is_refused() -> None:
     optimiser.step()
     state = optimiser_state(optimiser)
     with pytest.raises(ValueError, match=r"optimiser is 'adam', this run's is 'rmsprop'.*--learner.optimiser adam"):
-        load_optimiser_state(make_optimiser(params, OptimiserConfig(kind="rmsprop"), "cpu"), state)
+        load_optimiser_state(make_optimiser(params, OptimiserConfig(method=RMSprop()), "cpu"), state)
     with pytest.raises(ValueError, match="moments of 4 parameters, this model has 3"):
         load_optimiser_state(make_optimiser(params[:3], OptimiserConfig(), "cpu"), state)
     other = [*params[:2], nn.Parameter(torch.zeros(5, 5)), params[3]]
@@ -245,7 +252,7 @@ def test_non_finite_gradient_raises_and_leaves_the_weights_unchanged(
 def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) -> None:
     params = make_params("cuda")
     set_grads(params, seed=1)
-    optimiser = make_optimiser(params, OptimiserConfig(kind=kind), "cuda")
+    optimiser = make_optimiser(params, OptimiserConfig(method=method_of(kind)), "cuda")
     guard = NonFiniteGuard("cuda")
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     with torch.cuda.stream(stream):
@@ -272,7 +279,7 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
 def test_resume_in_another_memory_format_continues_identically(kind: str, before: torch.memory_format) -> None:
     """Fused kernels read parameters and moments in memory order, whatever their strides."""
     after = torch.contiguous_format if before is torch.channels_last else torch.channels_last
-    config = OptimiserConfig(kind=kind, learning_rate=0.1)  # type: ignore[arg-type]
+    config = OptimiserConfig(method=method_of(kind), learning_rate=0.1)  # type: ignore[arg-type]
 
     def start(layout: torch.memory_format, values: list[Tensor]) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
         params = [nn.Parameter(v.clone(memory_format=layout) if v.dim() == 4 else v.clone()) for v in values]

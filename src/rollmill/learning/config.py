@@ -10,12 +10,43 @@ from rollmill.models.device import check_device_name
 from rollmill.settings.fields import setting, tag
 from rollmill.settings.value_checks import ABOVE_ZERO, AT_LEAST_ZERO, UNIT_BELOW_ONE, Checked, Rule, integer
 
-OptimiserKind = Literal["adam", "adamw", "rmsprop"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "fp64"]
 
 
 def _are_betas(value: Any) -> bool:
     return isinstance(value, tuple) and len(value) == 2 and all(map(UNIT_BELOW_ONE.holds, value))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adam(Checked, section="learner"):
+    """Adam, or AdamW.
+
+    Attributes:
+        kind: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the root, second moment
+            from 0).
+        betas: Decay of the first and second moment.
+        eps: Epsilon.
+    """
+
+    kind: Literal["adam", "adamw"] = tag("adam", key="learner.optimiser")
+    betas: tuple[float, float] = setting(
+        (0.9, 0.999), Rule(_are_betas, "two numbers in [0, 1), as (0.9, 0.999)"), key="learner.adam_betas"
+    )
+    eps: float = setting(1e-6, ABOVE_ZERO, key="learner.adam_eps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RMSprop(Checked, section="learner"):
+    """RMSProp with epsilon outside the root, and the second moment from 0.
+
+    Attributes:
+        alpha: Decay of the second moment (0.99: IMPALA, Cleanba).
+        eps: Epsilon (0.01: Cleanba, whose losses are sums; with our means it needs translating).
+    """
+
+    kind: Literal["rmsprop"] = tag("rmsprop", key="learner.optimiser")
+    alpha: float = setting(0.99, UNIT_BELOW_ONE, key="learner.rmsprop_alpha")
+    eps: float = setting(0.01, ABOVE_ZERO, key="learner.rmsprop_eps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,26 +122,17 @@ class OptimiserConfig(Checked, section="learner"):
 
     Attributes:
         max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
-        kind: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the
-            root, second moment from 0).
+        method: The optimiser, with its settings.
         learning_rate: The initial one.
-        adam_betas: Decay of Adam's first and second moment.
-        adam_eps: Adam's epsilon.
         weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW).
-        rmsprop_alpha: Decay of RMSProp's second moment (0.99: IMPALA, Cleanba).
-        rmsprop_eps: RMSProp's epsilon (0.01: Cleanba, whose losses are sums; with our means it needs translating).
         schedule: Of the learning rate.
     """
 
     max_grad_norm: float | None = setting(4.0, ABOVE_ZERO, "to switch it off")
 
-    kind: OptimiserKind = setting("adam", key="learner.optimiser")
+    method: Adam | RMSprop = field(default_factory=Adam)
     learning_rate: float = setting(1e-4, ABOVE_ZERO)
-    adam_betas: tuple[float, float] = setting((0.9, 0.999), Rule(_are_betas, "two numbers in [0, 1), as (0.9, 0.999)"))
-    adam_eps: float = setting(1e-6, ABOVE_ZERO)
     weight_decay: float = setting(0.0, AT_LEAST_ZERO)
-    rmsprop_alpha: float = setting(0.99, UNIT_BELOW_ONE)
-    rmsprop_eps: float = setting(0.01, ABOVE_ZERO)
 
     schedule: KlSchedule | FixedSchedule = field(default_factory=FixedSchedule)
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rollmill.learning.config import OptimiserConfig, OptimiserKind
+from rollmill.learning.config import OptimiserConfig, RMSprop
 
-_CLASSES: dict[OptimiserKind, type[torch.optim.Optimizer]] = {
+_CLASSES: dict[str, type[torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
@@ -58,12 +58,13 @@ def make_optimiser(
         "weight_decay": config.weight_decay,
         "capturable": on_cuda,
     }
-    if config.kind == "rmsprop":
-        options |= {"alpha": config.rmsprop_alpha, "eps": config.rmsprop_eps, "foreach": True}
+    method = config.method
+    if isinstance(method, RMSprop):
+        options |= {"alpha": method.alpha, "eps": method.eps, "foreach": True}
     else:
-        options |= {"betas": config.adam_betas, "eps": config.adam_eps}
+        options |= {"betas": method.betas, "eps": method.eps}
         options["fused" if _fused_adam_works(str(device)) else "foreach"] = True
-    return _CLASSES[config.kind](params, **options)
+    return _CLASSES[method.kind](params, **options)
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from rollmill.learning.config import RMSprop
 from rollmill.runtime.arena import MemoryPart, readable
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
@@ -31,7 +32,7 @@ def private_parts(config: Config, probed: Probed, topology: Topology, ranks: Ran
     parts = []
     numbers = probed.num_parameters
     if is_on_host(config.compute.device, probed):
-        moments, num_learners = 1 if config.optimiser.kind == "rmsprop" else 2, config.num_learners
+        moments, num_learners = 1 if isinstance(config.optimiser.method, RMSprop) else 2, config.num_learners
         # Parameters and gradients in each learner (and the parameter server, with several), one optimiser state.
         copies = moments + (2 if num_learners == 1 else 1 + 2 * num_learners)
         parts.append(

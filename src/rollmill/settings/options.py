@@ -442,8 +442,8 @@ def _options_of_members(field: _Field, default: object, doc: str) -> Iterator[Op
 
 def _owners(field: _Field, key: str) -> str:
     """The members of a union that have a key, by their tags."""
-    tags = [_tag(member, f"{field.key}.").default for member in field.classes if _has(member, field, key)]
-    return f"{_tag_key(field)}={' or '.join(tag for tag in tags if tag)}"
+    owners = (_tag(member, f"{field.key}.") for member in field.classes if _has(member, field, key))
+    return f"{_tag_key(field)}={' or '.join(str(tag) for owner in owners for tag in typing.get_args(owner.annotation))}"
 
 
 def _foreign(cls: type[DataclassInstance], key: str, values: Mapping[str, object], prefix: str = "") -> str:

@@ -162,7 +162,7 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
         for field in fields(saved.model)
         if getattr(saved.model, field.name) != getattr(config.model, field.name)
     ]
-    if saved.optimiser.kind != config.optimiser.kind:
+    if saved.optimiser.method.kind != config.optimiser.method.kind:
         changed.append("learner.optimiser")
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
