@@ -149,6 +149,8 @@ class _Process:
             bufsize=0,  # so that select() sees all unread data
             start_new_session=True,
             cwd=_ROOT,
+            # The scripts import their neighbours, which the command `rollmill` forbids to its processes.
+            env={name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"},
         )
 
     def answer(self, timeout_seconds: float) -> dict[str, Any]:

@@ -12,7 +12,8 @@ SMALL = {"capacity": 1000, "capacities": (500, 1000), "fanouts": (2, 16), "batch
 FEWEST = SMALL | {"fanouts": (2,), "batches": (4,), "workers": (1,)}
 
 
-def test_every_figure_is_there(tmp_path: Path) -> None:
+def test_every_figure_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONSAFEPATH", "1")  # as in the command
     result = replay_speed.run(0.4, environments=tmp_path, **SMALL)
     operations = ("sample_us", "update_us", "insert64_us")
     peers = result["peers"]
