@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -147,3 +148,16 @@ def test_unfit_actions_raise(name: str, heads: tuple[Head, ...], structure: str,
     action = ActionSpec(heads=heads, structure=structure)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=message):
         make_algorithm(OBSERVATION, action, MODEL, off_policy_config_of(name)(algorithm=name))
+
+
+def test_a_name_that_differs_in_case_alone_is_taken() -> None:
+    with pytest.raises(ValueError, match="algorithm 'DQN' exists already, as 'dqn'"):
+        register_algorithm("DQN", DQN)
+
+
+def test_an_algorithm_has_the_batches_and_rewards_of_its_run() -> None:
+    register_algorithm("stubborn", lambda o, a, m, c: DQN(o, a, m, DQNConfig(double=True)))
+    config = OwnOffPolicyConfig(algorithm="stubborn")
+    assert make_algorithm(OBSERVATION, DISCRETE, MODEL, config).config == DQNConfig(double=True)
+    with pytest.raises(ValueError, match="has batch_size=1024 in its config, but the run has 64"):
+        make_algorithm(OBSERVATION, DISCRETE, MODEL, replace(config, batch_size=64))

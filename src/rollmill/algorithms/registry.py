@@ -36,9 +36,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any, overload
 
 from rollmill.algorithms.base import Algorithm, OffPolicyAlgorithm
+from rollmill.algorithms.config import AlgorithmConfig
 from rollmill.algorithms.discrete_sac import DiscreteSAC
 from rollmill.algorithms.dqn import DQN
 from rollmill.algorithms.off_policy_config import OffPolicyConfig, QLearningConfig, SoftConfig
@@ -75,9 +77,16 @@ def _soft_actor_critic(
     return kind(observation, action, model, config)
 
 
+_BUILT_IN: Mapping[str, AlgorithmFactory] = {
+    "dqn": _deep_q_learning,
+    "ddpg": DDPG,
+    "td3": TD3,
+    "sac": _soft_actor_critic,
+    "ppo": PPO,
+}
 ALGORITHMS: Registry[AlgorithmFactory] = Registry(
     "algorithm",
-    {"dqn": _deep_q_learning, "ddpg": DDPG, "td3": TD3, "sac": _soft_actor_critic, "ppo": PPO},
+    _BUILT_IN,
     register="register_algorithm",
     error=UnknownAlgorithmError,
 )
@@ -97,8 +106,10 @@ def register_algorithm(name: str, factory: AlgorithmFactory, *, is_on_policy: bo
         is_on_policy: For a function, whether it returns an on-policy algorithm; for a class it is inferred.
 
     Raises:
-        ValueError: The name is taken by another factory.
+        ValueError: The name is taken by another factory, or differs from a built-in one in its case alone.
     """
+    if name.lower() in _BUILT_IN and name not in _BUILT_IN:
+        raise ValueError(f"algorithm {name!r} exists already, as {name.lower()!r}; choose another name")
     ALGORITHMS.register(name, factory)
     if is_on_policy is None:
         is_on_policy = inspect.isclass(factory) and issubclass(factory, OnPolicyAlgorithm)
@@ -135,7 +146,7 @@ def make_algorithm(
     Raises:
         UnknownAlgorithmError: ``config.algorithm`` is not registered.
         TypeError: The registered factory did not return an algorithm of this kind.
-        ValueError: The configuration or the algorithm does not fit the specs.
+        ValueError: The configuration or the algorithm does not fit the specs, or the run's batches and rewards.
     """
     name = config.algorithm
     algorithm = ALGORITHMS.find(name)(observation, action, model, config)
@@ -145,4 +156,11 @@ def make_algorithm(
             f"algorithm {name!r} gave a {type(algorithm).__name__}; it must give an instance of a subclass of "
             f"{wanted.__module__}.{wanted.__name__}"
         )
+    for field in fields(AlgorithmConfig):
+        wanted_value, value = getattr(config, field.name), getattr(algorithm.config, field.name)
+        if value != wanted_value:
+            raise ValueError(
+                f"algorithm {name!r} has {field.name}={value!r} in its config, but the run has {wanted_value!r}: make "
+                "it with the config that its factory gets, or with dataclasses.replace(config, ...)"
+            )
     return algorithm
