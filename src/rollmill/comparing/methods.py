@@ -12,7 +12,6 @@ _IDENTITY = ("seed", "preset", "env.name", "env.imports", "wandb_project")
 # Settings in which runs of one method may differ, because they do not change results beyond chance.
 _SAME_METHOD = ("max_seconds", "target_return", "report_every_s", "eval_every", "eval_episodes")
 _SAME_METHOD_PARTS = ("placement.", "rollout.", "checkpoint.", "distributed.", "debug_")
-_OF_REPLAY = ("off_policy.", "replay.")
 _PRECISION = "learner.precision"
 # The learner's first line in a run's log: "learner: bf16, channels_last, ...". A resumed run has several.
 _LOGGED_PRECISION = re.compile(r"\blearner: (fp32|bf16|fp64|fp16)\b")
@@ -22,7 +21,7 @@ _LOG_FILE = "run.log"
 def settings_of_run(
     config: Mapping[str, object], run_dir: Path, records: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The settings of a run by dotted key, without those that have no effect in its regime.
+    """The settings of a run by dotted key, without those that identify it.
 
     Args:
         config: Flat configuration of the run.
@@ -33,7 +32,7 @@ def settings_of_run(
         Key -> value. With ``learner.precision=auto``, the value is the precision that the run reports; a run that was
         resumed in another precision has both, as in ``"bf16, then fp32"``.
     """
-    found = {key: value for key, value in config.items() if key not in _IDENTITY and _has_effect(key, config)}
+    found = {key: value for key, value in config.items() if key not in _IDENTITY}
     if found.get(_PRECISION) == "auto":
         found[_PRECISION] = _resolved_precision(run_dir, records) or "auto"
     return found
@@ -42,13 +41,6 @@ def settings_of_run(
 def is_of_method(key: str) -> bool:
     """Whether runs that differ in this setting belong to different methods."""
     return key not in _SAME_METHOD and not key.startswith(_SAME_METHOD_PARTS)
-
-
-def _has_effect(key: str, config: Mapping[str, object]) -> bool:
-    regime = config.get("regime")
-    if key == "lag":
-        return regime == "lockstep"
-    return regime == "replay" or not key.startswith(_OF_REPLAY)
 
 
 def _resolved_precision(run_dir: Path, records: Sequence[Mapping[str, Any]]) -> str:
