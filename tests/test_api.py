@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import rollmill
 from rollmill.settings.config import ConfigError
 from rollmill.settings.option_values import OptionError
+from rollmill.settings.options import flatten
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
 
@@ -35,3 +37,20 @@ def test_points_of_the_learning_rate_are_the_rate_itself() -> None:
         rollmill.make_config("gym/CartPole-v1", {**points, "learning_rate": 1e-3})
     with pytest.raises(OptionError, match="choose 'constant', 'linear', 'kl', or points as AGENT_STEPS:LEARNING_RATE"):
         rollmill.make_config("gym/CartPole-v1", {"learner.schedule": "linaer"})
+
+
+@pytest.mark.parametrize(
+    ("preset", "algo", "settings", "chosen"),
+    [
+        ("gym/CartPole-v1", "dqn", {"regime": "REPLAY"}, {"regime": "replay"}),
+        ("gym/CartPole-v1", "dqn", {"off_policy.algorithm": "DQN"}, {"off_policy.algorithm": "dqn"}),
+        ("gym/Pendulum-v1", None, {"regime": "replay", "off_policy.algorithm": "SAC"}, {"off_policy.algorithm": "sac"}),
+        ("gym/Pendulum-v1", "sac", {"off_policy": {"tau": 1}}, {"off_policy.algorithm": "sac", "off_policy.tau": 1.0}),
+        ("gym/CartPole-v1", None, {"learner.schedule": "Linear"}, {"learner.schedule": "linear"}),
+        ("gym/CartPole-v1", None, {"model.log_std_bounds": "-inf,2"}, {"model.log_std_bounds": (-math.inf, 2.0)}),
+    ],
+)
+def test_choices_are_found_as_they_are_given(
+    preset: str, algo: str | None, settings: dict[str, object], chosen: dict[str, object]
+) -> None:
+    assert chosen.items() <= flatten(rollmill.make_config(preset, settings, algo=algo)).items()

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from rollmill.callback import Callback
 from rollmill.envs.config import EnvConfig
@@ -72,6 +72,12 @@ class Run:
     ended_by: str
 
 
+# Settings whose values decide which others are taken.
+_NAMES: dict[str, object] = {
+    "regime": Literal["async", "lockstep", "replay"],
+    "off_policy.algorithm": Literal["dqn", "ddpg", "td3", "sac"] | str,
+}
+
 # Settings of a prioritised replay whose names mean something else elsewhere, with a hint.
 _OF_PRIORITIES = {
     "replay.alpha": "SAC's is off_policy.temperature",
@@ -115,6 +121,8 @@ def make_config(
     if protocol is not None:
         config = apply(config, protocol_overrides(protocol, chosen.name))
     given = full_keys(config, overrides or {})
+    for key in _NAMES.keys() & given.keys():
+        given[key] = coerce(given[key], _NAMES[key], key, text=isinstance(given[key], str))
     own = config.algorithm_name
     if algo is not None and given.get("off_policy.algorithm", own) != own:
         raise ConfigError(

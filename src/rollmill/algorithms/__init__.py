@@ -1,5 +1,5 @@
 """Algorithms: networks, acting and losses, shared by learners and policy workers.
 
 Importing this package does not import torch, so that processes without torch can read configurations; its modules do,
-except :mod:`rollmill.algorithms.config`.
+except those with configurations.
 """

@@ -22,8 +22,7 @@ class Adam(Checked, section="learner"):
     """Adam, or AdamW.
 
     Attributes:
-        kind: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the root, second moment
-            from 0).
+        kind: ``"adam"``, or ``"adamw"``, whose weight decay is decoupled.
         betas: Decay of the first and second moment.
         eps: Epsilon.
     """
@@ -54,14 +53,10 @@ class FixedSchedule(Checked, section="learner"):
     """A learning rate that depends on the run's progress alone.
 
     Attributes:
-        name: ``"constant"``; ``"linear"`` to 0 at the end of the run; ``"kl"``, adapted after each batch to hold the KL
-            divergence near ``kl_target``; or points, such as ``0:3e-4,1e6:1e-4,5e6:0``: agent steps and the learning
-            rate there, with straight lines between. ``"linear"`` ends at ``total_steps``, or at ``max_seconds`` where
-            that comes first (in lockstep and with several ranks at ``total_steps`` alone, so that the run depends on no
-            clock). Points replace ``learning_rate``; of off-policy algorithms, other rates keep their ratio to it.
+        name: See ``OptimiserConfig.schedule``.
     """
 
-    name: str = tag("constant", key="learner.schedule")
+    name: Literal["constant", "linear"] | str = tag("constant", key="learner.schedule")
 
     def __post_init__(self) -> None:
         """Refuse what is no schedule.
@@ -70,13 +65,12 @@ class FixedSchedule(Checked, section="learner"):
             ValueError: The name is unknown and does not give points.
         """
         super().__post_init__()
-        if self.name not in ("constant", "linear"):
-            try:
-                parse_points(self.name)
-            except ValueError as error:
-                raise ValueError(
-                    f"learner.schedule={self.name!r}: {error}; choose 'constant', 'linear', 'kl', or {SYNTAX}"
-                ) from None
+        try:
+            _ = self.points
+        except ValueError as error:
+            raise ValueError(
+                f"learner.schedule={self.name!r}: {error}; choose 'constant', 'linear', 'kl', or {SYNTAX}"
+            ) from None
 
     @property
     def points(self) -> tuple[tuple[int, float], ...]:
@@ -122,10 +116,16 @@ class OptimiserConfig(Checked, section="learner"):
 
     Attributes:
         max_grad_norm: Largest L2 norm of the gradient; ``None`` does not clip.
-        method: The optimiser, with its settings.
+        method: ``"adam"``, ``"adamw"`` (decoupled weight decay) or ``"rmsprop"`` (epsilon outside the root, second
+            moment from 0).
         learning_rate: The initial one.
         weight_decay: Coefficient of the L2 penalty (Adam, RMSProp) or of the decay (AdamW).
-        schedule: Of the learning rate.
+        schedule: Of the learning rate: ``"constant"``; ``"linear"`` to 0 at the end of the run; ``"kl"``, adapted after
+            each batch to hold the KL divergence near ``kl_target``; or points, such as ``0:3e-4,1e6:1e-4,5e6:0``: agent
+            steps and the learning rate there, with straight lines between. ``"linear"`` ends at ``total_steps``, or at
+            ``max_seconds`` where that comes first (in lockstep and with several ranks at ``total_steps`` alone, so that
+            the run depends on no clock). Points replace ``learning_rate``; of off-policy algorithms, other rates keep
+            their ratio to it.
     """
 
     max_grad_norm: float | None = setting(4.0, ABOVE_ZERO, "to switch it off")

@@ -16,10 +16,13 @@ Initialisation = Literal["auto", "orthogonal", "lecun", "torch"]
 
 
 def _are_bounds(value: Any) -> bool:
-    return len(value) == 2 and all(map(ANY_NUMBER.holds, value)) and value[0] < value[1]
+    return isinstance(value, tuple) and len(value) == 2 and value[0] < value[1]
 
 
-_WIDTHS = Rule(lambda value: all(map(integer(1).holds, value)), "widths of at least 1 (no layer: leave it out)")
+_WIDTHS = Rule(
+    lambda value: isinstance(value, tuple) and all(map(integer(1).holds, value)),
+    "widths of at least 1 (no layer: leave it out)",
+)
 _BOUNDS = Rule(_are_bounds, "two numbers, the smaller one first")
 
 

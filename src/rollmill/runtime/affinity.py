@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple
 
 from rollmill.runtime import cgroups
 from rollmill.settings.fields import setting
-from rollmill.settings.value_checks import Checked, Rule
+from rollmill.settings.value_checks import Checked, Rule, integer
 
-_NICENESS = Rule(lambda value: value in range(20), "an integer of 0 (normal) to 19 (last)")
+_NICENESS = Rule(lambda value: integer(0).holds(value) and value <= 19, "an integer of 0 (normal) to 19 (last)")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ def setting(default: Any, rule: Rule | None = None, remark: str = "", *, key: st
     Args:
         default: Its default value.
         rule: Which values it may have, besides those that its annotation names.
-        remark: Ends the message about another value, after what is allowed: ``"(seconds)"``; where None or "auto" is
-            allowed, what that means.
+        remark: Ends the message about another value, after what is allowed: a unit, such as ``"(seconds)"``, or the
+            meaning of None.
         key: Its key, wherever it is; None is its name in its class's section.
     """
     return _field(default, rule=rule, remark=remark, key=key)

@@ -135,9 +135,9 @@ def apply(config: T, values: Mapping[str, object]) -> T:
 
     A key is a dotted path (``learner.precision``), or its last part if that is unique (``precision``). In keyword
     arguments ``__`` stands for a dot. Keys below a mapping set one of its entries (``env.kwargs.size``). A section may
-    be given as a whole; what it does not name gets its default. Text is converted by the field's annotation; other
-    values must already have its type. Where another member of a union is chosen, the values of all keys that it shares
-    with the present one are kept.
+    be given as a whole; what it does not name gets its default, except for tags, which stay. Text is converted by the
+    field's annotation; other values must already have its type. Where another member of a union is chosen, the values
+    of all keys that it shares with the present one are kept.
 
     Raises:
         OptionError: An unknown or ambiguous key, a key of a member that is not chosen, a value of the wrong type or
@@ -149,7 +149,8 @@ def apply(config: T, values: Mapping[str, object]) -> T:
         if any(key.startswith(f"{other}.") for other in given):
             whole = next(other for other in given if key.startswith(f"{other}."))
             raise OptionError(f"{whole} is set as a whole and in parts ({key}); give only one of the two")
-    base = {key: value for key, value in flatten(config).items() if not _is_replaced(key, given)}
+    tags = _tag_keys(cls)
+    base = {k: v for k, v in flatten(config).items() if k not in given and (k in tags or not _is_in_section(k, given))}
     entries: dict[str, dict[str, object]] = {}
     for key in list(given):
         if (mapping := _mapping_above(cls, key)) is not None:
@@ -177,15 +178,15 @@ def full_keys(config: DataclassInstance, values: Mapping[str, object]) -> dict[s
     return {_resolve(type(config), key): value for key, value in values.items()}
 
 
-def _is_replaced(key: str, given: Collection[str]) -> bool:
-    """Whether a key's present value does not count, because it is given, alone or with its section."""
-    return any(key == other or key.startswith(f"{other}.") for other in given)
+def _is_in_section(key: str, given: Collection[str]) -> bool:
+    """Whether a key's section is given as a whole."""
+    return any(key.startswith(f"{other}.") for other in given)
 
 
 def _section(cls: type[DataclassInstance], key: str, value: object) -> dict[str, object]:
     """The values of a section that is given as a whole, by key."""
     if _is_dataclass_instance(value) and (flat := dict(_flatten(value, f"{key}."))).keys() <= _keys(cls).keys():
-        return flat
+        return {name: each for name, each in flat.items() if name.startswith(f"{key}.")}
     if isinstance(value, Mapping):
         return _unnest(cls, value, f"{key}.")
     hints = hints_for(key)
@@ -433,7 +434,7 @@ def _options_of_members(field: _Field, default: object, doc: str) -> Iterator[Op
             allowed = " or ".join(dict.fromkeys(type_name(tag.annotation) for tag in tags))
             chosen = (tag for tag, member in zip(tags, field.classes, strict=True) if isinstance(default, member))
             shown = next(chosen, tags[0]).default
-            yield option._replace(type=allowed, doc=option.doc or doc, default=format_value(shown))
+            yield option._replace(type=allowed, doc=doc or option.doc, default=format_value(shown))
         elif all(key in options for options in of_members):
             yield option
         else:
@@ -476,6 +477,21 @@ def _keys(cls: type[DataclassInstance]) -> Mapping[str, object]:
 
     visit(cls, "")
     return found
+
+
+@functools.cache
+def _tag_keys(cls: type[DataclassInstance]) -> frozenset[str]:
+    """The keys that choose members of unions."""
+    found: set[str] = set()
+
+    def visit(cls: type[DataclassInstance], prefix: str) -> None:
+        for field in _fields(cls, prefix):
+            found.update([field.key] if field.is_tag else [])
+            for member in field.classes:
+                visit(member, f"{field.key}.")
+
+    visit(cls, "")
+    return frozenset(found)
 
 
 def _is_dataclass_instance(value: object) -> typing.TypeGuard[DataclassInstance]:

@@ -75,7 +75,7 @@ class ReplayRegimeConfig(Checked, section=""):
     replay: ReplayConfig = field(default_factory=ReplayConfig)
     publish_every: int = setting(2, integer(1), key="learner.publish_every")
     num_learners: int = setting(1, integer(1), key="learner.num_learners")
-    max_staleness: int | Literal["auto"] = setting("auto", key="learner.max_staleness")
+    max_staleness: int | Literal["auto"] = setting("auto", integer(0), key="learner.max_staleness")
 
     def __post_init__(self) -> None:
         """Refuse values that no run could use."""

@@ -24,7 +24,6 @@ CONFIG_FILE = "config.json"
 _REMOVED = {"learner": ("cuda_graphs",)}
 # Settings of algorithms that decide what networks and optimisers there are.
 _FIXED_OF_ALGORITHMS = (
-    "learner.algorithm",
     "off_policy.algorithm",
     "off_policy.dueling",
     "off_policy.num_critics",
