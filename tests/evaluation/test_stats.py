@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rollmill.evaluation.stats import Estimate, mean_difference, mean_interval
+from rollmill.evaluation.stats import Estimate, mean_interval
 
 
 def test_the_interval_is_that_of_a_literal_bootstrap() -> None:
@@ -26,18 +26,6 @@ def test_large_samples_give_the_normal_interval() -> None:
     error = values.std() / np.sqrt(1000)
     assert found.low == pytest.approx(values.mean() - 1.96 * error, abs=0.1 * error)
     assert found.high == pytest.approx(values.mean() + 1.96 * error, abs=0.1 * error)
-
-
-def test_a_difference_adds_the_variances() -> None:
-    rng = np.random.default_rng(0)
-    after, before = rng.normal(3.0, 1.0, size=400), rng.normal(2.0, 2.0, size=200)
-    found = mean_difference(after, before)
-    error = np.sqrt(after.var() / 400 + before.var() / 200)
-    assert found.value == pytest.approx(after.mean() - before.mean())
-    assert found.high - found.low == pytest.approx(2 * 1.96 * error, rel=0.05)
-    assert found.excludes_zero
-    assert not mean_difference(before, before[::-1]).excludes_zero
-    assert mean_difference(before, after).excludes_zero
 
 
 def test_the_interval_covers_the_mean_as_often_as_it_says() -> None:

@@ -124,11 +124,6 @@ class Update:
         """One optimiser for each objective."""
         return self._optimisers
 
-    @property
-    def is_told_to_stop(self) -> bool:
-        """Whether any rank was asked to stop during the last step."""
-        return self._is_told_to_stop
-
     def step(self, parts: Iterable[Batch], *, is_stopping: Callable[[], bool] = lambda: False) -> Step | None:
         """Run one SGD step; does not wait for the device.
 
