@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import rollmill
-from rollmill.settings.config import ConfigError
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import flatten
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
+from rollmill.settings.value_checks import ConfigError
 
 CARTPOLE = "gym/CartPole-v1"
 

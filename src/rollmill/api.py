@@ -19,7 +19,7 @@ from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.ranks import Ranks, folder_of_rank
 from rollmill.runtime.signatures import Verdict
 from rollmill.runtime.signed_files import require_trust, signed, unsigned, verdict_on
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.option_values import coerce
 from rollmill.settings.options import apply, from_json, full_keys, to_json
 from rollmill.settings.run_config import (
@@ -37,6 +37,7 @@ from rollmill.settings.run_directory import (
     make_directory,
     new_directory,
 )
+from rollmill.settings.value_checks import ConfigError
 
 if TYPE_CHECKING:
     from rollmill.evaluation.agent import Agent

@@ -21,9 +21,9 @@ from rollmill.regimes.record import next_commands
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.events import ProcessFailed, ProcessHung
 from rollmill.runtime.ranks import Ranks
-from rollmill.settings.config import ConfigError
 from rollmill.settings.run_config import load_config
 from rollmill.settings.run_directory import RunDirectoryError
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

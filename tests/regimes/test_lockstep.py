@@ -22,9 +22,9 @@ from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
 from rollmill.regimes.setup import Probed
 from rollmill.reporting.metrics import read_metrics
-from rollmill.settings.config import ConfigError
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 slow = pytest.mark.slow

@@ -22,7 +22,7 @@ import rollmill
 from rollmill.reporting.metric_table import metric_names
 from rollmill.reporting.metrics import read_metrics
 from rollmill.runtime.arena import NotEnoughDisk
-from rollmill.settings.config import ConfigError
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -14,7 +14,7 @@ from rollmill.regimes.setup import Probed, group_builder
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.ledger import Ledger
 from rollmill.runtime.ranks import Ranks
-from rollmill.settings.config import ConfigError
+from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage.slots import Topology
 

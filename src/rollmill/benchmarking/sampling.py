@@ -16,7 +16,8 @@ from rollmill.benchmarking.stepping import SteppingProcesses
 from rollmill.regimes.running import prepare, probe, start_processes
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
+from rollmill.settings.value_checks import ConfigError
 
 
 def sampling_processes(config: Config) -> SteppingProcesses:

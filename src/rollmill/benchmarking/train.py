@@ -19,7 +19,8 @@ from rollmill.benchmarking.simulation import pure_simulation
 from rollmill.benchmarking.stepping import TooShortError
 from rollmill.learning.report import LearnerReport
 from rollmill.regimes.running import run as run_regime
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
+from rollmill.settings.value_checks import ConfigError
 
 _WARM_UP_S = 10.0
 _SIMULATION_SHARE = 0.15

@@ -29,8 +29,9 @@ from rollmill.rollout.slot_policies import PooledSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.slots import Topology, slots_needed
 
 

@@ -35,8 +35,9 @@ from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.regime_config import ReplayRegimeConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage import gradients, weights
 from rollmill.storage.rate_limiter import RateLimits, inserted_of, resumed_limits
 from rollmill.storage.removers import make_remover
@@ -275,7 +276,7 @@ def _limits(config: Config, probed: Probed, topology: Topology, *, base: int, wo
         # A resumed run must have something left to learn from, however near its end; but not before a sample can be
         # drawn.
         min_size=min_size if not base else min(min_size, max((total - base) // 2, least)),
-        error_buffer=config.error_buffer(probed.spec.rows_per_env, world_size),
+        error_buffer=config.regime_as(ReplayRegimeConfig).error_buffer(config, probed.spec.rows_per_env, world_size),
         total_steps=total,
         base=base,
     )

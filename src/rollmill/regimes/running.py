@@ -44,8 +44,9 @@ from rollmill.runtime.seeds import int_seed
 from rollmill.runtime.signals import StopSignals
 from rollmill.runtime.signatures import signing_key
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.options import flatten
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.checkpoint_file import CheckpointError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue

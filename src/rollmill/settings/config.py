@@ -9,28 +9,23 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal, TypeVar
 
-from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig, DQNConfig, OwnOffPolicyConfig
+from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.envs.config import EnvConfig
 from rollmill.inference.config import InferenceConfig
-from rollmill.learning.config import ComputeConfig, KlSchedule, OptimiserConfig
+from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.models.config import ModelConfig
 from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
 from rollmill.settings.fields import setting
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
-from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, integer
+from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, ConfigError, integer
 from rollmill.specs import ActionSpec, BoxActions
 from rollmill.storage.checkpoints import CheckpointConfig
-from rollmill.storage.rate_limiter import least_error_buffer
 from rollmill.storage.replay_config import ReplayConfig
 
 R = TypeVar("R", AsyncConfig, LockstepConfig, ReplayRegimeConfig)
-
-
-class ConfigError(ValueError):
-    """Settings that cannot be used together; raised before any process starts."""
 
 
 # Groups have 16 environments, so that a batch of a policy worker has as many rows. There are at least two groups for
@@ -120,7 +115,7 @@ class Config(Checked):
             raise ConfigError(f"wandb_project={self.wandb_project!r}, but wandb is not installed: pip install wandb.")
         self._check_batch()
         self._check_groups()
-        self._check_regime()
+        self.regime.check(self)
         self._check_compile()
 
     @property
@@ -211,7 +206,7 @@ class Config(Checked):
             return fitting.resolved(world_size)
         if self.in_replay and world_size > 1 and self.num_envs % world_size == 0:
             # Each rank has its own replay and its share of the environments.
-            self._check_ranks(world_size)
+            self.regime.check_ranks(self, world_size)
             of_rank = replace(self, num_envs=self.num_envs // world_size).resolved()
             return replace(of_rank, num_envs=self.num_envs)
         num_workers = self._num_workers(world_size)
@@ -224,7 +219,7 @@ class Config(Checked):
             )
         num_groups //= world_size
         if world_size > 1:
-            self._check_ranks(world_size)
+            self.regime.check_ranks(self, world_size)
         if num_workers > num_groups:
             raise ConfigError(
                 f"rollout.num_workers={num_workers} is more than the {num_groups} groups of {envs_per_group} "
@@ -269,146 +264,6 @@ class Config(Checked):
                 f"{self.rollout.groups_per_worker} groups: use a multiple of {groups}, or set envs_per_group."
             )
         return self.num_envs // groups
-
-    def _check_ranks(self, world_size: int) -> None:
-        if self.in_replay:
-            if self.algorithm.batch_size % world_size or self.num_learners > 1:
-                raise ConfigError(
-                    f"learner.batch_size={self.algorithm.batch_size}, learner.num_learners={self.num_learners} "
-                    f"with {world_size} ranks: each rank has one learner for an equal part of each batch; use a "
-                    f"multiple of {world_size}, and one learner."
-                )
-            return
-        if not self.in_lockstep:
-            raise ConfigError(
-                f"regime={self.regime.name!r} with {world_size} ranks: only lockstep and replay support several ranks; "
-                "use one of these, or start one program without torchrun."
-            )
-        if self.on_policy.advantage == "vtrace" and self.on_policy.normalise_advantages:
-            raise ConfigError(
-                f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace "
-                "computes advantages inside the loss, for one minibatch; use normalise_advantages=False, or 'gae'."
-            )
-
-    def _check_regime(self) -> None:
-        if self.in_replay:
-            self._check_replay()
-        if not self.in_lockstep:
-            if self.compute.precision == "fp64":
-                raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
-            return
-        iteration = self.num_envs * self.rollout_length
-        if self.algorithm.batch_size != iteration:
-            raise ConfigError(
-                f"learner.batch_size={self.algorithm.batch_size}: in lockstep a batch is one rollout of every "
-                f"environment, num_envs x rollout_length = {self.num_envs} x {self.rollout_length} = {iteration} "
-                "samples; omit it, or change one of the three."
-            )
-        if self.checkpoint.every_s is not None:
-            raise ConfigError(
-                f"checkpoint.every_s={self.checkpoint.every_s}: in lockstep checkpoints are written after a number of "
-                "steps, because environments that cannot be saved are rebuilt there; use checkpoint.every_steps and "
-                "checkpoint.every_s=none."
-            )
-        if self.compute.precision == "fp64" and self.inference.precision != "auto":
-            raise ConfigError(
-                f"inference.precision={self.inference.precision!r} with learner.precision='fp64': the whole network "
-                "uses double precision then; use inference.precision='auto'."
-            )
-        if self.inference.random_actions:
-            raise ConfigError(
-                "inference.random_actions=True: it is for measuring throughput, and its actions are not keyed by "
-                "environment and step; use regime='async'."
-            )
-
-    def _check_replay(self) -> None:
-        replay = self.replay
-        if replay.n_step > self.rollout_length:
-            raise ConfigError(
-                f"replay.n_step={replay.n_step} is more than rollout_length={self.rollout_length}: returns span at "
-                "most two slots; use a longer rollout_length or a smaller n_step."
-            )
-        if self.total_steps <= replay.min_size:
-            raise ConfigError(
-                f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={self.total_steps}:"
-                " use a smaller min_size or more steps."
-            )
-        if self.total_steps - replay.min_size < replay.update_interval:
-            raise ConfigError(
-                f"replay.update_interval={replay.update_interval:g} is more than the "
-                f"{self.total_steps - replay.min_size} agent steps after replay.min_size: nothing would be learned; "
-                "use a smaller one, or more steps."
-            )
-        if isinstance(self.optimiser.schedule, KlSchedule):
-            raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
-        for name, value in (("compile", self.compute.compile), ("micro_batch", self.compute.micro_batch)):
-            if value not in ("auto", False):
-                raise ConfigError(f"learner.{name}={value!r}: not supported in the replay regime; use 'auto'.")
-        self._check_sequences()
-        for name in ("squash_actions", "scale_actions"):
-            if getattr(self.model, name) is True:
-                raise ConfigError(f"model.{name}=True: off-policy algorithms always act within the bounds; omit it.")
-        for name in ("normalise_observations", "normalise_returns"):
-            if getattr(self.model, name):
-                raise ConfigError(
-                    f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
-                    "of the environment."
-                )
-        if self.inference.random_actions:
-            raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
-
-    def _check_sequences(self) -> None:
-        """Check that a recurrent core has sequences to learn from, and that slots can hold them."""
-        replay, core, algorithm = self.replay, self.model.core, self.off_policy
-        # A user's own algorithm may have its own recurrent state; this is checked when it is built.
-        if not isinstance(algorithm, OwnOffPolicyConfig):
-            if core != "none" and not isinstance(algorithm, DQNConfig):
-                raise ConfigError(
-                    f"model.core={core!r} with off_policy.algorithm={algorithm.algorithm!r}: only DQN learns from "
-                    "sequences; use algorithm 'dqn', or core='none'."
-                )
-            if (core != "none") != replay.has_sequences:
-                raise ConfigError(
-                    f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core "
-                    "learns from sequences, and nothing else does; give both (core='gru', sequence_length=20), or "
-                    "neither (core='none', 0)."
-                )
-        if not replay.has_sequences:
-            return
-        if replay.window > self.rollout_length:
-            raise ConfigError(
-                f"replay.burn_in + sequence_length + n_step - 1 = {replay.window} is more than rollout_length="
-                f"{self.rollout_length}: a sequence spans at most two slots; use a longer rollout_length or shorter "
-                "sequences."
-            )
-        if self.rollout_length % replay.stride:
-            raise ConfigError(
-                f"replay.sequence_stride={replay.sequence_stride!r}, that is {replay.stride} steps, does not divide "
-                f"rollout_length={self.rollout_length}: sequences start at the same steps of every slot; use a divisor."
-            )
-
-    def error_buffer(self, rows_per_env: int, world_size: int = 1) -> float:
-        """In the replay regime, the agent steps by which collecting may be ahead or behind on each rank.
-
-        Args:
-            rows_per_env: Agents of an environment.
-            world_size: Ranks, each of which collects its share of the steps for each SGD step.
-
-        Raises:
-            ConfigError: With the given value both sides could wait for each other for ever.
-        """
-        assert self.envs_per_group != "auto"
-        given, interval = self.replay.error_buffer, self.replay.update_interval / world_size
-        if given == "auto":
-            return self.num_envs // world_size * rows_per_env + interval
-        least = least_error_buffer(update_interval=interval, group_rows=self.envs_per_group * rows_per_env)
-        if given < least:
-            raise ConfigError(
-                f"replay.error_buffer={given}: with update_interval={interval} and groups of "
-                f"{self.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for "
-                f"ever; use at least {least}, or 'auto'."
-            )
-        return given
 
     def _check_batch(self) -> None:
         algorithm = self.algorithm

@@ -1,15 +1,20 @@
-"""The regimes of a run, each with the settings that it alone has."""
+"""The regimes of a run: each with the settings that it alone has, and what it asks of the others."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig, DQNConfig
+from rollmill.algorithms.off_policy_config import AnyOffPolicyConfig, DQNConfig, OwnOffPolicyConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
+from rollmill.learning.config import KlSchedule
 from rollmill.settings.fields import setting, tag
-from rollmill.settings.value_checks import NAME, Checked, check_integer, integer
+from rollmill.settings.value_checks import NAME, Checked, ConfigError, check_integer, integer
+from rollmill.storage.rate_limiter import least_error_buffer
 from rollmill.storage.replay_config import ReplayConfig
+
+if TYPE_CHECKING:
+    from rollmill.settings.config import Config
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +40,25 @@ class AsyncConfig(Checked, section=""):
     max_policy_lag: int = setting(1000, integer(0), key="learner.max_policy_lag")
     publish_every: int = setting(2, integer(1), key="learner.publish_every")
 
+    def check(self, run: Config) -> None:
+        """Refuse other settings that this regime cannot use.
+
+        Args:
+            run: The complete configuration.
+
+        Raises:
+            ConfigError: Which settings do not go together, and what to do.
+        """
+        if run.compute.precision == "fp64":
+            raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
+
+    def check_ranks(self, run: Config, world_size: int) -> None:
+        """As :meth:`check`, for several ranks."""
+        raise ConfigError(
+            f"regime={self.name!r} with {world_size} ranks: only lockstep and replay support several ranks; use one of "
+            "these, or start one program without torchrun."
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class LockstepConfig(Checked, section=""):
@@ -54,6 +78,40 @@ class LockstepConfig(Checked, section=""):
     def max_policy_lag(self) -> int:
         """Iterations by which a sample may be older than the learner's version: none is older than ``lag``."""
         return self.lag
+
+    def check(self, run: Config) -> None:
+        """See :meth:`AsyncConfig.check`."""
+        iteration = run.num_envs * run.rollout_length
+        if self.algorithm.batch_size != iteration:
+            raise ConfigError(
+                f"learner.batch_size={self.algorithm.batch_size}: in lockstep a batch is one rollout of every "
+                f"environment, num_envs x rollout_length = {run.num_envs} x {run.rollout_length} = {iteration} "
+                "samples; omit it, or change one of the three."
+            )
+        if run.checkpoint.every_s is not None:
+            raise ConfigError(
+                f"checkpoint.every_s={run.checkpoint.every_s}: in lockstep checkpoints are written after a number of "
+                "steps, because environments that cannot be saved are rebuilt there; use checkpoint.every_steps and "
+                "checkpoint.every_s=none."
+            )
+        if run.compute.precision == "fp64" and run.inference.precision != "auto":
+            raise ConfigError(
+                f"inference.precision={run.inference.precision!r} with learner.precision='fp64': the whole network "
+                "uses double precision then; use inference.precision='auto'."
+            )
+        if run.inference.random_actions:
+            raise ConfigError(
+                "inference.random_actions=True: it is for measuring throughput, and its actions are not keyed by "
+                "environment and step; use regime='async'."
+            )
+
+    def check_ranks(self, run: Config, world_size: int) -> None:
+        """See :meth:`AsyncConfig.check_ranks`."""
+        if self.algorithm.advantage == "vtrace" and self.algorithm.normalise_advantages:
+            raise ConfigError(
+                f"learner.normalise_advantages=True with learner.advantage='vtrace' and {world_size} ranks: V-trace "
+                "computes advantages inside the loss, for one minibatch; use normalise_advantages=False, or 'gae'."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +151,108 @@ class ReplayRegimeConfig(Checked, section=""):
     def staleness_bound(self) -> int:
         """``max_staleness``, or what "auto" stands for."""
         return 2 * self.num_learners if self.max_staleness == "auto" else self.max_staleness
+
+    def check(self, run: Config) -> None:
+        """See :meth:`AsyncConfig.check`."""
+        if run.compute.precision == "fp64":
+            raise ConfigError("learner.precision='fp64': only lockstep supports it; use regime='lockstep'.")
+        replay = self.replay
+        if replay.n_step > run.rollout_length:
+            raise ConfigError(
+                f"replay.n_step={replay.n_step} is more than rollout_length={run.rollout_length}: returns span at "
+                "most two slots; use a longer rollout_length or a smaller n_step."
+            )
+        if run.total_steps <= replay.min_size:
+            raise ConfigError(
+                f"replay.min_size={replay.min_size} leaves nothing to learn in a run of total_steps={run.total_steps}:"
+                " use a smaller min_size or more steps."
+            )
+        if run.total_steps - replay.min_size < replay.update_interval:
+            raise ConfigError(
+                f"replay.update_interval={replay.update_interval:g} is more than the "
+                f"{run.total_steps - replay.min_size} agent steps after replay.min_size: nothing would be learned; "
+                "use a smaller one, or more steps."
+            )
+        if isinstance(run.optimiser.schedule, KlSchedule):
+            raise ConfigError("learner.schedule='kl': in the replay regime use 'constant', 'linear' or points.")
+        for name, value in (("compile", run.compute.compile), ("micro_batch", run.compute.micro_batch)):
+            if value not in ("auto", False):
+                raise ConfigError(f"learner.{name}={value!r}: not supported in the replay regime; use 'auto'.")
+        self._check_sequences(run)
+        for name in ("squash_actions", "scale_actions"):
+            if getattr(run.model, name) is True:
+                raise ConfigError(f"model.{name}=True: off-policy algorithms always act within the bounds; omit it.")
+        for name in ("normalise_observations", "normalise_returns"):
+            if getattr(run.model, name):
+                raise ConfigError(
+                    f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
+                    "of the environment."
+                )
+        if run.inference.random_actions:
+            raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
+
+    def _check_sequences(self, run: Config) -> None:
+        """Check that a recurrent core has sequences to learn from, and that slots can hold them."""
+        replay, core, algorithm = self.replay, run.model.core, self.algorithm
+        # A user's own algorithm may have its own recurrent state; this is checked when it is built.
+        if not isinstance(algorithm, OwnOffPolicyConfig):
+            if core != "none" and not isinstance(algorithm, DQNConfig):
+                raise ConfigError(
+                    f"model.core={core!r} with off_policy.algorithm={algorithm.algorithm!r}: only DQN learns from "
+                    "sequences; use algorithm 'dqn', or core='none'."
+                )
+            if (core != "none") != replay.has_sequences:
+                raise ConfigError(
+                    f"model.core={core!r} with replay.sequence_length={replay.sequence_length}: a recurrent core "
+                    "learns from sequences, and nothing else does; give both (core='gru', sequence_length=20), or "
+                    "neither (core='none', 0)."
+                )
+        if not replay.has_sequences:
+            return
+        if replay.window > run.rollout_length:
+            raise ConfigError(
+                f"replay.burn_in + sequence_length + n_step - 1 = {replay.window} is more than rollout_length="
+                f"{run.rollout_length}: a sequence spans at most two slots; use a longer rollout_length or shorter "
+                "sequences."
+            )
+        if run.rollout_length % replay.stride:
+            raise ConfigError(
+                f"replay.sequence_stride={replay.sequence_stride!r}, that is {replay.stride} steps, does not divide "
+                f"rollout_length={run.rollout_length}: sequences start at the same steps of every slot; use a divisor."
+            )
+
+    def check_ranks(self, run: Config, world_size: int) -> None:
+        """See :meth:`AsyncConfig.check_ranks`."""
+        if self.algorithm.batch_size % world_size or self.num_learners > 1:
+            raise ConfigError(
+                f"learner.batch_size={self.algorithm.batch_size}, learner.num_learners={self.num_learners} "
+                f"with {world_size} ranks: each rank has one learner for an equal part of each batch; use a "
+                f"multiple of {world_size}, and one learner."
+            )
+
+    def error_buffer(self, run: Config, rows_per_env: int, world_size: int = 1) -> float:
+        """The agent steps by which collecting may be ahead or behind on each rank.
+
+        Args:
+            run: The complete configuration.
+            rows_per_env: Agents of an environment.
+            world_size: Ranks, each of which collects its share of the steps for each SGD step.
+
+        Raises:
+            ConfigError: With the given value both sides could wait for each other for ever.
+        """
+        assert run.envs_per_group != "auto"
+        given, interval = self.replay.error_buffer, self.replay.update_interval / world_size
+        if given == "auto":
+            return run.num_envs // world_size * rows_per_env + interval
+        least = least_error_buffer(update_interval=interval, group_rows=run.envs_per_group * rows_per_env)
+        if given < least:
+            raise ConfigError(
+                f"replay.error_buffer={given}: with update_interval={interval} and groups of "
+                f"{run.envs_per_group * rows_per_env} rows, collecting and learning would wait for each other for "
+                f"ever; use at least {least}, or 'auto'."
+            )
+        return given
 
 
 RegimeConfig = AsyncConfig | LockstepConfig | ReplayRegimeConfig

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 
+class ConfigError(ValueError):
+    """Settings that cannot be used together; raised before any process starts."""
+
+
 class Rule(NamedTuple):
     """What a value must be.
 

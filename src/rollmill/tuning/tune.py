@@ -25,8 +25,9 @@ from rollmill.api import check_main_guard, make_config
 from rollmill.envs.registry import register_factory
 from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.signals import sigterm_interrupts
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.options import full_keys
+from rollmill.settings.value_checks import ConfigError
 from rollmill.tuning.by_curves import tune_by_curves
 from rollmill.tuning.curves import Curves, check_cores
 from rollmill.tuning.result import TUNED_FILE, Tuning

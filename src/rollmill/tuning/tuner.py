@@ -18,8 +18,9 @@ from rollmill.runtime.affinity import usable_cores
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.events import ProcessFailed
 from rollmill.runtime.supervisor import Supervisor
-from rollmill.settings.config import Config, ConfigError
+from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.tuning.curves import balance
 from rollmill.tuning.explain import LIMITS, bounds_sentence, changes, curves_of, describe_allocation
 from rollmill.tuning.model import Allocation, StageCosts, Workload, predict
