@@ -228,41 +228,6 @@ def test_the_same_seed_draws_the_same():
     assert replay.sample(64)["x"].tolist() != replay.view().sample(64)["x"].tolist()
 
 
-def test_arrays_of_a_batch_are_used_again_only_when_nobody_holds_them():
-    replay = filled()
-    batch = replay.sample(8)
-    x, tickets = batch["x"], batch.tickets.copy()
-    holders = [batch, batch["x"], batch.weights, batch.tickets[2:], memoryview(batch["x"]), batch._arrays]
-    copy = x.copy()
-    while holders:
-        for _ in range(20):
-            replay.sample(8)
-        np.testing.assert_array_equal(x, copy)
-        holders.pop()
-        if holders:
-            batch = None
-    del x
-    address = replay.sample(8)["x"].ctypes.data
-    assert address == replay.sample(8)["x"].ctypes.data
-    assert len(tickets) == 8
-    many = [replay.sample(8) for _ in range(40)]  # more than are kept
-    assert len({batch["x"].ctypes.data for batch in many}) == 40
-    for batch in many:
-        np.testing.assert_array_equal(batch["x"], batch.tickets)
-
-
-def test_arrays_of_a_batch_are_changed_but_not_replaced():
-    replay = filled()
-    batch = replay.sample(8)
-    for name in ("weights", "tickets"):
-        with pytest.raises(AttributeError, match=f"batch.{name} is not replaced; keep the other array in a variable"):
-            setattr(batch, name, getattr(batch, name) + 1)
-    batch.weights *= 3
-    assert (batch.weights == 3).all()
-    del batch
-    assert (replay.sample(8).weights == 1).all()
-
-
 def test_a_beta_that_was_set_is_that_of_views_and_children():
     replay = filled()
     replay.beta = 0.9
