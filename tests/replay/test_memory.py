@@ -75,6 +75,14 @@ def test_more_than_there_is_memory_raises_before_anything_is_taken(make):
     assert caught.value.available < caught.value.needed
 
 
+def test_only_shared_memory_is_called_so():
+    too_much = ArenaLayout().add("settings", 2**50, "int64")
+    with pytest.raises(NotEnoughMemory, match=r"8192\.0 TiB of memory are needed .*: 8192\.0 TiB for the replay"):
+        PrivateMemory(too_much)
+    with pytest.raises(NotEnoughMemory, match=r"8192\.0 TiB of shared memory are needed"):
+        shared_memory(too_much)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_replay_of_more_than_there_is_memory_is_refused(shared):
     with pytest.raises(MemoryError, match="Give a smaller capacity, smaller fields"):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.runtime import cgroups
-from rollmill.runtime.arena import Arena, ArenaLayout, NotEnoughMemory
+from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart, NotEnoughMemory
 
 _ADVICE = "Give a smaller capacity, smaller fields (uint8 frames), or path= for a file."
 
@@ -31,7 +31,7 @@ class PrivateMemory(dict[str, NDArray[Any]]):
     def __init__(self, layout: ArenaLayout) -> None:
         self.nbytes = layout.nbytes
         if self.nbytes > (available := cgroups.available_memory()):
-            raise NotEnoughMemory(self.nbytes, available, _ADVICE)
+            raise NotEnoughMemory(self.nbytes, available, _ADVICE, (MemoryPart("the replay", self.nbytes),))
         memory = mmap.mmap(-1, self.nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for name, field in layout.fields.items():
             self[name] = np.ndarray(field.shape, field.dtype, buffer=memory, offset=field.offset)
