@@ -123,7 +123,7 @@ class RowChecks:
         Raises:
             InvalidActionMask: Its size differs from the total size of the action's heads.
         """
-        parts = raw if isinstance(raw, (tuple, list)) and np.ndim(raw[0]) else (raw,)
+        parts = raw if isinstance(raw, (tuple, list)) and raw and np.ndim(raw[0]) else (raw,)
         mask = np.concatenate([np.asarray(part).ravel() for part in parts]) if len(parts) > 1 else np.ravel(parts[0])
         if mask.size != self._mask_size:
             raise InvalidActionMask(
