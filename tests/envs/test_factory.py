@@ -170,18 +170,6 @@ def register(factory):
     return factory.__name__
 
 
-def test_a_module_before_the_id_is_imported(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere.py").write_text(
-        "import gymnasium\n"
-        "from gymnasium.envs.classic_control import CartPoleEnv\n"
-        "gymnasium.register('Elsewhere-v0', CartPoleEnv, max_episode_steps=7)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert probe(EnvConfig(name="gym/elsewhere:Elsewhere-v0")).max_episode_steps == 7
-    with pytest.raises(UnknownEnvironment, match="there is no module 'nowhere' in"):
-        probe(EnvConfig(name="gym/nowhere:Elsewhere-v0"))
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -162,14 +162,6 @@ def test_atari_arguments_that_falsify_counts_raise(name):
         probe(EnvConfig(name="atari/pong", kwargs={name: 2}))
 
 
-@pytest.mark.parametrize(
-    ("kwargs", "frameskip", "frames"),
-    [({}, None, 4), ({"frameskip": 2}, None, 2), ({}, 6, 6), ({"frameskip": 1}, None, 1)],
-)
-def test_frames_skipped_by_an_id_are_counted(kwargs, frameskip, frames):
-    assert probe(EnvConfig(name="gym/ALE/Pong-v5", kwargs=kwargs, frameskip=frameskip)).frameskip == frames
-
-
 def test_vizdoom_presentation(harness, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = EnvConfig(name="vizdoom/defend_the_center", vizdoom=VizdoomOptions(measurements=True))
@@ -202,55 +194,6 @@ def test_vizdoom_ships_these_scenarios():
     assert not {"cig", "multi", "multi_duel", "doom"} & set(shipped)
 
 
-def test_vizdoom_scaling_is_nearest_neighbour():
-    env = make_env(EnvConfig(name="vizdoom/basic", kwargs={"render_mode": "rgb_array"}))
-    observation, _ = env.reset(seed=1)
-    picture = env.render()
-    assert picture.shape == (120, 160, 3)
-    rows, columns = np.arange(72) * 120 // 72, np.arange(128) * 160 // 128
-    np.testing.assert_array_equal(observation, picture[rows][:, columns])
-    env.close()
-    env.close()
-
-
-@pytest.mark.parametrize(
-    ("kwargs", "message"),
-    [
-        ({"actions": "all"}, "'flat' or 'heads'"),
-        ({"resolution": "1x1"}, "allowed: 160x120"),
-        ({"settings": {"gravity": 0}}, "no setting 'gravity'"),
-        ({"config_file": "nowhere.cfg"}, "no scenario file"),
-    ],
-)
-def test_vizdoom_bad_arguments(kwargs, message):
-    with pytest.raises(ValueError, match=message):
-        make_env(EnvConfig(name="vizdoom/basic", kwargs=kwargs))
-
-
-def test_vizdoom_flat_and_combined_buttons():
-    corridor = make_env(EnvConfig(name="vizdoom/deadly_corridor"))
-    assert list(corridor.action_space.nvec) == [3, 3, 3, 2]
-    # The scenario's order: left, right, attack, forward, backward, turn left, turn right.
-    assert corridor._buttons([2, 1, 0, 1]) == [0, 0, 1, 1, 0, 0, 1]
-    flat = make_env(EnvConfig(name="vizdoom/deadly_corridor", kwargs={"actions": "flat"}))
-    assert flat.action_space.n == 8
-    deathmatch = make_env(EnvConfig(name="vizdoom/deathmatch"))
-    turns = [next(iter(choice.values())) for choice in deathmatch.button_heads[3]]
-    np.testing.assert_allclose(turns, np.linspace(-10, 10, 11))
-    for env in (corridor, flat, deathmatch):
-        env.close()
-
-
-def test_minigrid_presentation(harness):
-    spec, _ = play(CONFIGS["minigrid"], harness, steps=4)
-    assert {k: (v.shape, v.dtype, v.high) for k, v in spec.observation.items()} == {
-        "image": ((7, 7, 3), "uint8", 10),
-        "direction": ((4,), "float32", 1),
-    }
-    bare, _ = play(EnvConfig(name="minigrid/MiniGrid-Empty-5x5-v0", kwargs={"direction": False}), harness, steps=4)
-    assert list(bare.observation) == ["obs"]
-
-
 def test_mujoco_is_stored_in_single_precision_and_truncated(harness):
     config = EnvConfig(name="mujoco/HalfCheetah-v5", max_episode_steps=6)
     spec, data = play(config, harness, steps=8, box="tanh")
@@ -279,17 +222,3 @@ def test_make_env_keeps_the_time_limit():
     env = make_env(EnvConfig(name="gym/CartPole-v1", max_episode_steps=3))
     env.reset(seed=0)
     assert [env.step(k % 2)[3] for k in range(3)] == [False, False, True]
-
-
-def test_envpool_atari_counts_its_frames():
-    spec = probe(EnvConfig(name="envpool/Pong-v5"))
-    assert (spec.frameskip, spec.observation["obs"].shape) == (4, (4, 84, 84))
-    assert probe(EnvConfig(name="envpool/HalfCheetah-v4")).frameskip == 1
-
-
-def test_mujoco_warnings_are_logged_and_not_printed(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    for _ in range(2):
-        make_env(EnvConfig(name="mujoco/HalfCheetah-v5")).close()
-    assert "WARNING" not in capfd.readouterr().err
-    assert not list(tmp_path.iterdir())

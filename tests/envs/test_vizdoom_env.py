@@ -1,0 +1,97 @@
+"""VizdoomEnv with the real engine: frames, buttons, time limits, and arguments that are refused."""
+
+import os
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import make_env
+
+vizdoom_env = pytest.importorskip("rollmill.envs.vizdoom_env")
+VizdoomEnv = vizdoom_env.VizdoomEnv
+
+
+def test_spaces_and_heads_follow_the_arguments():
+    env = VizdoomEnv("basic.cfg", width=40, height=30, measurements=True)
+    assert env.observation_space == spaces.Dict(
+        obs=spaces.Box(0, 255, (30, 40, 3), np.uint8), measurements=spaces.Box(-np.inf, np.inf, (1,), np.float32)
+    )
+    # Left, right and attack, or nothing.
+    assert env.action_space == spaces.Discrete(4)
+    assert env.button_heads == [[{}, {0: 1.0}, {1: 1.0}, {2: 1.0}]]
+    env.close()
+    heads = VizdoomEnv("basic.cfg", actions="heads")
+    assert heads.action_space == spaces.MultiDiscrete([3, 2])
+    assert heads.button_heads == [[{}, {0: 1.0}, {1: 1.0}], [{}, {2: 1.0}]]
+    assert heads.observation_space == spaces.Box(0, 255, (72, 128, 3), np.uint8)
+    heads.close()
+
+
+def test_flat_and_combined_buttons():
+    corridor = make_env(EnvConfig(name="vizdoom/deadly_corridor"))
+    assert list(corridor.action_space.nvec) == [3, 3, 3, 2]
+    # The scenario's order: left, right, attack, forward, backward, turn left, turn right.
+    assert corridor._buttons([2, 1, 0, 1]) == [0, 0, 1, 1, 0, 0, 1]
+    flat = make_env(EnvConfig(name="vizdoom/deadly_corridor", kwargs={"actions": "flat"}))
+    assert flat.action_space.n == 8
+    deathmatch = make_env(EnvConfig(name="vizdoom/deathmatch"))
+    turns = [next(iter(choice.values())) for choice in deathmatch.button_heads[3]]
+    np.testing.assert_allclose(turns, np.linspace(-10, 10, 11))
+    for env in (corridor, flat, deathmatch):
+        env.close()
+
+
+def test_frames_are_scaled_by_nearest_neighbour():
+    env = VizdoomEnv("basic.cfg", render_mode="rgb_array")
+    observation, _ = env.reset(seed=1)
+    picture = env.render()
+    assert picture.shape == (120, 160, 3)
+    rows, columns = np.arange(72) * 120 // 72, np.arange(128) * 160 // 128
+    np.testing.assert_array_equal(observation, picture[rows][:, columns])
+    env.close()
+    env.close()
+
+
+def test_an_episode_ends_by_the_scenarios_limit_with_its_true_last_frame(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = VizdoomEnv("basic.cfg", measurements=True, settings={"episode_timeout": 37})
+    first, info = env.reset(seed=3)
+    assert info == {}
+    assert first["measurements"].tolist() == [0.5]  # Fifty rounds.
+    # It begins at tic 14, and four tics a step leave three for the sixth.
+    for ends in [False] * 5 + [True]:
+        shown, reward, terminated, truncated, info = env.step(3)
+        assert (terminated, truncated, info) == (False, ends, {})
+    assert shown["measurements"][0] < 0.5  # It has shot.
+    assert shown["obs"].std() > 10
+    assert (shown["obs"] != first["obs"]).any()
+    assert reward < 0
+    again, _ = env.reset(seed=3)
+    np.testing.assert_array_equal(again["obs"], first["obs"])
+    env.close()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_scenario_without_variables_shows_health_and_ammunition():
+    env = VizdoomEnv("my_way_home.cfg", measurements=True)
+    assert env.observation_space["measurements"].shape == (2,)
+    shown, _ = env.reset(seed=0)
+    assert shown["measurements"].tolist() == [1.0, 0.0]  # Unarmed.
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "message"),
+    [
+        ({"actions": "all"}, "actions is 'all': 'flat' or 'heads' is allowed"),
+        ({"resolution": "1x1"}, "resolution is '1x1': allowed: 160x120, "),
+        ({"settings": {"gravity": 0}}, "the engine has no setting 'gravity': see the set_... methods"),
+        ({"config_file": "nowhere.cfg"}, r"there is no scenario file .*/nowhere\.cfg: give a path, or the name of one"),
+        ({"config_file": "./basic.cfg"}, r"there is no scenario file \./basic\.cfg"),
+    ],
+)
+def test_bad_arguments_are_refused(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        VizdoomEnv(**{"config_file": "basic.cfg", **kwargs})
