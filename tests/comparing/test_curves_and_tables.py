@@ -137,29 +137,6 @@ def test_settings_that_differ_are_columns(make_run: MakeRun, tmp_path: Path) -> 
     }
 
 
-def test_settings_without_effect_in_a_regime_are_no_difference(make_run: MakeRun) -> None:
-    points: list[tuple[int, float | None]] = [(1000, 5.0)]
-    found = compare([make_run("", 1, points, regime="async"), make_run("", 2, points, regime="lockstep", lag=3)])
-    assert "lag" not in found.differing_settings(CARTPOLE)
-
-
-def test_more_settings_than_fit_have_a_table_of_their_own(make_run: MakeRun, tmp_path: Path) -> None:
-    other = {
-        "learner.epochs": 8,
-        "learner.minibatches": 8,
-        "learner.gae_lambda": 0.5,
-        "learner.discount": 0.5,
-        "learner.learning_rate": 1e-4,
-        "learner.entropy_coef": 0.1,
-        "num_envs": 32,
-    }
-    runs = [make_run("one", 1, [(1000, 5.0)]), make_run("other", 1, [(1000, 7.0)], **other)]
-    page = write_report(runs, tmp_path / "page").page.read_text()
-    assert "<h3>Settings that differ</h3>" in page
-    assert all(f"<th>{key}</th>" in page for key in other)
-    assert "<th>epochs</th>" not in page
-
-
 @pytest.mark.parametrize("source", ["metrics", "log"])
 def test_the_precision_that_was_resolved_tells_methods_apart(make_run: MakeRun, tmp_path: Path, source: str) -> None:
     runs = [make_run("", seed, [(1000, 5.0)]) for seed in (1, 2, 3)]

@@ -235,24 +235,6 @@ def test_a_batch_that_has_begun_is_refused(tmp_path: Path) -> None:
         train(tmp_path, callback, **LOCKSTEP)
 
 
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        (
-            {"learning_rte": 0.1},
-            "learning_rte=0.1.*: this run takes learning_rate, entropy_coef, clip_range, reward_sc",
-        ),
-        ({"learning_rate": -0.1}, "learning_rate=-0.1.*: give a finite number of 0 or more, or None"),
-        ({"learning_rate": float("nan")}, "learning_rate=nan"),
-        ({"clip_range": 0.0}, "clip_range=0.0.*above 0"),
-        ({"reward_scale": "1"}, "reward_scale='1'"),
-    ],
-)
-def test_what_cannot_be_set_is_refused(tmp_path: Path, numbers: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProcessFailed, match=message):
-        train(tmp_path, Setting(**numbers), **SMALL)
-
-
 def test_a_resumed_run_keeps_the_numbers_that_were_set(tmp_path: Path) -> None:
     settings = {**LOCKSTEP, "checkpoint.every_steps": 128 * 22, "learner.schedule": "constant"}
     changes = Setting(from_batch=20, learning_rate=0.00003), Setting(from_batch=30, reward_scale=0.5)
