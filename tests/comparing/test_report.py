@@ -13,7 +13,6 @@ import rollmill
 from rollmill.comparing.page import NotWritableError, write_report
 from rollmill.comparing.runs import ComparisonError, compare
 from rollmill.comparing.statistics import aggregates, profile
-from rollmill.evaluation.human_scores import ATARI_SCORES, human_normalised
 from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.evaluations import EvaluationQueue
 
@@ -62,14 +61,6 @@ def test_profiles_are_shares_of_runs() -> None:
     of_method = profile({"x": np.array([[0.5, 2.0], [1.0, 4.0]])}, resamples=100)["x"]
     at = [int(np.argmin(abs(of_method.scores - tau))) for tau in (0.0, 0.7, 1.5, 3.0)]
     assert of_method.share[at].tolist() == [1.0, 0.75, 0.5, 0.25]
-
-
-def test_human_normalised_scores_are_the_published_ones() -> None:
-    assert len(ATARI_SCORES) == 57
-    assert human_normalised("atari/breakout", 30.5) == pytest.approx(1.0)
-    assert human_normalised("atari/pong", -20.7) == 0.0
-    assert human_normalised("atari/skiing", -17098.1) == 0.0
-    assert human_normalised("gym/CartPole-v1", 1.0) is None
 
 
 def test_a_page_of_many_runs(tmp_path: Path) -> None:

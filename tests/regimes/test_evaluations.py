@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import rollmill
-from rollmill.envs.config import EnvConfig
-from rollmill.evaluation.in_training import play_pending
-from rollmill.settings.run_config import load_config, write_config
 from rollmill.storage.checkpoint_file import read_header
-from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")
@@ -53,17 +48,3 @@ def test_every_network_that_is_left_is_played(tmp_path: Path, regime: str) -> No
     log = (run.dir / "run.log").read_text()
     assert log.count("evaluation at step ") == len(records)
     assert f"best.pt is of {best['agent_steps']:,} agent steps, by evaluation_return" in log
-
-
-def test_the_environment_that_is_trained_is_played_whatever_the_files_name(tmp_path: Path) -> None:
-    run_dir = tmp_path / "run"
-    settings = {"run_dir": run_dir, "total_steps": 512, "quiet": True, "eval_every": 512, "eval_episodes": 2}
-    rollmill.train("gym/CartPole-v1", **settings)
-    queue = EvaluationQueue(run_dir, every_steps=1)
-    queue.leave(rollmill.load(run_dir).snapshot.weights, 9999)
-    config = load_config(run_dir)
-    write_config(run_dir, replace(config, env=EnvConfig(name="os:system")))
-    checkpoints = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
-    play_pending(run_dir, replace(config.env, max_episode_steps=3), episodes=2, checkpoints=checkpoints)
-    assert queue.pending() == []
-    assert queue.records()[-1]["lengths"] == [3, 3]
