@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-import pytest
-
-from rollmill.benchmarking.summary import details, summary
-from rollmill.cli import main
+from rollmill.benchmarking.summary import summary
 
 TRAIN: dict[str, Any] = {
     "preset": "atari/pong",
@@ -64,20 +60,3 @@ def test_the_other_benchmarks_are_summarised() -> None:
         "Not installed here, and so not measured: lost (--install-peers).",
         "Sampling from 1,000,000 transitions takes 2.5 times as long as from 10,000.",
     ]
-
-
-def test_bench_says_the_summary_first_and_the_values_on_request(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    result = {"producers": {"1": {"rollmill": 1e7, "multiprocessing": 2e4}, "4": {"rollmill": 9e6, "faster_fifo": 5e4}}}
-    monkeypatch.setattr("rollmill.benchmarking.ring.run", lambda **_: result)
-    sentences = [
-        "Where 1 process sends, Rollmill's queue passes 10,000,000 messages/s, multiprocessing's 20,000.",
-        "Where 4 processes send, Rollmill's queue passes 9,000,000 messages/s, faster-fifo's 50,000.",
-    ]
-    assert main(["bench", "ring"]) == 0
-    assert capsys.readouterr().out.splitlines() == [*sentences, "(--verbose shows all measured values.)"]
-    assert main(["bench", "ring", "--verbose"]) == 0
-    assert capsys.readouterr().out.splitlines() == [*sentences, "", *details(result).splitlines()]
-    assert main(["bench", "ring", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == result

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,6 @@ from rollmill.cli.settings_help import OFF_POLICY, ON_POLICY
 from rollmill.envs import registry
 from rollmill.envs.config import EnvConfig
 from rollmill.models.config import ModelConfig
-from rollmill.reporting.metrics import MetricsWriter
 from rollmill.settings.config import Config
 from rollmill.settings.options import list_options, to_json
 
@@ -142,15 +140,10 @@ def test_without_a_command_there_is_help(capsys: pytest.CaptureFixture[str]) -> 
         ("bench sim --seconds soon", "is not a positive number of seconds"),
         ("bench everything", "invalid choice: 'everything'"),
         ("bench ring --num-envs 3", "the benchmark 'ring' takes no settings; given: num_envs"),
-        ("bench replay --num-envs 3", "the benchmark 'replay' takes no settings; given: num_envs"),
-        ("bench ring gym/CartPole-v1", "the benchmark 'ring' takes no preset; given: gym/CartPole-v1"),
-        ("bench replay gym/CartPole-v1", "the benchmark 'replay' takes no preset; given: gym/CartPole-v1"),
         (
             "bench sampler gym/CartPole-v1 --regime replay --off-policy.algorithm dqn",
             "regime='replay': the benchmark of the sampler does not",
         ),
-        ("bench ring --install-peers", "--peers and --install-peers: only `rollmill bench replay`"),
-        ("bench sim --peers a", "--peers and --install-peers: only `rollmill bench replay`"),
         ("envs nintendo", "unknown family 'nintendo'; choose one of "),
         ("train", "no preset was given"),
         ("train gym/CartPole-v1 stray", "unrecognized arguments: stray"),
@@ -262,16 +255,6 @@ def test_envs_lists_presets_by_family(capsys: pytest.CaptureFixture[str]) -> Non
     assert some[0] == f"minigrid ({len(some) - 1})"
 
 
-def test_eval_prints_lines_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = make_run(tmp_path / "run", EnvConfig(name="gym/CartPole-v1"))
-    assert main(["eval", str(run_dir), "--episodes", "3", "--num-envs", "2", "--json"]) == 0
-    data: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert len(data["returns"]) == data["episodes"] == 3
-    assert data["agent_steps"] == 7
-    assert main(["eval", str(run_dir), "--episodes", "3", "--num-envs", "2", "--deterministic"]) == 0
-    assert "its best actions" in capsys.readouterr().out
-
-
 def test_a_failing_environment_shows_its_own_traceback(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,18 +270,6 @@ def test_a_failing_environment_shows_its_own_traceback(
     assert last.startswith("rollmill: ")
     assert "cli/fails" in last
     assert "rollmill/cli/" not in error
-
-
-def test_watch_and_plot_write_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run_dir = make_run(tmp_path / "run", EnvConfig(name="gym/CartPole-v1"))
-    with MetricsWriter(run_dir, tensorboard=False) as writer:
-        for step in range(5):
-            writer.write({"agent_steps": step, "time_s": float(step), "episode_return": float(step)})
-    assert main(["watch", str(run_dir), "--video", str(tmp_path / "a.mp4")]) == 0
-    assert (tmp_path / "a.mp4").stat().st_size > 1000
-    assert main(["plot", str(run_dir)]) == 0
-    assert (run_dir / "learning_curve.png").stat().st_size > 1000
-    assert capsys.readouterr().out.splitlines()[-1] == str(run_dir / "learning_curve.png")
 
 
 @pytest.mark.parametrize(
