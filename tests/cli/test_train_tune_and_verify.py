@@ -15,6 +15,7 @@ import rollmill.cli.verify
 from rollmill.cli.command import Command
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.run_config import load_config
+from rollmill.tuning.curves import Curve, Curves
 
 TINY: dict[str, Any] = {
     "num_envs": 2,
@@ -35,6 +36,14 @@ class Stopping(rollmill.Callback):
         print(f"started {run.config.total_steps}")
         run.stop()
 """
+
+CURVES = Curves(
+    cores=16,
+    actors=Curve.through((float(x), 1000.0 * x) for x in range(1, 17)),
+    learners=Curve.through((float(x), 25.0 * x) for x in range(1, 17)),
+)
+BOTH_BUSY = "The number of cores limits the speed: collecting and learning are always busy."
+LEARNING_LIMITS = "Learning limits the speed: collecting waits for it."
 
 
 @pytest.fixture(autouse=True)
@@ -107,6 +116,51 @@ def test_options_of_tune_and_verify() -> None:
     assert (given.updates, given.delay, given.algo) == (5, 0.5, "impala")
     assert rollmill.cli.tune.make_command().takes_settings
     assert rollmill.cli.verify.make_command().takes_settings
+
+
+def test_tune_takes_curves_and_says_what_limits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: 16)
+    tune = rollmill.cli.tune.make_command()
+    curves = tmp_path / "machine.json"
+    curves.write_text(json.dumps(CURVES.to_json()))
+    words = f"gym/CartPole-v1 --curves {curves} --output {tmp_path / 'out'}"
+    assert run(tune, words, num_envs=32) == 0
+    said = capsys.readouterr().out
+    first, second, third = said.splitlines()[:3]
+    assert first.startswith("gym/CartPole-v1 on 16 cores: the fastest settings found are ")
+    assert first.endswith(" for learning, and 32 environments in 32 groups.")
+    assert second.startswith("The curves predict ")
+    assert third in ("Collecting limits the speed: the learner waits for it.", BOTH_BUSY, LEARNING_LIMITS)
+    assert "f_a(" not in said
+    assert run(tune, f"{words} --verbose", num_envs=32) == 0
+    verbose = capsys.readouterr().out
+    assert verbose.startswith(f"{first}\n{second}\n")
+    assert "f_a(x_a) = " in verbose
+    assert "learning a quarter faster" in verbose
+    assert f"rollmill train gym/CartPole-v1 --settings {tmp_path / 'out' / 'tuned.json'}" in said
+    assert json.loads((tmp_path / "out" / "tuned.json").read_text())["num_envs"] == 32
+    assert run(tune, f"{words} --cores 4 --json", num_envs=32) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(result) == {
+        *(
+            "name",
+            "settings",
+            "steps_per_second",
+            "gain",
+            "limit",
+            "bounds",
+            "notes",
+            "changes",
+            "curves",
+            "solution",
+            "tried",
+        ),
+        "seconds",
+    }
+    assert result["curves"]["cores"] == 4
+    assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
 
 
 def test_verify_prints_whether_all_updates_are_equal(capsys: pytest.CaptureFixture[str]) -> None:

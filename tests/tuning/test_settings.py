@@ -180,51 +180,6 @@ def probed() -> dict[str, Probed]:
     return found
 
 
-_BOTH_BUSY = "The number of cores limits the speed: collecting and learning are always busy."
-_LEARNING_LIMITS = "Learning limits the speed: collecting waits for it."
-
-
-def test_the_command_takes_curves_and_says_what_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    curves = tmp_path / "machine.json"
-    curves.write_text(json.dumps(CURVES.to_json()))
-    argv = ["tune", "gym/CartPole-v1", "--curves", str(curves), "--output", str(tmp_path / "out"), "--num-envs", "32"]
-    assert main(argv) == 0
-    said = capsys.readouterr().out
-    first, second, third = said.splitlines()[:3]
-    assert first.startswith("gym/CartPole-v1 on 16 cores: the fastest settings found are ")
-    assert first.endswith(" for learning, and 32 environments in 32 groups.")
-    assert second.startswith("The curves predict ")
-    assert third in ("Collecting limits the speed: the learner waits for it.", _BOTH_BUSY, _LEARNING_LIMITS)
-    assert "f_a(" not in said
-    assert main([*argv, "--verbose"]) == 0
-    verbose = capsys.readouterr().out
-    assert verbose.startswith(f"{first}\n{second}\n")
-    assert "f_a(x_a) = " in verbose
-    assert "learning a quarter faster" in verbose
-    assert f"rollmill train gym/CartPole-v1 --settings {tmp_path / 'out' / 'tuned.json'}" in said
-    assert json.loads((tmp_path / "out" / "tuned.json").read_text())["num_envs"] == 32
-    assert main([*argv, "--cores", "4", "--json"]) == 0
-    result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(result) == {
-        *(
-            "name",
-            "settings",
-            "steps_per_second",
-            "gain",
-            "limit",
-            "bounds",
-            "notes",
-            "changes",
-            "curves",
-            "solution",
-            "tried",
-        ),
-        "seconds",
-    }
-    assert result["curves"]["cores"] == 4
-    assert result["solution"]["actor_cores"] + result["solution"]["learner_cores"] <= 4
-
-
 def test_the_command_that_tune_prints_trains_what_was_tuned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
