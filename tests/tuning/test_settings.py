@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import json
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.tuning.straight_curves import CURVES
 
-from rollmill.algorithms.dqn import DQN
-from rollmill.algorithms.registry import register_algorithm
 from rollmill.api import Run, make_config
 from rollmill.cli import main
 from rollmill.envs import registry
-from rollmill.regimes.replay import plan_topology
-from rollmill.regimes.running import probe
-from rollmill.regimes.setup import Probed
-from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.option_values import OptionError
 from rollmill.settings.options import flatten
-from rollmill.tuning.curves import Curve, CurveError, Curves
-from rollmill.tuning.explain import curves_of
-from rollmill.tuning.model import StageCosts, predict
+from rollmill.tuning.curves import CurveError
 from rollmill.tuning.profile import workload_of
-from rollmill.tuning.search import search
 from rollmill.tuning.settings import (
     LEARNER_COUNTS,
     SettingsFileError,
@@ -37,16 +28,7 @@ from rollmill.tuning.settings import (
 )
 from rollmill.tuning.tune import tune
 
-CURVES = Curves(
-    cores=16,
-    actors=Curve.through((float(x), 1000.0 * x) for x in range(1, 17)),
-    learners=Curve.through((float(x), 25.0 * x) for x in range(1, 17)),
-)
-
-
-@pytest.fixture(autouse=True)
-def _sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollmill.settings.config.usable_cores", lambda: 16)
+pytestmark = pytest.mark.usefixtures("sixteen_cores")
 
 
 @pytest.mark.parametrize(
@@ -99,87 +81,6 @@ def test_learners_are_so_few_that_gradients_are_not_too_stale(
     assert [cores // config.compute.threads for cores in space.learner_cores] == learners
 
 
-@pytest.mark.parametrize("algo", [None, "dqn"])
-def test_given_curves_are_solved_and_nothing_is_started(
-    algo: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def started(*_: object, **__: object) -> None:
-        raise AssertionError("a process was started")
-
-    monkeypatch.setattr("rollmill.runtime.supervisor.Supervisor.start", started)
-    tuning = tune("gym/CartPole-v1", algo=algo, curves=CURVES, output=tmp_path / "out")
-    u = tuning.update_interval
-    x_a, x_l = tuning.solution.actor_cores, tuning.solution.learner_cores
-    most = 16 if algo is None else 8
-    best = max(min(CURVES.actors(a), u * CURVES.learners(min(most, 16 - a))) for a in range(1, 16))
-    assert tuning.steps_per_second == pytest.approx(min(CURVES.actors(x_a), u * CURVES.learners(x_l)))
-    assert tuning.steps_per_second >= best / 1.02
-    config = make_config("gym/CartPole-v1", read_settings(tmp_path / "out" / "tuned.json"), algo=algo).resolved()
-    assert allocation_of(config) == tuning.allocation
-    assert config.compute.threads * config.num_learners == max(1, round(x_l))
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "tuned.json",
-        "curves.json",
-        "tuning.txt",
-        "tuning.png",
-    }
-    assert Curves.read(tmp_path / "out" / "curves.json") == CURVES
-
-
-def _line(most: int, rate: float) -> Curve:
-    return Curve.through((float(x), rate * x) for x in range(1, most + 1))
-
-
-@pytest.mark.parametrize(
-    ("preset", "algo", "given"),
-    [
-        ("gym/Pendulum-v1", "sac", {}),
-        ("gym/CartPole-v1", "dqn", {"replay.n_step": 10}),
-        ("gym/CartPole-v1", "dqn", {"num_envs": 4, "learner.threads": 2}),
-        ("gym/CartPole-v1", "dqn", {"num_envs": 8, "rollout.num_workers": 2, "learner.num_learners": 2}),
-        ("gym/CartPole-v1", "dqn", {"rollout.num_workers": 3}),
-        ("gym/Pendulum-v1", "sac", {"rollout.num_workers": 8}),
-        ("gym/CartPole-v1", "dqn", {"inference.num_workers": 4}),
-        ("gym/CartPole-v1", "dqn", {"num_envs": 12, "inference.num_workers": 2, "rollout.groups_per_worker": 3}),
-    ],
-)
-@pytest.mark.parametrize("slow", ["actors", "learners"])
-@pytest.mark.parametrize("cores", [1, 2, 5, 128])
-def test_settings_by_curves_are_accepted_and_have_the_speed_that_is_reported(
-    preset: str, algo: str, given: dict[str, Any], slow: str, cores: int, probed: dict[str, Probed]
-) -> None:
-    rates = (8.0, 10_000.0) if slow == "actors" else (10_000.0, 8.0)
-    curves = Curves(cores=cores, actors=_line(128, rates[0]), learners=_line(128, rates[1]))
-    tuning = tune(preset, algo=algo, curves=curves, **given)
-    config = make_config(preset, tuning.settings, algo=algo).resolved()
-    topology = plan_topology(config, probed[preset])
-    assert topology.num_workers == config.rollout.num_workers
-    assert allocation_of(config) == tuning.allocation
-    for key, value in given.items():
-        assert tuning.settings[key] == value
-    u, learners = config.replay.update_interval, config.num_learners * config.compute.threads
-    collected = curves.actors(config.rollout.num_workers + config.inference.num_workers)
-    assert tuning.steps_per_second <= min(collected, u * curves.learners(learners)) * (1 + 1e-9)
-    solution = tuning.solution
-    assert solution.steps_per_second == tuning.steps_per_second
-    assert solution.actor_cores + solution.learner_cores <= cores * (1 + 1e-9)
-    reached = min(curves.actors(solution.actor_cores), u * curves.learners(solution.learner_cores))
-    assert reached == pytest.approx(tuning.steps_per_second)
-    if slow == "learners" and ("learner.num_learners" in given or "rollout.num_workers" not in given):
-        most = max(1, min(8, (cores - 1) // config.compute.threads))
-        assert config.num_learners == given.get("learner.num_learners", most)
-
-
-@pytest.fixture(scope="module")
-def probed() -> dict[str, Probed]:
-    """Preset -> what it is."""
-    found = {}
-    for preset, algo in (("gym/Pendulum-v1", "sac"), ("gym/CartPole-v1", "dqn")):
-        with Supervisor() as supervisor:
-            found[preset] = probe(supervisor, make_config(preset, algo=algo).resolved())
-    return found
-
-
 def test_the_command_that_tune_prints_trains_what_was_tuned(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,99 +127,11 @@ def test_tuning_before_a_training_knows_its_steps_and_refuses_a_directory_that_i
     assert "already holds a run" in capsys.readouterr().err
 
 
-def test_workers_are_not_given_up_for_a_second_group_each() -> None:
-    fast = Curves(cores=8, actors=_line(8, 1000.0), learners=_line(8, 1e6))
-    fixed = {"num_envs": 64, "envs_per_group": 16}
-    tuning = tune("gym/CartPole-v1", curves=fast, **{"regime": "lockstep", "lag": 1, **fixed})
-    assert tuning.allocation.rollout_workers == 4
-    assert tuning.steps_per_second == pytest.approx(5000)
-
-
-def test_curves_say_nothing_of_sides_that_take_turns() -> None:
-    with pytest.raises(CurveError, match=r"lag=0: collecting and learning take turns .*without --curves"):
-        tune("gym/CartPole-v1", curves=CURVES, regime="lockstep", lag=0)
-
-
-def test_an_algorithm_of_ones_own_gets_one_learner_by_curves() -> None:
-    register_algorithm("mine", DQN)
-    tuning = tune("gym/CartPole-v1", algo="mine", curves=CURVES)
-    assert tuning.settings.get("learner.num_learners", 1) == 1
-    assert "whether 'mine' may have several is not in the curves" in tuning.describe()
-
-
 def test_cores_go_over_those_of_the_curves() -> None:
     assert tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=4).curves.cores == 4
     for cores in (0, 2.5, "8", True):
         with pytest.raises(CurveError, match="give the machine's cores, a whole number from 1 to 65536"):
             tune("gym/CartPole-v1", algo="dqn", curves=CURVES, cores=cores)  # type: ignore[arg-type]  # refused
-
-
-def _costs(stage: str) -> StageCosts:
-    """With one stage that limits."""
-    return StageCosts(
-        env_group_s=80e-6,
-        env_row_s=2e-3 if stage == "environment" else 1e-4,
-        inference_batch_s=4e-4 if stage == "inference" else 2e-4,
-        inference_group_s=40e-6,
-        inference_row_s=3e-4 if stage == "inference" else 2e-5,
-        sgd_step_s=0.128 if stage == "learner" else 0.0128,
-        learner_speedup=Curve((1.0, 2.0, 4.0, 8.0, 16.0, 32.0), (1.0, 1.9, 3.6, 6.5, 11.0, 16.0)),
-    )
-
-
-@pytest.mark.parametrize("cores", [16, 56])
-@pytest.mark.parametrize("stage", ["environment", "inference", "learner"])
-@pytest.mark.parametrize("algo", [None, "dqn"])
-def test_curves_that_tune_has_written_give_an_allocation_that_is_as_fast_as_they_say(
-    algo: str | None, stage: str, cores: int
-) -> None:
-    config = make_config("gym/CartPole-v1", algo=algo).resolved()
-    workload = workload_of(config, None)
-    costs = _costs(stage)
-    if config.in_replay:
-        costs = replace(costs, sgd_step_s=workload.update_interval * {"learner": 5e-5}.get(stage, 1e-5))
-    best = search(costs, workload, space_of(config, workload, {}, cores))
-    curves = curves_of(costs, workload, best.allocation, cores)
-    tuning = tune("gym/CartPole-v1", algo=algo, curves=Curves.from_json(curves.to_json()))
-    assert predict(costs, workload, tuning.allocation, cores).steps_per_second[0] >= 0.93 * tuning.steps_per_second
-    # The search also has processes share cores, which curves know nothing of.
-    assert tuning.steps_per_second >= 0.65 * best.steps_per_second
-    assert tuning.allocation.num_envs == best.allocation.num_envs
-
-
-def test_curves_of_unknown_division_say_so() -> None:
-    assert "the curves do not say how many of the actors' cores" in tune("gym/CartPole-v1", curves=CURVES).describe()
-    divided = replace(CURVES, policy_workers=tuple(max(1, x // 4) for x in range(1, 17)))
-    tuning = tune("gym/CartPole-v1", curves=divided)
-    assert "do not say" not in tuning.describe()
-    assert tuning.allocation.policy_workers == pytest.approx(tuning.allocation.rollout_workers / 3, abs=1)
-    # What the user has set stays.
-    assert tune("gym/CartPole-v1", curves=divided, **{"inference.num_workers": 2}).allocation.policy_workers == 2
-
-
-def test_of_allocations_that_are_as_fast_by_the_curves_the_preset_stays() -> None:
-    flat = Curve((1.0, 3.0, 128.0), (50_000.0, 99_500.0, 100_000.0))
-    tuning = tune("gym/CartPole-v1", curves=Curves(cores=128, actors=flat, learners=_line(8, 1e6)))
-    assert tuning.allocation.num_envs == tuning.preset.num_envs
-
-
-@pytest.mark.parametrize(
-    ("algo", "given"),
-    [
-        ("dqn", {"inference.num_workers": 3}),
-        ("dqn", {"rollout.num_workers": 5, "inference.num_workers": 3}),
-        (None, {"rollout.num_workers": 3}),
-        (None, {"rollout.num_workers": 100}),
-        (None, {"inference.num_workers": 65}),
-        (None, {"rollout.num_workers": 5, "rollout.groups_per_worker": 3}),
-    ],
-)
-def test_workers_that_are_given_get_groups(algo: str | None, given: dict[str, Any]) -> None:
-    tuning = tune("gym/CartPole-v1", algo=algo, curves=replace(CURVES, cores=128), **given)
-    config = make_config("gym/CartPole-v1", tuning.settings, algo=algo).resolved()
-    assert allocation_of(config) == tuning.allocation
-    for key, value in given.items():
-        assert tuning.settings[key] == value
 
 
 @pytest.mark.parametrize("lag", [1000, 40])
@@ -342,35 +155,6 @@ def test_a_directory_that_cannot_be_written_is_refused_before_anything_starts(tm
     for directory in (tmp_path / "file", tmp_path / "file" / "below", Path("/proc/nothing")):
         with pytest.raises(SettingsFileError, match="cannot be written"):
             tune("gym/CartPole-v1", output=directory)
-
-
-def test_the_summary_has_a_sentence_for_each_fact() -> None:
-    tuning = tune("gym/CartPole-v1", curves=CURVES)
-    measured = replace(tuning, predicted=53_000.0, steps_per_second=34_000.0, gain=1.21, notes=("it was dark",))
-    assert measured.summary().splitlines()[1:3] == [
-        "The model predicts 53,000 agent steps/s; 34,000 were measured, because processes also wait for each other "
-        "and for a free core.",
-        "That is 1.21 times the speed of the preset's own settings.",
-    ]
-    assert measured.summary().endswith("\nNote: it was dark.")
-    near = replace(measured, predicted=35_000.0, allocation=tuning.preset)
-    assert near.summary().splitlines()[1:3] == [
-        "34,000 agent steps/s were measured; the model predicts 35,000.",
-        "Nothing that was tried is clearly faster than the preset's own settings.",
-    ]
-    elsewhere = replace(measured, gain=None)
-    assert "The model predicts 34,000 agent steps/s there, from what was measured on this machine." in (
-        elsewhere.summary().splitlines()
-    )
-    assert measured.describe().startswith(measured.summary())
-
-
-def test_both_sides_of_the_equation_are_shown() -> None:
-    slow = Curves(cores=8, actors=_line(8, 1000.0), learners=Curve((1.0,), (0.5,)))
-    tuning = tune("gym/CartPole-v1", algo="dqn", curves=slow)
-    learned = tuning.update_interval * 0.5
-    assert f"u f_l(x_l) = {learned:,.0f} agent steps/s" in tuning.describe()
-    assert "Learning limits the speed" in tuning.describe()
 
 
 @pytest.mark.parametrize(
@@ -414,35 +198,6 @@ def test_wrong_usage_is_said(capsys: pytest.CaptureFixture[str], monkeypatch: py
         monkeypatch.setenv(name, value)
     assert main(["train", "gym/CartPole-v1", "--tune"]) == 2
     assert "--tune with several ranks" in capsys.readouterr().err
-
-
-MACHINE = Curves(
-    cores=56,
-    actors=Curve((1.0, 8.0, 32.0, 56.0), (900.0, 7100.0, 26_000.0, 40_000.0)),
-    learners=Curve((1.0,), (120.0,)),
-)
-
-
-def test_environments_are_those_that_the_curves_were_measured_with() -> None:
-    measured = replace(MACHINE, policy_workers=(1, 2, 8, 14), num_envs=448, envs_per_group=8)
-    # The preset's eight environments would be nearer to it, but the curves do not cover them.
-    tuning = tune("atari/pong", algo="dqn", curves=measured)
-    assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (448, 8)
-    assert not any("were measured with" in note for note in tuning.notes)
-    alone = tune("atari/pong", algo="dqn", curves=replace(measured, envs_per_group=None))
-    assert alone.allocation.num_envs == 448
-    odd = tune("atari/pong", algo="dqn", curves=replace(measured, num_envs=480, envs_per_group=12))
-    assert (odd.allocation.num_envs, odd.allocation.envs_per_group) == (480, 12)
-    tuning = tune("atari/pong", algo="dqn", curves=measured, num_envs=32)
-    assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (32, 8)
-    assert any("were measured with actors.num_envs=448 (now 32)" in note for note in tuning.notes)
-    tuning = tune("atari/pong", algo="dqn", curves=measured, regime="replay", envs_per_group=4)
-    assert (tuning.allocation.num_envs, tuning.allocation.envs_per_group) == (448, 4)
-
-
-@pytest.mark.parametrize("algo", [None, "dqn"])
-def test_a_single_learner_that_is_the_limit_is_named(algo: str | None) -> None:
-    assert "Learning limits the speed" in tune("atari/pong", algo=algo, curves=MACHINE).describe()
 
 
 def test_what_is_refused_leaves_no_folder(tmp_path: Path) -> None:
