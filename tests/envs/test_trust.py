@@ -6,9 +6,7 @@ import json
 import os
 import pickle
 import shutil
-import stat
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +20,8 @@ from rollmill.envs.trust import named_code
 from rollmill.runtime import signatures
 from rollmill.runtime.arena import NotEnoughMemory
 from rollmill.runtime.plain_data import encode
-from rollmill.runtime.signatures import Verdict, sign, signing_key, verify
-from rollmill.runtime.signed_files import UntrustedError, read_signed, signed
+from rollmill.runtime.signatures import Verdict
+from rollmill.runtime.signed_files import UntrustedError, signed
 from rollmill.settings.options import to_json
 from rollmill.settings.run_config import load_config, load_trusted, write_config
 from rollmill.settings.run_directory import RunDirectoryError
@@ -230,60 +228,6 @@ def test_signed_run_can_be_moved_but_not_edited(tmp_path: Path) -> None:
     assert rollmill.evaluate(moved, episodes=2, trust=True).lengths == (3, 3)
 
 
-def test_foreign_signature_and_change_have_different_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    signature = sign("test", [b"a", b"b"])
-    assert verify("test", [b"a", b"b"], signature) is Verdict.VALID
-    assert verify("test", [b"ab"], signature) is Verdict.CHANGED
-    assert verify("other", [b"a", b"b"], signature) is Verdict.CHANGED
-    for none in (None, "x", {}, {"key": 1, "hmac": 2}, []):
-        assert verify("test", [b"a", b"b"], none) is Verdict.UNSIGNED
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
-    assert verify("test", [b"a", b"b"], signature) is Verdict.FOREIGN
-
-
-def test_only_the_user_can_read_the_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
-    keys: list[bytes] = []
-    threads = [threading.Thread(target=lambda: keys.append(signing_key().secret)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(set(keys)) == 1  # Concurrent creation yields one key.
-    assert len(keys) == 8
-    key = signing_key()
-    assert key.place == tmp_path / "configuration" / "rollmill" / "signing_key"
-    assert stat.S_IMODE(key.place.stat().st_mode) == 0o600
-    assert os.listdir(key.place.parent) == ["signing_key"]
-    assert not key.note
-
-
-@pytest.mark.parametrize("damage", ["no folder", "readable", "damaged", "no home"])
-def test_key_falls_back_to_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str) -> None:
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
-    configuration = tmp_path / "configuration"
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration))
-    if damage == "no folder":
-        configuration.touch()
-    elif damage == "no home":
-        monkeypatch.setenv("XDG_CONFIG_HOME", "")
-        monkeypatch.setenv("HOME", str(tmp_path / "nowhere"))
-    else:
-        place = signing_key().place
-        assert place is not None
-        place.chmod(0o644) if damage == "readable" else place.write_text("xyz")
-    key = signing_key()
-    assert key.place == temporary / f"rollmill-{os.geteuid()}" / "signing_key"
-    assert "XDG_CONFIG_HOME" in key.note
-    assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
-    key.place.parent.chmod(0o755)  # The folder may belong to someone else and is not used.
-    key = signing_key()
-    assert key.place is None
-    assert verify("test", [b"a"], sign("test", [b"a"])) is Verdict.VALID
-
-
 class Attack:
     """Touches a file when it is unpickled."""
 
@@ -364,40 +308,6 @@ def test_a_file_of_settings_runs_nothing(tmp_path: Path, capsys: pytest.CaptureF
     assert "unknown setting 'no_such_setting'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("iteration", [4, "4", "../4", -1, True])
-def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteration: Any) -> None:
-    """Every first checkpoint has a signature over no states, which must not validate other files."""
-    from rollmill.learning.in_flight import InFlight
-    from rollmill.regimes.probing import _unpack_states
-    from rollmill.runtime.plain_data import MalformedMessageError
-    from rollmill.runtime.ranks import Ranks
-    from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
-
-    config = rollmill.make_config("gym/CartPole-v1", {**TINY, "regime": "lockstep"}).resolved()
-    folder = tmp_path / "checkpoints"
-    planted = folder / "old" / str(iteration) / "group-0"
-    planted.parent.mkdir(parents=True)
-    planted.write_bytes(encode((pickle.dumps(Attack(tmp_path / "marker")), {}, None, None)))
-    (folder / ".groups").symlink_to("old")
-    state = InFlight(0, [], []).pack()
-    state["iteration"] = iteration
-    CheckpointStore(folder, CheckpointConfig()).save({"in_flight": state}, agent_steps=7)
-    with pytest.raises(MalformedMessageError, match=r"is damaged or was changed; restore it"):
-        _unpack_states(config, tmp_path, Ranks(), trust=False)
-
-
-def test_malformed_signed_files_raise_the_documented_error(tmp_path: Path) -> None:
-    path = tmp_path / "file.json"
-    for text, why in (("[]", "no JSON object"), ("[" * 100_000, "too deeply"), ("\xff", "Expecting value")):
-        path.write_text(text)
-        with pytest.raises(ValueError, match=why):
-            read_signed(path)
-    path.write_text(json.dumps({**signed({"a": 1}), "signature": {"key": signing_key().name, "hmac": "\ud800"}}))
-    assert read_signed(path) == ({"a": 1}, Verdict.CHANGED)
-    path.write_text(json.dumps(signed({"a": 1})))
-    assert read_signed(path) == ({"a": 1}, Verdict.VALID)
-
-
 @pytest.mark.parametrize(
     ("state", "says"),
     [
@@ -462,72 +372,15 @@ def test_deeply_nested_files_count_as_damaged(tmp_path: Path) -> None:
     assert EvaluationQueue(run_dir).records() == []
 
 
-@pytest.fixture
-def key_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Places of the key: the configuration folder and the temporary folder. Neither exists yet."""
-    temporary, configuration = tmp_path / "temporary", tmp_path / "configuration"
+def test_error_says_why_the_own_key_is_unusable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr(signatures.tempfile, "gettempdir", lambda: str(temporary))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(configuration))
-    folders = configuration / "rollmill", temporary / f"rollmill-{os.geteuid()}"
-    return folders[0] / "signing_key", folders[1] / "signing_key"
-
-
-def test_every_readable_key_verifies(key_places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs may have been signed before or after the configuration folder became usable."""
-    usual, temporary = key_places
-    configuration = usual.parent.parent
-    configuration.touch()  # Not a folder.
-    assert signing_key().place == temporary
-    of_temporary = sign("test", [b"a"])
-    configuration.unlink()
-    assert verify("test", iter([b"a"]), of_temporary) is Verdict.VALID
-    assert not configuration.exists(), "verification must not create a key"
-    assert signing_key().place == usual
-    of_usual = sign("test", [b"a"])
-    for signature in (of_temporary, of_usual):
-        assert verify("test", iter([b"a"]), signature) is Verdict.VALID
-        assert verify("test", iter([b"b"]), signature) is Verdict.CHANGED
-    usual.chmod(0o644)
-    assert verify("test", [b"a"], of_temporary) is Verdict.VALID
-    assert verify("test", [b"a"], of_usual) is Verdict.FOREIGN
-    usual.chmod(0o600)
-    shutil.rmtree(temporary.parent)
-    assert verify("test", [b"a"], of_temporary) is Verdict.FOREIGN
-    assert not temporary.parent.exists(), "verification must not create a key"
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        ("mode", r"can be read by others \(mode 644\): run chmod 600"),
-        ("owner", r"belongs to the user 4242, but this process runs as \d+: run as that user, or give the file to"),
-        ("letters", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
-        ("short", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
-        ("binary", r"does not hold a key.*restore it from a backup, or remove it.*earlier runs need --trust"),
-        ("folder", r"is not a file: remove it"),
-    ],
-)
-def test_error_says_why_the_own_key_is_unusable(
-    key_places: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, says: str
-) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     run_dir = foreign_run(tmp_path / "mine")
     write_config(run_dir, replace(load_config(run_dir), env=EnvConfig(name="mine_alone:Mine")))
-    place = key_places[0]
-    if damage == "mode":
-        place.chmod(0o644)
-    elif damage == "owner":
-        stat_of = os.fstat
-
-        def fstat(number: int) -> Any:
-            found = stat_of(number)
-            return os.stat_result((*found[:4], 4242, *found[5:10])) if stat.S_ISREG(found.st_mode) else found
-
-        monkeypatch.setattr(signatures.os, "fstat", fstat)
-    elif damage == "folder":
-        place.unlink()
-        place.mkdir()
-    else:
-        place.write_bytes({"letters": b"not a key", "short": b"abcd", "binary": b"\xff" * 64}[damage])
+    place = tmp_path / "configuration" / "rollmill" / "signing_key"
+    place.chmod(0o644)
+    says = r"can be read by others \(mode 644\): run chmod 600"
     with pytest.raises(UntrustedError, match=rf"signed with another key.* --trust .*{place} {says}"):
         rollmill.evaluate(run_dir, episodes=1)

@@ -19,7 +19,6 @@ import torch
 from rollmill.learning.process_group import interface_towards
 from rollmill.regimes.running import saved_steps
 from rollmill.reporting.metrics import read_metrics
-from rollmill.runtime.ranks import Ranks, RanksError
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 slow = pytest.mark.slow
@@ -265,31 +264,6 @@ def test_ranks_do_not_outlive_the_torchrun_that_started_them(tmp_path: Path) -> 
     assert not any(Path(f"/proc/{rank}").exists() for rank in ranks)
     assert "torchrun, which started this rank, has died" in (run_dir / "run.log").read_text()
     finish(process)
-
-
-def test_the_variables_of_torchrun_are_checked() -> None:
-    assert Ranks.of_this_process({}).is_alone
-    good = {
-        "RANK": "3",
-        "WORLD_SIZE": "4",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "a",
-        "MASTER_PORT": "1",
-        "TORCHELASTIC_RESTART_COUNT": "2",
-    }
-    ranks = Ranks.of_this_process(good)
-    assert (ranks.rank, ranks.world_size, ranks.restarts) == (3, 4, 2)
-    assert list(ranks.share(8)) == [6, 7]
-    assert ranks.cores(list(range(5))) == [2, 3, 4]
-    assert ranks.cores([7]) == [7]
-    for wrong, message in (
-        ({k: v for k, v in good.items() if k != "MASTER_PORT"}, "MASTER_PORT"),
-        ({**good, "RANK": "4"}, "do not fit together"),
-        ({**good, "RANK": "x"}, "no numbers"),
-    ):
-        with pytest.raises(RanksError, match=re.escape(message)):
-            Ranks.of_this_process(wrong)
 
 
 def test_the_interface_towards_an_address_is_found() -> None:

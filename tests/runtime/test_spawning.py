@@ -10,11 +10,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import runtime_targets as targets
+from tests.runtime.reporting_process import first_report
 
 from rollmill.runtime import sweep
 from rollmill.runtime.events import (
@@ -29,23 +30,6 @@ from rollmill.runtime.events import (
 )
 from rollmill.runtime.fork_server import ensure_fork_server, fork_server_exit_code, fork_server_pid, show_tokens
 from rollmill.runtime.supervisor import Supervisor
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    with Supervisor() as entered:
-        yield entered
-    assert sweep.members(entered.run_id) == []
-
-
-def _report(supervisor: Supervisor, target: Callable[..., object], **options: object) -> object:
-    """What a new process of that target sends first."""
-    handle = supervisor.start("reporter", target, **options)  # type: ignore[arg-type]
-    events: list[Event] = []
-    while Exited(handle) not in events:
-        events += supervisor.poll(30)
-        assert not any(isinstance(event, Failed) for event in events), events
-    return next(event.content for event in events if isinstance(event, Message))
 
 
 def _state(pid: int) -> str:
@@ -65,84 +49,19 @@ def _is_up(server: int) -> bool:
     return bool(int(line.split()[1], 16) >> (signal.SIGINT - 1) & 1)
 
 
-def test_a_process_has_the_surroundings_of_the_moment_in_which_it_is_started(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
-    monkeypatch.setenv("NOT_UTF_8", b"\xff".decode(errors="surrogateescape"))
-    monkeypatch.delenv("PATH_OF_NOBODY", raising=False)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    fewer = (files[0] - 1, files[1])
-    umask = os.umask(0o027)
-    resource.setrlimit(resource.RLIMIT_NOFILE, fewer)
-    try:
-        report = _report(supervisor, targets.report_surroundings, env={"EXTRA": "a=b"})
-    finally:
-        os.umask(umask)
-        resource.setrlimit(resource.RLIMIT_NOFILE, files)
-    assert isinstance(report, dict)
-    changed = {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "EXTRA"}
-    found = report["environment"]
-    assert {name: found[name] for name in changed} == dict.fromkeys(changed, "1") | {"EXTRA": "a=b"}
-    token = found[sweep.VARIABLE]
-    ours = {name: value for name, value in os.environ.items() if name not in changed | {sweep.VARIABLE}}
-    assert {name: value for name, value in found.items() if name not in changed | {sweep.VARIABLE}} == ours
-    # What it starts has the same, and what the kernel shows of it has the same tokens.
-    assert f"{sweep.VARIABLE}={token}\0" in report["of its child"]
-    assert "SET_AFTER_THE_SERVER=yes\0" in report["of its child"]
-    assert f"{sweep.VARIABLE}={token}:".encode() in report["shown"]
-    assert supervisor.run_id in token
-    assert report["directory"] == str(tmp_path)
-    assert report["path"][0] == str(tmp_path)
-    assert report["umask"] == 0o027
-    assert report["files"] == fewer
-    assert report["parent"] == fork_server_pid()
-    assert capfd.readouterr() == ("printed by the child\n", "printed by its child\n")
-
-
-def test_the_output_of_a_process_goes_where_that_of_the_program_goes(supervisor: Supervisor, tmp_path: Path) -> None:
-    before = os.dup(1)
-    try:
-        for name in ("first", "second"):
-            with (tmp_path / name).open("w") as file:
-                os.dup2(file.fileno(), 1)
-                _report(supervisor, targets.report_surroundings)
-    finally:
-        os.dup2(before, 1)
-        os.close(before)
-    assert (tmp_path / "first").read_text() == (tmp_path / "second").read_text() == "printed by the child\n"
-
-
-def test_processes_draw_different_random_numbers(supervisor: Supervisor) -> None:
-    first, second = (_report(supervisor, targets.report_random_numbers) for _ in range(2))
-    assert isinstance(first, tuple)
-    assert isinstance(second, tuple)
-    assert all(one != other for one, other in zip(first, second, strict=True))
-
-
-@pytest.mark.parametrize("threads", [1, 2])
-def test_the_threads_of_a_process_are_as_its_environment_says(supervisor: Supervisor, threads: int) -> None:
-    report = _report(supervisor, targets.report_threads, env={"OMP_NUM_THREADS": str(threads)})
-    assert isinstance(report, tuple)
-    assert report[0] == threads
-    assert (report[1] > 1) == (threads > 1)
-
-
 def test_the_compiler_of_a_process_starts_no_others(supervisor: Supervisor) -> None:
-    assert _report(supervisor, targets.report_compile_threads) == 1
+    assert first_report(supervisor, targets.report_compile_threads) == 1
 
 
 def test_the_cpu_time_of_a_process_is_its_own(supervisor: Supervisor) -> None:
-    seconds = _report(supervisor, targets.report_cpu_time)
+    seconds = first_report(supervisor, targets.report_cpu_time)
     assert isinstance(seconds, float)
     assert seconds < 0.5  # Of the two seconds that its imports would take.
     assert supervisor.snapshot()["reporter"].cpu_seconds < 0.5
 
 
 def test_the_server_has_one_thread_and_the_tokens_of_no_run(supervisor: Supervisor) -> None:
-    _report(supervisor, targets.report_cpu_time)
+    first_report(supervisor, targets.report_cpu_time)
     server = fork_server_pid()
     assert server is not None
     assert os.listdir(f"/proc/{server}/task") == [str(server)]
@@ -151,7 +70,7 @@ def test_the_server_has_one_thread_and_the_tokens_of_no_run(supervisor: Supervis
 
 
 def test_the_server_is_not_in_the_file_system(supervisor: Supervisor) -> None:
-    _report(supervisor, targets.report_cpu_time)
+    first_report(supervisor, targets.report_cpu_time)
     lines = Path("/proc/net/unix").read_text().splitlines()
     listening = [line.split()[7] for line in lines if "listener-" in line]
     assert all(not os.path.exists(path) for path in listening)
@@ -178,7 +97,7 @@ def test_ctrl_c_does_not_end_the_server() -> None:
     assert os.getpgid(server) == server
     os.kill(server, signal.SIGINT)
     with Supervisor() as supervisor:
-        _report(supervisor, targets.report_cpu_time)
+        first_report(supervisor, targets.report_cpu_time)
     assert fork_server_pid() == server
 
 
@@ -187,7 +106,7 @@ def test_a_stopped_server_is_continued_before_a_start_and_while_polling(supervis
     _wait(lambda: _is_up(server))
     os.kill(server, signal.SIGSTOP)
     _wait(lambda: _state(server) == "T")
-    _report(supervisor, targets.report_cpu_time)
+    first_report(supervisor, targets.report_cpu_time)
     os.kill(server, signal.SIGSTOP)
     _wait(lambda: _state(server) == "T")
     deadline = time.monotonic() + 30
@@ -215,7 +134,7 @@ def test_the_end_of_the_server_ends_a_run_with_an_error_and_the_next_has_another
     )
     assert not Path(f"/proc/{worker.pid}").exists() or _state(worker.pid) == "Z"
     with Supervisor() as following:
-        _report(following, targets.report_cpu_time)
+        first_report(following, targets.report_cpu_time)
         assert fork_server_pid() not in (None, server)
     assert fork_server_exit_code(server) == -signal.SIGKILL
 
@@ -258,7 +177,7 @@ def test_a_server_that_was_waited_for_by_someone_else_is_replaced() -> None:
     os.kill(server, signal.SIGKILL)
     os.waitpid(server, 0)
     with Supervisor() as supervisor:
-        _report(supervisor, targets.report_cpu_time)
+        first_report(supervisor, targets.report_cpu_time)
     assert fork_server_pid() not in (None, server)
     assert fork_server_exit_code(server) == 255
 
@@ -293,7 +212,7 @@ def test_a_variable_that_libraries_read_while_they_load_makes_another_server(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert ensure_fork_server() == first
     monkeypatch.setenv("TORCH_SHOW_CPP_STACKTRACES", "1")
-    report = _report(supervisor, targets.report_surroundings)
+    report = first_report(supervisor, targets.report_surroundings)
     assert isinstance(report, dict)
     assert report["parent"] == fork_server_pid() != first
     # The first one serves its process until that ends.
@@ -338,6 +257,7 @@ PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, {folder!r})
 import runtime_targets as targets
+from tests.runtime.reporting_process import first_report
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.runtime.fork_server import fork_server_pid
 

@@ -8,7 +8,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,13 +26,6 @@ from rollmill.runtime.events import (
     describe_death,
 )
 from rollmill.runtime.supervisor import Supervisor
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    with Supervisor() as entered:
-        yield entered
-    assert sweep.members(entered.run_id) == []
 
 
 def _until(supervisor: Supervisor, *kinds: type[Event], timeout_s: float = 30) -> list[Event]:
