@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import cache
 from itertools import pairwise
@@ -17,12 +16,10 @@ import rollmill
 from rollmill.learning.blank_batches import blank_batch
 from rollmill.learning.update import Update
 from rollmill.regimes.torch_side import make_off_policy
-from rollmill.reporting.metric_table import METRICS, PHASES, describe_metrics, metric_names, tensorboard_tag
+from rollmill.reporting.metric_table import METRICS, metric_names, tensorboard_tag
 from rollmill.reporting.metrics import read_metrics
-from rollmill.roles import GRADIENT_LEARNER, LEARNER, POLICY_WORKER, ROLLOUT_WORKER
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 Rows = dict[str, list[dict[str, Any]]]
 
 # Rows by seconds would come too late to be a hundred, so that those by batches are looked at.
@@ -139,18 +136,6 @@ def test_every_key_is_on_the_page_and_every_key_of_the_page_exists(rows: Rows) -
                 assert not any(metric.name in row for row in rows[regime]), (metric.name, regime)
             elif metric.when == "every row":
                 assert all(metric.name in row for row in rows[regime]), (metric.name, regime)
-
-
-def test_the_page_is_made_from_the_table() -> None:
-    page = PAGE.read_text()
-    assert describe_metrics() in page, "python -m rollmill.reporting.metric_table prints what it should have"
-    keys = re.findall(r"^\| `([^`]+)` \|", page, re.MULTILINE)
-    assert metric_names() <= set(keys)
-
-
-def test_phases_are_those_of_the_ledger() -> None:
-    roles = (ROLLOUT_WORKER, POLICY_WORKER, LEARNER, GRADIENT_LEARNER)
-    assert {role: list(phases) for role, phases in PHASES.items()} == {role.name: list(role.phases) for role in roles}
 
 
 def _statistics(algo: str) -> set[str]:

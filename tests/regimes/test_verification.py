@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rollmill.cli import main
-from rollmill.learning.fingerprints import Difference, first_difference
+from rollmill.learning.fingerprints import Difference
 from rollmill.verification import Verification, verify
 
 TINY = {"num_envs": 8, "envs_per_group": 2, "rollout_length": 8, "learner.minibatches": 2}
@@ -66,21 +66,6 @@ def test_an_environment_that_is_not_saved_as_it_is_is_named() -> None:
     assert (result.difference.update, result.difference.part) == (2, "environment")
     assert "checkpoint.save_environments=false" in result.describe()
     assert verify(Forgetful, updates=4, **{**TINY, "checkpoint.save_environments": False}).equal
-
-
-def test_the_first_difference_names_the_part() -> None:
-    def line(update: int, environment: str, inference: str, learner: str) -> dict[str, Any]:
-        chain = f"{update}{environment}{inference}{learner}"
-        parts = {"environment": list(environment), "inference": list(inference)}
-        return {"update": update, **parts, "learner": learner, "chain": chain}
-
-    base = [line(0, "abc", "xyz", "p"), line(1, "abc", "xyz", "p")]
-    assert first_difference(base, base) is None
-    # The action at step 1 differs, and what it leads to: the action was first.
-    assert first_difference(base, [base[0], line(1, "abd", "xqz", "p")]) == Difference(1, "inference", 1)
-    # The environment showed something else at step 1 before anything was chosen there.
-    assert first_difference(base, [base[0], line(1, "adc", "xqz", "p")]) == Difference(1, "environment", 1)
-    assert first_difference(base, [line(0, "abc", "xyz", "q"), base[1]]) == Difference(0, "learner", None)
 
 
 def test_no_update_is_refused() -> None:
