@@ -1,4 +1,4 @@
-"""How groups are spread over rollout workers and policy workers."""
+"""What a topology refuses, and how decorrelation is spread over groups."""
 
 from __future__ import annotations
 
@@ -39,24 +39,6 @@ def plan(workers: int, groups_per_worker: int, policy_workers: int) -> Topology:
         "inference.num_workers": policy_workers,
     }
     return plan_topology(rollmill.make_config("gym/CartPole-v1", settings).resolved(), PROBED)
-
-
-@pytest.mark.parametrize("workers", [1, 2, 4, 8])
-@pytest.mark.parametrize("groups_per_worker", [1, 2, 3])
-def test_no_policy_worker_is_without_groups(workers: int, groups_per_worker: int) -> None:
-    for policy_workers in range(1, workers * groups_per_worker + 1):
-        topology = plan(workers, groups_per_worker, policy_workers)
-        served = [len(topology.groups_of_policy_worker(index)) for index in range(policy_workers)]
-        assert min(served) >= 1
-        assert max(served) - min(served) <= max(1, workers)
-        assert sum(served) == workers * groups_per_worker
-
-
-def test_the_groups_of_a_rollout_worker_wait_for_different_policy_workers() -> None:
-    topology = plan(4, 2, 2)
-    for worker in range(4):
-        groups = topology.groups_of_worker(worker)
-        assert {topology.policy_worker_of_group[group] for group in groups} == {0, 1}
 
 
 def test_more_policy_workers_than_groups_are_refused() -> None:
