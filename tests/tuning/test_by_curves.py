@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,12 @@ from rollmill.regimes.replay import plan_topology
 from rollmill.regimes.running import probe
 from rollmill.regimes.setup import Probed
 from rollmill.runtime.supervisor import Supervisor
+from rollmill.tuning.by_curves import tune_by_curves
 from rollmill.tuning.curves import Curve, CurveError, Curves
 from rollmill.tuning.explain import curves_of
 from rollmill.tuning.model import StageCosts, predict
 from rollmill.tuning.profile import workload_of
+from rollmill.tuning.result import Tuning
 from rollmill.tuning.search import search
 from rollmill.tuning.settings import allocation_of, read_settings, space_of
 from rollmill.tuning.tune import tune
@@ -219,3 +222,44 @@ def test_environments_are_those_that_the_curves_were_measured_with() -> None:
 @pytest.mark.parametrize("algo", [None, "dqn"])
 def test_a_single_learner_that_is_the_limit_is_named(algo: str | None) -> None:
     assert "Learning limits the speed" in tune("atari/pong", algo=algo, curves=MACHINE).describe()
+
+
+def by_curves(actors: Curve, learners: Curve, cores: int, given: dict[str, Any]) -> Tuning:
+    config = make_config("gym/CartPole-v1", given, algo="dqn").resolved()
+    curves = Curves(cores=cores, actors=actors, learners=learners)
+    return tune_by_curves(config, "a name", given, curves, time.monotonic())
+
+
+@pytest.mark.parametrize(
+    ("actors", "learners", "limit", "helps"),
+    [
+        (100.0, 1e6, "Collecting limits the speed: the learner waits for it.", "collecting"),
+        (1e6, 10.0, "Learning limits the speed: collecting waits for it.", "learning"),
+    ],
+)
+def test_only_the_side_that_limits_is_worth_making_faster(
+    actors: float, learners: float, limit: str, helps: str
+) -> None:
+    given: dict[str, Any] = {"num_envs": 8, "rollout.num_workers": 2, "learner.num_learners": 1}
+    tuning = by_curves(line(8, actors), line(8, learners), 8, given)
+    assert tuning.name == "a name"
+    assert tuning.limit == limit
+    gains = {change.what: change.gain for change in tuning.changes}
+    assert gains.pop(f"{helps} a quarter faster") == pytest.approx(0.25)
+    assert list(gains.values()) == [pytest.approx(0.0)]
+    # By hand: two rollout workers and a policy worker, one learner of as many threads as are configured.
+    u = tuning.update_interval
+    collected = actors * (2 + tuning.allocation.policy_workers)
+    assert tuning.steps_per_second == pytest.approx(min(collected, u * learners * tuning.allocation.learner_cores))
+    assert given.items() <= tuning.settings.items()
+
+
+def test_cores_limit_where_both_sides_are_busy() -> None:
+    tuning = by_curves(line(2, 1000.0), line(2, 1000.0), 1, {"num_envs": 8, "rollout.num_workers": 1})
+    assert tuning.limit == "The number of cores limits the speed: collecting and learning are always busy."
+    # A core that is shared: x_a = u x_l and x_a + x_l = 1 give 1000 u / (1 + u) agent steps a second.
+    u = tuning.update_interval
+    assert tuning.steps_per_second == pytest.approx(1000 * u / (1 + u))
+    assert tuning.solution is not None
+    assert tuning.solution.actor_cores == pytest.approx(u / (1 + u))
+    assert tuning.solution.learner_cores == pytest.approx(1 / (1 + u))
