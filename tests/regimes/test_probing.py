@@ -4,17 +4,29 @@ from __future__ import annotations
 
 import os
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.rollout.driven_worker import context_of
 
 import rollmill
 from rollmill.learning.in_flight import InFlight
-from rollmill.regimes.probing import _unpack_states
+from rollmill.models.flat_state import flat_nbytes
+from rollmill.models.sizing import largest_parameter
+from rollmill.regimes.probing import _unpack_states, probe
+from rollmill.regimes.setup import Probed, Refusal, group_states
+from rollmill.regimes.torch_side import make_on_policy
+from rollmill.regimes.user_code import UserCode
+from rollmill.roles import LEARNER
+from rollmill.runtime.ledger import Ledger
 from rollmill.runtime.plain_data import MalformedMessageError, encode
 from rollmill.runtime.ranks import Ranks
+from rollmill.runtime.signatures import Verdict
+from rollmill.settings.config import Config
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage.group_states import GroupState
 
 SETTINGS = {"num_envs": 2, "rollout_length": 8, "rollout.num_workers": 1, "regime": "lockstep"}
 
@@ -43,3 +55,79 @@ def test_checkpoint_without_states_loads_no_state_files(tmp_path: Path, iteratio
     CheckpointStore(folder, CheckpointConfig()).save({"in_flight": state}, agent_steps=7)
     with pytest.raises(MalformedMessageError, match=r"is damaged or was changed; restore it"):
         _unpack_states(config, tmp_path, Ranks(), trust=False)
+
+
+def probed(config: Config, run_dir: Path | None = None, *, trust: bool = False) -> object:
+    """What a probe sends to the main process."""
+    sent: list[object] = []
+    probe(context_of(Ledger.private(LEARNER), sent.append), config, UserCode((), ()), run_dir, trust=trust)
+    (message,) = sent
+    return message
+
+
+def test_it_reports_the_sizes_of_the_environment_and_the_network() -> None:
+    config = rollmill.make_config("gym/CartPole-v1", {**SETTINGS, "model.mlp_sizes": (5,)}).resolved()
+    found = probed(config)
+    assert isinstance(found, Probed)
+    assert found.spec.observation["obs"].shape == (4,)
+    assert found.spec.repeats is True, "it was asked whether the environment repeats, in lockstep"
+    assert (found.state_size, found.first_iteration, found.shared, found.saved_steps) == (0, 0, None, None)
+    network = make_on_policy(config, found.spec)
+    assert found.num_parameters == sum(parameter.numel() for parameter in network.parameters())
+    assert found.weight_nbytes == flat_nbytes(network.acting)
+    assert found.largest_parameter == largest_parameter(network)
+    assert found.settings["inference.precision"] == "fp32"
+    assert found.settle(config).inference.precision == "fp32"
+
+
+def test_a_recurrent_network_of_a_replay_has_a_state_and_sizes_for_several_learners() -> None:
+    settings = {"model.core": "gru", "model.core_size": 6, "replay.sequence_length": 8, "num_envs": 2}
+    found = probed(rollmill.make_config("gym/CartPole-v1", settings, algo="dqn").resolved())
+    assert isinstance(found, Probed)
+    assert found.state_size == 6
+    assert found.shared is not None
+    assert found.shared.gradient == found.num_parameters
+    assert found.spec.repeats is None, "only lockstep needs to know"
+
+
+def test_an_algorithm_that_does_not_fit_the_actions_is_refused_with_the_reason() -> None:
+    config = rollmill.make_config("gym/Pendulum-v1", {"num_envs": 2}, algo="sac").resolved()
+    dqn = rollmill.make_config("gym/CartPole-v1", {"num_envs": 2}, algo="dqn").resolved()
+    found = probed(replace(dqn, env=config.env))
+    assert isinstance(found, Refusal)
+    assert "dqn" in found.reason.lower()
+
+
+def test_a_resumed_replay_continues_after_the_steps_of_its_checkpoint(tmp_path: Path) -> None:
+    config = rollmill.make_config("gym/CartPole-v1", {"num_envs": 2}, algo="dqn").resolved()
+    store = CheckpointStore(tmp_path / "checkpoints", CheckpointConfig())
+    for steps in (300, 700):
+        store.save({"counters": {"agent_steps": steps}}, agent_steps=steps)
+    found = probed(config, tmp_path)
+    assert isinstance(found, Probed)
+    assert found.saved_steps == 700
+
+
+def test_the_states_of_groups_are_left_for_the_rollout_workers_if_they_are_trusted(tmp_path: Path) -> None:
+    config = rollmill.make_config("gym/CartPole-v1", {**SETTINGS, "envs_per_group": 1}).resolved()
+    packed = [GroupState(pickle.dumps(f"group {group}"), {}, None).pack() for group in range(2)]
+    store = CheckpointStore(tmp_path / "checkpoints", CheckpointConfig())
+    store.save({"in_flight": InFlight(3, [], packed).pack()}, agent_steps=48)
+    found = probed(config, tmp_path)
+    assert isinstance(found, Probed)
+    assert found.first_iteration == 3
+    for group in range(2):
+        state, verdict = group_states(tmp_path).read(3, group)
+        assert verdict is Verdict.VALID
+        assert state.environments is not None
+        assert pickle.loads(state.environments) == f"group {group}"
+    # Signed as a whole, but made by somebody else: what rank 0 gathers from other machines.
+    store.save({"in_flight": InFlight(3, [], [encode((b"", {}, None, None))] * 2).pack()}, agent_steps=64)
+    refused = probed(config, tmp_path)
+    assert isinstance(refused, Refusal)
+    assert "it holds pickled environments" in refused.reason
+    assert "--trust" in refused.reason
+    store.save({"in_flight": InFlight(3, [], packed[:1]).pack()}, agent_steps=80)
+    refused = probed(config, tmp_path, trust=True)
+    assert isinstance(refused, Refusal)
+    assert "has the states of 1 groups, but at iteration 3 this run needs 2" in refused.reason
