@@ -1,7 +1,7 @@
 """The imports of the fork server, once for all processes of a program; importing this makes a process the server.
 
-It must not import code of the user's, or Gymnasium, which imports plugins. It must not start threads, which a fork does
-not copy, or use CUDA, which does not survive a fork.
+It must not import code of the user's or simulators; Gymnasium itself imports neither since its version 1.0. It must not
+start threads, which a fork does not copy, or use CUDA, which does not survive a fork.
 """
 
 from __future__ import annotations
