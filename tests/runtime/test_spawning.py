@@ -257,7 +257,6 @@ PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, {folder!r})
 import runtime_targets as targets
-from tests.runtime.reporting_process import first_report
 from rollmill.runtime.supervisor import Supervisor
 from rollmill.runtime.fork_server import fork_server_pid
 
