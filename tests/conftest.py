@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
@@ -14,3 +15,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 def _configuration_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     # In the environment, so that the programs that tests start have it, too.
     os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("configuration"))
+
+
+@pytest.fixture(autouse=True)
+def _search_path_of_interpreters() -> Iterator[None]:
+    """Leave the variable as it was that commands and runs set for the processes that they start."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    yield
+    if before is None:
+        os.environ.pop("PYTHONSAFEPATH", None)
+    else:
+        os.environ["PYTHONSAFEPATH"] = before
