@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -29,7 +30,8 @@ def test_the_command_finds_two_runs_equal(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.slow
-def test_an_environment_that_ignores_its_seed_is_named() -> None:
+def test_an_environment_that_ignores_its_seed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "regimes"))
     import faulty_envs  # noqa: F401  # registers it
 
     result = verify("test/unseeded", updates=2, **{**TINY, "env.imports": ("faulty_envs",)})
