@@ -20,7 +20,7 @@ class RolloutPhase:
 class RolloutCounter:
     """Positions in ``ROLLOUT_WORKER.counters``."""
 
-    AGENT_STEPS, FAILURES_REPAIRED = range(2)
+    AGENT_STEPS, REBUILDS = range(2)
 
 
 ROLLOUT_WORKER = Role(

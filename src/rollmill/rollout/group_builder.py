@@ -66,5 +66,5 @@ class GroupBuilder:
             if failures:
                 for failure in failures:
                     self.context.log.warning("%s", failure)
-                self.context.ledger.add(RolloutCounter.FAILURES_REPAIRED, len(failures))
+                self.context.ledger.add(RolloutCounter.REBUILDS, len(failures))
                 failures.clear()
