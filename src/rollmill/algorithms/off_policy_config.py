@@ -13,9 +13,6 @@ from rollmill.algorithms.config import AlgorithmConfig
 from rollmill.settings.fields import setting, tag
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, NAME, SHARE, UNIT, integer
 
-# The built-in ones.
-OFF_POLICY_ALGORITHMS = ("dqn", "ddpg", "td3", "sac")
-
 EpsilonKind = Literal["schedule", "ladder"]
 NoiseKind = Literal["gaussian", "ou", "pink"]
 ValueLossKind = Literal["mse", "huber"]
@@ -199,8 +196,16 @@ class OwnOffPolicyConfig(QLearningConfig, SmoothedConfig, SoftConfig):
 
 AnyOffPolicyConfig = DQNConfig | DDPGConfig | TD3Config | SACConfig | OwnOffPolicyConfig
 
+_BUILT_IN: dict[str, type[AnyOffPolicyConfig]] = {
+    "dqn": DQNConfig,
+    "ddpg": DDPGConfig,
+    "td3": TD3Config,
+    "sac": SACConfig,
+}
+OFF_POLICY_ALGORITHMS = tuple(_BUILT_IN)
+"""Names of the built-in algorithms."""
+
 
 def off_policy_config_of(algorithm: str) -> type[AnyOffPolicyConfig]:
     """The configuration of the algorithm with this name."""
-    own = {"dqn": DQNConfig, "ddpg": DDPGConfig, "td3": TD3Config, "sac": SACConfig}
-    return own.get(algorithm, OwnOffPolicyConfig)
+    return _BUILT_IN.get(algorithm, OwnOffPolicyConfig)

@@ -62,7 +62,7 @@ class DDPG(OffPolicyAlgorithm):
 
     @property
     def num_critics(self) -> int:
-        """Number of critics, whose minimum is used."""
+        """Number of critics: one."""
         return 1
 
     @torch.no_grad()

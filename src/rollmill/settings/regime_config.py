@@ -145,7 +145,7 @@ class ReplayRegimeConfig(Checked, section=""):
                     "leave it out, or use a larger learner.num_learners"
                 )
             # Gradients that are begun at the same weights are applied one after the other.
-            check_integer("learner.max_staleness", self.max_staleness, self.num_learners - 1, ' or "auto"')
+            check_integer("learner.max_staleness", self.max_staleness, self.num_learners - 1, ", or 'auto'")
 
     @property
     def staleness_bound(self) -> int:
