@@ -47,6 +47,7 @@ class Side:
 
     def __init__(self, checkout: Path, case: str, seconds: float, slices: int) -> None:
         self.result: dict[str, float] | None = None
+        self._checkout = checkout
         command = [checkout / ".venv/bin/python", __file__, "--child", case]
         self._process = subprocess.Popen(
             [*map(str, command), "--seconds", str(seconds), "--slices", str(slices)],
@@ -69,7 +70,7 @@ class Side:
                 self.result = json.loads(line.removeprefix(_RESULT))
             if line.startswith((_PAUSED, _READY, _RESULT)):
                 return
-        raise SystemExit(f"{self._process.args[0]} failed: see the error above")  # type: ignore[index]
+        raise SystemExit(f"training in {self._checkout} failed: see the error above")
 
 
 def pair(before: Path, case: str, seconds: float, slices: int, *, swapped: bool) -> dict[str, Any]:

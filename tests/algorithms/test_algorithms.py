@@ -50,7 +50,7 @@ def build(
     **changes: object,
 ) -> OffPolicyAlgorithm:
     torch.manual_seed(0)
-    return make_algorithm(observation, action, model, off_policy_config_of(name)(algorithm=name, **changes))  # type: ignore[arg-type]
+    return make_algorithm(observation, action, model, off_policy_config_of(name)(algorithm=name, **changes))
 
 
 def explore(seed: int = 0, steps: int = 10**6) -> Explore:

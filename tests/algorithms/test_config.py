@@ -21,7 +21,7 @@ from rollmill.algorithms.off_policy_config import (
 def test_defaults_are_allowed() -> None:
     assert [kind().algorithm for kind in (DQNConfig, DDPGConfig, TD3Config, SACConfig)] == list(OFF_POLICY_ALGORITHMS)
     own = {"tau": 0.5, "temperature": 0.0, "target_entropy": -3, "epsilon_steps": 10, "target_noise": 0.0}
-    assert OwnOffPolicyConfig(algorithm="mine", policy_delay=3, **own).policy_delay == 3  # type: ignore[arg-type]
+    assert OwnOffPolicyConfig(algorithm="mine", policy_delay=3, **own).policy_delay == 3
 
 
 def test_an_algorithm_has_no_settings_of_others() -> None:
@@ -32,7 +32,7 @@ def test_an_algorithm_has_no_settings_of_others() -> None:
 
 @pytest.mark.parametrize("name", [*OFF_POLICY_ALGORITHMS, "mine"])
 def test_the_name_decides_the_settings(name: str) -> None:
-    assert off_policy_config_of(name)(algorithm=name).algorithm == name  # type: ignore[arg-type]
+    assert off_policy_config_of(name)(algorithm=name).algorithm == name
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_the_name_decides_the_settings(name: str) -> None:
 )
 def test_invalid_values_raise(change: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("(", r"\(")):
-        OwnOffPolicyConfig(**{"algorithm": "mine", **change})  # type: ignore[arg-type]
+        OwnOffPolicyConfig(**{"algorithm": "mine", **change})
 
 
 def test_reading_it_imports_no_torch() -> None:

@@ -90,7 +90,7 @@ def test_without_exploration_it_takes_the_mode_and_obeys_the_mask() -> None:
     action = algorithm.act(observation, None, None)
     assert action.discrete is not None
     assert action.discrete[:, 0].tolist() == params[:, :3].argmax(-1).tolist()
-    assert torch.equal(action.continuous, params[:, 3:4])  # type: ignore[arg-type]
+    assert torch.equal(action.continuous, params[:, 3:4])
     assert action.log_prob is action.value is None
     forbidden = torch.ones(K, 3, dtype=torch.bool).scatter_(1, action.discrete.long(), False)
     for how in (None, explore(seed=1), explore(seed=2)):
@@ -125,8 +125,8 @@ def test_unrolled_trajectories_are_rated_as_they_were_acted_step_by_step(core: s
         torch.testing.assert_close(action.value, expected)
         steps.append(action)
     taken = batch._replace(
-        discrete=torch.stack([step.discrete for step in steps]),  # type: ignore[misc]
-        continuous=torch.stack([step.continuous for step in steps]),  # type: ignore[misc]
+        discrete=torch.stack([step.discrete for step in steps]),
+        continuous=torch.stack([step.continuous for step in steps]),
     )
     for encoder_batch in (None, 3):  # It affects speed only.
         algorithm.encoder_batch = encoder_batch
@@ -161,7 +161,7 @@ def test_a_mask_of_trajectories_may_be_longer_than_the_steps() -> None:
         expected = algorithm.acting.distribution.log_prob(
             params,
             batch.discrete[t],
-            batch.continuous[t],  # type: ignore[index]
+            batch.continuous[t],
             mask[t],
         )
         torch.testing.assert_close(masked.log_prob[t], expected)

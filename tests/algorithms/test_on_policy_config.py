@@ -94,7 +94,7 @@ def test_a_symmetric_range_of_ratios_stays_above_0() -> None:
 
 def test_is_frozen() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        OnPolicyConfig().epochs = 2  # type: ignore[misc]
+        OnPolicyConfig().epochs = 2
 
 
 def test_reading_it_imports_no_torch() -> None:

@@ -133,7 +133,7 @@ def test_parts_of_a_minibatch_add_up_to_the_whole() -> None:
         return whole._replace(**tensors, observation=observation)
 
     parts = [ppo.loss(part(rows), None).value for rows in (slice(half), slice(half, None))]
-    assert sum(parts).item() == pytest.approx(ppo.loss(whole, None).value.item(), rel=1e-5)  # type: ignore[union-attr]
+    assert sum(parts).item() == pytest.approx(ppo.loss(whole, None).value.item(), rel=1e-5)
 
 
 @pytest.mark.parametrize("clip_kind", ["none", "reciprocal"])

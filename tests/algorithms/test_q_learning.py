@@ -68,7 +68,7 @@ def test_with_rescaling_the_values_are_unscaled_and_the_target_is_rescaled() -> 
 def test_the_largest_allowed_values_are_chosen() -> None:
     algorithm = make()
     q = TARGET_Q.clone()
-    assert algorithm.choose(q, None, None).discrete.tolist() == [[1, 2], [0, 2]]  # type: ignore[union-attr]
+    assert algorithm.choose(q, None, None).discrete.tolist() == [[1, 2], [0, 2]]
     mask = torch.tensor([[1, 0, 1, 1, 0], [1, 1, 1, 0, 0]], dtype=torch.bool)
     action = algorithm.choose(q, mask, None)
     assert action.discrete is not None

@@ -62,7 +62,7 @@ def test_what_has_no_such_form_is_not_kept(space: gym.Space[Any]) -> None:
 
 
 def test_keys_that_are_no_text_have_no_such_form() -> None:
-    space = spaces.Dict({1: CHOICE})  # type: ignore[dict-item]
+    space = spaces.Dict({1: CHOICE})
     assert encode_spaces(space, CHOICE) is None
     assert encode_spaces(CHOICE, space) is None
 

@@ -88,9 +88,9 @@ def test_contradictions_raise(options: dict[str, Any], message: str) -> None:
 
 def test_is_frozen_and_refuses_unknown_names() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        OptimiserConfig().learning_rate = 2.0  # type: ignore[misc]
+        OptimiserConfig().learning_rate = 2.0
     with pytest.raises(TypeError, match="learning_rat"):
-        OptimiserConfig(learning_rat=1e-3)  # type: ignore[call-arg]
+        OptimiserConfig(learning_rat=1e-3)
 
 
 def test_importing_it_imports_no_torch() -> None:

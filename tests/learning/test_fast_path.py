@@ -46,7 +46,7 @@ def pick(
 
 
 def cpu_candidates(full: int = 1024, **options: object) -> tuple[Candidate, ...]:
-    return candidates_for(ComputeConfig(**options), full, "cpu", has_images=True)  # type: ignore[arg-type]
+    return candidates_for(ComputeConfig(**options), full, "cpu", has_images=True)
 
 
 def measured_here(c: Candidate) -> float:

@@ -26,7 +26,7 @@ SPEC = EnvSpec(
 
 @pytest.mark.parametrize(("core", "advantage"), [("none", "gae"), ("gru", "gae"), ("none", "vtrace")])
 def test_measuring_leaves_the_model_unchanged(core: str, advantage: str) -> None:
-    config = OnPolicyConfig(batch_size=128, advantage=advantage)  # type: ignore[arg-type]
+    config = OnPolicyConfig(batch_size=128, advantage=advantage)
     model = ModelConfig(core=core, core_size=8)  # type: ignore[arg-type]
     algorithm = PPO(SPEC.observation, SPEC.action, model, config)
     before = {name: value.clone() for name, value in algorithm.state_dict().items()}

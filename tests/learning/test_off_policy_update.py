@@ -196,7 +196,7 @@ def updater_of(name: str = "sac", **learner: object) -> tuple[Update, OffPolicyA
     algorithm = make_algorithm(
         OBSERVATION, BOX, MODEL, off_policy_config_of(name)(algorithm=name, actor_learning_rate=1e-4)
     )
-    config = OptimiserConfig(**{"learning_rate": 1e-3, **learner})  # type: ignore[arg-type]
+    config = OptimiserConfig(**{"learning_rate": 1e-3, **learner})
     return Update(algorithm, config), algorithm
 
 
@@ -247,7 +247,7 @@ def test_non_finite_values_raise_and_leave_the_weights_unchanged() -> None:
 def test_other_precisions(precision: str) -> None:
     torch.manual_seed(0)
     algorithm = make_algorithm(OBSERVATION, BOX, MODEL, SACConfig())
-    updater = Update(algorithm, OptimiserConfig(), replace(PLAIN, precision=precision))  # type: ignore[arg-type]
+    updater = Update(algorithm, OptimiserConfig(), replace(PLAIN, precision=precision))
     batch, _ = aims()
     updater.step([batch])
     updater.check()

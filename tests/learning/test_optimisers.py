@@ -279,7 +279,7 @@ def test_no_host_sync_and_a_captured_graph_follows_the_learning_rate(kind: Any) 
 def test_resume_in_another_memory_format_continues_identically(kind: str, before: torch.memory_format) -> None:
     """Fused kernels read parameters and moments in memory order, whatever their strides."""
     after = torch.contiguous_format if before is torch.channels_last else torch.channels_last
-    config = OptimiserConfig(method=method_of(kind), learning_rate=0.1)  # type: ignore[arg-type]
+    config = OptimiserConfig(method=method_of(kind), learning_rate=0.1)
 
     def start(layout: torch.memory_format, values: list[Tensor]) -> tuple[list[nn.Parameter], torch.optim.Optimizer]:
         params = [nn.Parameter(v.clone(memory_format=layout) if v.dim() == 4 else v.clone()) for v in values]

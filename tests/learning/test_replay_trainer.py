@@ -169,7 +169,7 @@ def test_a_state_restores_draws_noise_and_moments(tmp_path: Path) -> None:
     assert fresh.draws[1] > 0
     assert fresh.update.sgd_steps == BATCHES_DUE
     assert torch.equal(fresh.state_dict()["random"]["generator"], saved["random"]["generator"])
-    # Generators of another device differ, so their noise starts anew.
+    # Another device has another kind of generator, so the noise restarts from its seed.
     fresh.setup.progress.sgd_steps = BATCHES_DUE
     fresh.load_state_dict({**saved, "random": {**saved["random"], "device": "cuda"}})
     expected = torch.Generator().manual_seed(fresh.noise_seed())

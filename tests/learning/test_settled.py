@@ -26,7 +26,7 @@ PICTURES = replace(VECTOR, observation={"obs": ArraySpec(shape=(36, 36, 1), dtyp
 
 
 def ppo(spec: EnvSpec, **settings: object) -> PPO:
-    config = OnPolicyConfig(**{"batch_size": 32_768, "minibatches": 2, **settings})  # type: ignore[arg-type]
+    config = OnPolicyConfig(**{"batch_size": 32_768, "minibatches": 2, **settings})
     return PPO(spec.observation, spec.action, ModelConfig(mlp_sizes=(8,)), config)
 
 

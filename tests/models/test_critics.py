@@ -78,7 +78,7 @@ def test_choice_critics_rate_every_choice_of_every_head(sizes: tuple[int, ...]) 
     torch.manual_seed(0)
     structure = "discrete" if len(sizes) == 1 else "multidiscrete"
     heads = tuple(CategoricalHead(n=n) for n in sizes)
-    critics = ChoiceCritics(Halving(), WIDTH, ActionSpec(heads=heads, structure=structure), MEMBERS, CONFIG)  # type: ignore[arg-type]
+    critics = ChoiceCritics(Halving(), WIDTH, ActionSpec(heads=heads, structure=structure), MEMBERS, CONFIG)
     observation = torch.randn(7, WIDTH)
     found = critics({"obs": observation})
     assert found.shape == (MEMBERS, 7, len(sizes), max(sizes))

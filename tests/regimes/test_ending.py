@@ -117,7 +117,7 @@ def test_a_run_that_is_asked_to_end_says_by_whom(supervisor: Supervisor, wanted:
     found = watched(supervisor, lambda: wanted)
     assert found.ended_by == wanted
     assert supervisor.stop_flag.is_set()
-    # Whoever waits for the end of the run at a terminal has it within ten seconds.
+    # A user at a terminal waits at most ten seconds for the end of a run.
     assert found.grace_s == 8.0 if wanted in ("target_return", "callback") else 0.0 <= found.grace_s <= 6.5
 
 

@@ -10,7 +10,7 @@ from rollmill.runtime.supervisor import Supervisor
 
 def first_report(supervisor: Supervisor, target: Callable[..., object], **options: object) -> object:
     """What a new process of that target sends first."""
-    handle = supervisor.start("reporter", target, **options)  # type: ignore[arg-type]
+    handle = supervisor.start("reporter", target, **options)
     events: list[Event] = []
     while Exited(handle) not in events:
         events += supervisor.poll(30)
