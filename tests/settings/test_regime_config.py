@@ -55,7 +55,7 @@ def test_the_bound_on_staleness_is_twice_the_learners_or_what_is_given(learners:
         (
             ReplayRegimeConfig,
             {"max_staleness": 1, "num_learners": 3},
-            r'^learner\.max_staleness=1: give an integer of at least 2 or "auto"$',
+            r"^learner\.max_staleness=1: give an integer of at least 2, or 'auto'$",
         ),
     ],
 )
