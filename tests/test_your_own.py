@@ -15,6 +15,7 @@ _SMALL = ["--num-envs", "4", "--rollout.num-workers", "1", "--quiet"]
 _BATCH = ["--learner.batch-size", "64", "--rollout-length", "8", "--total-steps", "600"]
 _COMMANDS = {
     "maze.py": ["maze:Maze", *_BATCH],
+    "nim.py": ["nim:Nim", *_BATCH],
     "network.py": ["gym/CartPole-v1", "--import", "network.py", "--model.encoder", "residual", *_BATCH],
     "a2c.py": ["gym/CartPole-v1", "--import", "a2c.py", "--algo", "a2c", *_BATCH],
     "munchausen.py": [

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from rollmill.callback import Callback, LiveRun
     from rollmill.envs.registry import register_env
     from rollmill.evaluation.evaluate import evaluate
+    from rollmill.evaluation.players import register_player
+    from rollmill.evaluation.tournament import tournament
     from rollmill.evaluation.watch import watch
     from rollmill.learning.admission import register_admission
     from rollmill.models.observation import register_encoder
@@ -43,7 +45,9 @@ __all__ = [
     "register_encoder",
     "register_env",
     "register_model",
+    "register_player",
     "register_remover",
+    "tournament",
     "train",
     "tune",
     "watch",
@@ -57,6 +61,7 @@ _HOME = {
     "make_config": "rollmill.api",
     "train": "rollmill.api",
     "evaluate": "rollmill.evaluation.evaluate",
+    "tournament": "rollmill.evaluation.tournament",
     "tune": "rollmill.tuning.tune",
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",
@@ -65,6 +70,7 @@ _HOME = {
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.observation",
     "register_model": "rollmill.models.registry",
+    "register_player": "rollmill.evaluation.players",
     "register_remover": "rollmill.storage.removers",
 }
 

@@ -17,6 +17,7 @@ EXTRAS: Final = {
     "classic-control": ("gymnasium[classic-control]",),
     "box2d": ("gymnasium[box2d]",),
     "minigrid": ("minigrid",),
+    "pettingzoo": ("pettingzoo", "mpe2", "pymunk"),
     "report": ("rliable", "pandas<3"),
 }
 

@@ -13,6 +13,8 @@ A slot holds ``T`` steps of one group of ``B`` rows (a row is one agent of one e
     [T + 1, B, ...]  observation, action_mask   x_t, t = 0..T; x_T is also x_0 of the group's next slot
     [T + 1, B]       reset                      x_t is the first observation of an episode: the recurrent state is
                                                 zeroed before x_t is consumed
+    [T + 1, B]       acts                       with several agents: whether the row's agent chooses an action
+    [T + 1, B]       policy_id                  with past selves: who plays the row, 0 for the policy that learns
     [T + 1, B]       value                      V(x_t) as the behaviour policy saw it; value[T] is filled when the next
                                                 slot's x_0 is inferred (same observation, same recurrent state), in
                                                 lockstep by the version that filled the slot, before the next one begins
@@ -40,6 +42,17 @@ The recursions over time (GAE, V-trace) therefore need only three facts of a ste
 
 An environment that fails during step t writes ``valid[t] = False``: x_t is then a masked row like any other, step t - 1
 bootstraps from V(x_t), and nothing else has to know.
+
+Several agents
+==============
+With several agents in an environment a row is one of them, and not every agent acts at every step: it waits for its
+turn, is dead, or has not come yet. ``acts[t]`` is False then: x_t is not shown to the policy, ``valid[t]`` is False,
+and ``reset`` marks the first observation of an episode *from which the row acts*. Unlike masked rows such steps are
+transparent: a turn lasts from one step at which the row acts to the next one, its reward is the sum of the rewards in
+between, and V of the next turn follows it. The learner keeps the turns alone (:mod:`rollmill.learning.turns`), so that
+nothing behind it knows of steps without an action. Turns that a past self plays are left out likewise; who plays a row
+changes only where a match begins. A turn whose end is not in the slot serves as the bootstrap of the
+one before it. The final observation of a truncated agent is a masked row at which it acts.
 """
 
 from __future__ import annotations
@@ -218,7 +231,7 @@ class EnvSpec:
         action: The action of one row.
         has_action_mask: Whether the environment gives a mask of allowed actions, in ``info["action_mask"]`` or in the
             observation under ``"action_mask"`` (then it is no observation for the network).
-        rows_per_env: Rows that one environment fills (its agents); 1 for ordinary environments.
+        agents: Names of an environment's agents, each of which is a row; empty for ordinary environments.
         frameskip: Simulator frames that one agent step stands for; frames = agent steps x frameskip.
         max_episode_steps: Time limit in agent steps, where known.
         native_vector: Whether groups are native vector environments, stepped in one call.
@@ -231,13 +244,18 @@ class EnvSpec:
     observation: Mapping[str, ArraySpec]
     action: ActionSpec
     has_action_mask: bool = False
-    rows_per_env: int = 1
+    agents: tuple[str, ...] = ()
     frameskip: int = 1
     max_episode_steps: int | None = None
     native_vector: bool = False
     keeps_group_size: bool = False
     repeats: bool | None = None
     spaces: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def rows_per_env(self) -> int:
+        """Rows that one environment fills; 1 for ordinary environments."""
+        return len(self.agents) or 1
 
     @property
     def has_images(self) -> bool:

@@ -215,9 +215,9 @@ def test_info_that_is_not_a_dict_raises(harness):
         probe(EnvConfig(name="no-info"))
 
 
-def test_multi_agent_environment_raises():
+def test_a_multi_agent_environment_without_the_interface_raises():
     class Parallel:
-        """Has the interface of PettingZoo's ParallelEnv."""
+        """Has a part of the interface of PettingZoo's ParallelEnv."""
 
         possible_agents = ("left", "right")
 
@@ -225,8 +225,30 @@ def test_multi_agent_environment_raises():
             return gymnasium.spaces.Box(-1, 1, (2,))
 
     register_env("parallel", Parallel)
-    with pytest.raises(UnsupportedSpace, match=r"parallel is a multi-agent environment.*wrap it in one"):
+    with pytest.raises(UnsupportedSpace, match=r"parallel has no action_space, .*pettingzoo.ParallelEnv"):
         probe(EnvConfig(name="parallel"))
+
+
+def test_a_multi_agent_environment_in_which_nobody_acts_raises():
+    class Empty:
+        possible_agents = ("left", "right")
+        agents = ()
+
+        def observation_space(self, agent):
+            return gymnasium.spaces.Box(-1, 1, (2,))
+
+        def action_space(self, agent):
+            return gymnasium.spaces.Discrete(2)
+
+        def reset(self, seed=None, options=None):
+            return {}, {}
+
+        def close(self):
+            pass
+
+    register_env("empty", Empty)
+    with pytest.raises(UnsupportedSpace, match="no agent acts after a reset"):
+        probe(EnvConfig(name="empty"))
 
 
 def test_probe_ignores_a_failing_close(harness):

@@ -21,6 +21,7 @@ from rollmill.inference.config import InferenceConfig
 from rollmill.inference.explorers import GeneratorExplorer
 from rollmill.inference.observation_readers import ShownReader
 from rollmill.inference.recurrent_states import RecurrentStates
+from rollmill.inference.requests import Requests
 from rollmill.inference.worker import PolicyWorker
 from rollmill.models.config import ModelConfig
 from rollmill.models.flat_state import FlatState, flat_nbytes
@@ -156,7 +157,8 @@ def test_schedules_count_the_steps_of_all_ranks() -> None:
     store.limiter.set(inserted=21, drawn=0)
     device = torch.device("cpu")
     explorer = explorer_of(store, device, 6)
-    explore = explorer.explore(np.array([1]), np.array([0]), torch.zeros(ROWS, dtype=torch.bool), None)
+    requests = Requests(store, np.array([1]))
+    explore = explorer.explore(requests, torch.zeros(ROWS, dtype=torch.bool), None)
     assert (explore.agent_steps, explore.total_steps, explore.num_rows) == (42, 1000, 2 * GROUPS * ROWS)
     assert explore.rows.tolist() == [8, 9]
 

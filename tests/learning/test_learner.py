@@ -41,7 +41,7 @@ from rollmill.storage.slots import SlotStore, Topology, slot_fields
 
 
 def trajectories(versions: list[list[int]]) -> Trajectories:
-    arrays = {"policy_version": np.array(versions, np.int32)}
+    arrays = {"policy_version": np.array(versions, np.int32), "valid": np.ones(np.shape(versions), bool)}
     return Trajectories(arrays, np.zeros((len(versions) + 1, len(versions[0])), np.int64), (), ())
 
 

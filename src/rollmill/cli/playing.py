@@ -1,4 +1,4 @@
-"""Options that ``rollmill eval`` and ``rollmill watch`` share: which network plays, and how it chooses actions."""
+"""Options of commands in which trained agents play: which network, and how it chooses actions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ from rollmill.settings.option_values import OptionError
 def add_playing(command: Command) -> None:
     """Add the options that say which network plays, and how."""
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
+    add_how_to_play(command)
+
+
+def add_how_to_play(command: Command) -> None:
+    """Add the options that say how networks play."""
     command.option("--device", "where the network runs (default cpu)", default="cpu", metavar="DEVICE")
     command.flag("--deterministic", "take the most probable action (default for off-policy algorithms)")
     command.flag("--explore", "sample or explore as in training (default for on-policy algorithms)")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from rollmill import __version__
-from rollmill.cli import bench, envs, evaluate, plot, report, train, tune, verify, watch
+from rollmill.cli import bench, envs, evaluate, plot, report, tournament, train, tune, verify, watch
 from rollmill.cli.command import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE, Command, split_overrides
 from rollmill.cli.settings_help import settings_help
 from rollmill.runtime.user_frames import format_error, is_of_user_code, is_ours
@@ -31,6 +31,7 @@ _COMMANDS: Final[tuple[Callable[[], Command], ...]] = (
     tune.make_command,
     evaluate.make_command,
     watch.make_command,
+    tournament.make_command,
     plot.make_command,
     report.make_command,
     verify.make_command,
@@ -126,7 +127,7 @@ def _parser(commands: Mapping[str, Command]) -> argparse.ArgumentParser:
         description="Train reinforcement-learning agents at the speed of the machine, or reproducibly.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="commands:\n"
-        + "\n".join(f"  {name:<8}{command.summary.splitlines()[0]}" for name, command in commands.items())
+        + "\n".join(f"  {name:<12}{command.summary.splitlines()[0]}" for name, command in commands.items())
         + "\n\nFirst steps:\n"
         "  rollmill train gym/CartPole-v1      train an agent\n"
         "  rollmill eval RUN_DIR               measure the trained agent\n"

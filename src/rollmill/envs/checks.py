@@ -57,7 +57,13 @@ class RowChecks:
     """Checks of one group; every message names the environment, the step and the entry."""
 
     def __init__(
-        self, name: str, codec: ObservationCodec, action: ActionSpec, first_index: int, check_finite: bool
+        self,
+        name: str,
+        codec: ObservationCodec,
+        action: ActionSpec,
+        first_index: int,
+        check_finite: bool,
+        agents: Sequence[str] = (),
     ) -> None:
         """Prepare the checks of a group.
 
@@ -67,9 +73,11 @@ class RowChecks:
             action: The heads that a mask covers.
             first_index: Index of the group's first environment in the whole run.
             check_finite: Whether to check floats.
+            agents: Names of an environment's agents, each of which is a row.
         """
         self._name = name
         self._first = first_index
+        self._agents = agents
         self._float_names: Sequence[str] = codec.float_names if check_finite else ()
         self._check_finite = check_finite
         ends = np.cumsum(action.categorical_sizes, dtype=np.int64).tolist()
@@ -84,6 +92,9 @@ class RowChecks:
         """
         for key in self._float_names:
             values = into.observation[key]
+            if into.acts is not None:
+                # What the other rows hold was not written.
+                values = np.where(into.acts.reshape(-1, *[1] * (values.ndim - 1)), values, 0)
             if not np.isfinite(values).all():
                 self._report(values, step, f"observation {key!r}")
 
@@ -105,14 +116,20 @@ class RowChecks:
                 raise self._invalid_reward(row, given[row], step)
             self._report(reward, step, "reward")
 
+    def _whose(self, row: int) -> str:
+        if not self._agents:
+            return f"environment {self._first + row} of {self._name}"
+        env, agent = divmod(row, len(self._agents))
+        return f"agent {self._agents[agent]!r} of environment {self._first + env} of {self._name}"
+
     def _invalid_reward(self, row: int, reward: Any, step: int) -> InvalidReward:
-        return invalid_reward(f"environment {self._first + row} of {self._name}", reward, f" at group step {step}")
+        return invalid_reward(self._whose(row), reward, f" at group step {step}")
 
     def _report(self, values: Array, step: int, what: str) -> None:
         bad = ~np.isfinite(values.reshape(len(values), -1))
         row = int(bad.any(axis=1).argmax())
         raise NonFiniteObservation(
-            f"environment {self._first + row} of {self._name} gave {int(bad[row].sum())} non-finite value(s) as {what} "
+            f"{self._whose(row)} gave {int(bad[row].sum())} non-finite value(s) as {what} "
             f"at group step {step} (first: {values.reshape(len(values), -1)[row][bad[row]][0]}); training needs "
             "finite numbers: fix the environment, or set env.check_finite to false to accept them"
         )
@@ -127,7 +144,7 @@ class RowChecks:
         mask = np.concatenate([np.asarray(part).ravel() for part in parts]) if len(parts) > 1 else np.ravel(parts[0])
         if mask.size != self._mask_size:
             raise InvalidActionMask(
-                f"environment {self._first + row} of {self._name} gave an action mask of {mask.size} entries: "
+                f"{self._whose(row)} gave an action mask of {mask.size} entries: "
                 f"{self._mask_size} are needed, one for each choice of each categorical head"
             )
         return mask.astype(bool)
@@ -149,7 +166,7 @@ class RowChecks:
     def missing_mask(self, row: int) -> InvalidActionMask:
         """Return the error for a mask that is suddenly missing."""
         return InvalidActionMask(
-            f"environment {self._first + row} of {self._name} gave info[{ACTION_MASK!r}] before and does not now: "
+            f"{self._whose(row)} gave info[{ACTION_MASK!r}] before and does not now: "
             "give it with every reset and every step"
         )
 
@@ -207,8 +224,8 @@ class RowChecks:
             bad = ~mask[:, columns].any(axis=1)
             if bad.any():
                 raise InvalidActionMask(
-                    f"environment {self._first + int(bad.argmax())} of {self._name} allows no choice of action head "
-                    f"{head} at group step {step}: at least one entry must be True before the episode ends"
+                    f"{self._whose(int(bad.argmax()))} allows no choice of action head {head} at group step {step}: at "
+                    "least one entry must be True before the episode ends"
                 )
 
 

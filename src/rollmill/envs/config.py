@@ -67,7 +67,7 @@ class EnvConfig(Checked, section="env"):
 
     Attributes:
         name: A name given to ``register_env``, ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``,
-            ``mujoco``, ``minigrid``, ``envpool``, or a bare Gymnasium id.
+            ``mujoco``, ``minigrid``, ``envpool``, ``pettingzoo``, ``mpe``, or a bare Gymnasium id.
         kwargs: Passed to the environment's constructor.
         frameskip: Simulator frames for each agent step; None takes the family's default (4 for Atari and VizDoom) or
             what was registered. For environments whose step we do not control it only says how frames are counted.

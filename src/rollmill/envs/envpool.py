@@ -52,9 +52,15 @@ def maker(config: EnvConfig) -> Maker:
     id = config.name.removeprefix("envpool/")
     check_id(id)
     kwargs = dict(config.kwargs)
-    if config.max_episode_steps is not None:
-        kwargs["max_episode_steps"] = config.max_episode_steps
     defaults = dict(envpool.make_spec(id).config._asdict())
+    has_players = defaults.get("max_num_players", 1) > 1
+    if config.max_episode_steps is not None:
+        if has_players:
+            raise UnknownEnvironment(
+                f"env.max_episode_steps={config.max_episode_steps} cannot be enforced for {config.name!r}, a game of "
+                "EnvPool's, which ends by its rules alone: leave it out"
+            )
+        kwargs["max_episode_steps"] = config.max_episode_steps
     if config.frameskip is not None and "frame_skip" in defaults:
         kwargs["frame_skip"] = config.frameskip
     # EnvPool's Atari and VizDoom name it frame_skip; MuJoCo's frame_skip is part of the task and not counted.
@@ -78,4 +84,5 @@ def maker(config: EnvConfig) -> Maker:
         frameskip=frameskip,
         max_episode_steps=int(limit) if isinstance(limit, (int, np.integer)) and limit > 0 else None,
         reset_seed=lambda env, seeds: None,  # The constructor has taken them.
+        has_players=has_players,
     )

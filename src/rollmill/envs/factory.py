@@ -13,6 +13,8 @@ import gymnasium
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec
+from rollmill.envs.agent_apis import is_multi_agent, with_numbers
+from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import (
@@ -23,10 +25,12 @@ from rollmill.envs.errors import (
     failures,
 )
 from rollmill.envs.failures import RestartBudget, failure
+from rollmill.envs.player_group import LEGAL_ACTIONS, PlayerGroup, player_names
 from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.registry import Registration, find_registration
 from rollmill.envs.repeating import repeats
+from rollmill.envs.shared_spaces import SharedSpaces, mask_in
 from rollmill.envs.space_data import encode_spaces
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
 from rollmill.envs.stacking import stack_of
@@ -35,7 +39,9 @@ from rollmill.envs.vector_group import VectorGroup, own_seeds
 from rollmill.envs.views import SavableGroup
 from rollmill.specs import ActionSpec, ArraySpec, BoxActions, BoxHead, EnvSpec, FrameStack
 
-FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool")
+FAMILIES = ("atari", "vizdoom", "gym", "mujoco", "minigrid", "envpool", "pettingzoo", "mpe")
+# Families whose environments another family's module makes.
+_MODULES = {"mujoco": "gym", "mpe": "pettingzoo"}
 
 
 class Maker(NamedTuple):
@@ -54,6 +60,8 @@ class Maker(NamedTuple):
         stack: The frame stack of a native vector, if known.
         keeps_group_size: ``vector`` is the user's and must only be called with the run's ``envs_per_group``, because
             its rows may belong together (several agents of one game, say).
+        has_players: Whether ``vector`` builds a pool of games in which players take turns; see
+            :class:`rollmill.envs.player_group.PlayerGroup`.
     """
 
     env: Callable[[], Any] | None
@@ -67,6 +75,7 @@ class Maker(NamedTuple):
     life_key: str | None = None
     stack: FrameStack | None = None
     keeps_group_size: bool = False
+    has_players: bool = False
 
 
 def suggest(name: str, known: Iterable[str], also: Mapping[str, str] | None = None) -> str:
@@ -104,7 +113,7 @@ def resolve_maker(config: EnvConfig) -> Maker:
     family, _, _ = config.name.partition("/")
     if family not in FAMILIES:
         family = "gym"
-    module = importlib.import_module(f"rollmill.envs.{family if family != 'mujoco' else 'gym'}")
+    module = importlib.import_module(f"rollmill.envs.{_MODULES.get(family, family)}")
     maker = module.maker(config)
     assert isinstance(maker, Maker)
     return maker
@@ -180,6 +189,7 @@ def make_group(
     num_threads: int = 1,
     box: BoxActions = "clip",
     budget: RestartBudget | None = None,
+    agents: Sequence[str] = (),
 ) -> SavableGroup:
     """Build the environments of one group.
 
@@ -192,6 +202,7 @@ def make_group(
         box: Conversion of continuous actions (see ``ActionCodec``).
         budget: Rebuilds left under ``on_failure="restart"``, shared by the groups of a worker; None gives this group
             ``config.restart_budget`` of its own.
+        agents: Names of an environment's agents (``EnvSpec.agents``), each of which is a row.
 
     Raises:
         UnknownEnvironment: No such name; suggests similar ones.
@@ -206,6 +217,18 @@ def make_group(
     if _takes_vector(maker, config):
         vector = maker.vector
         assert vector is not None
+        if agents:
+            return PlayerGroup(
+                lambda chosen: vector(num_envs, num_threads, chosen),
+                agents=agents,
+                seeds=seeds,
+                first_index=first_index,
+                name=config.name,
+                box=box,
+                on_failure=config.on_failure,
+                budget=budget,
+                check_finite=config.check_finite,
+            )
         return VectorGroup(
             lambda chosen: vector(num_envs, num_threads, chosen),
             seeds=seeds,
@@ -219,6 +242,20 @@ def make_group(
             check_finite=config.check_finite,
         )
     assert maker.env is not None
+    if agents:
+        return AgentGroup(
+            maker.env,
+            agents=agents,
+            num_envs=num_envs,
+            seeds=seeds,
+            first_index=first_index,
+            name=config.name,
+            box=box,
+            max_episode_steps=maker.time_limit,
+            on_failure=config.on_failure,
+            budget=budget,
+            check_finite=config.check_finite,
+        )
     return PythonGroup(
         maker.bare_env or maker.env,
         num_envs=num_envs,
@@ -263,11 +300,10 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     except failures() as error:
         raise failure(config.name, 0, where, 0, error, None) from error
     try:
-        if hasattr(env, "possible_agents"):
-            raise UnsupportedSpace(
-                f"{config.name} is a multi-agent environment (PettingZoo), but a Gymnasium environment is needed:"
-                " wrap it in one for one of the agents, or in a gymnasium.vector.VectorEnv with a row for each"
-            )
+        if is_multi_agent(env):
+            return _probe_agents(config, maker, env)
+        if maker.has_players:
+            return _probe_players(config, maker, env)
         observation_space, action_space = (
             _space(config.name, env, f"single_{kind}" if native else kind)
             for kind in ("observation_space", "action_space")
@@ -301,6 +337,61 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
     finally:
         with contextlib.suppress(*failures()):  # training reports it
             env.close()
+
+
+def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
+    """Find the spec of an environment with PettingZoo's interface; see :func:`probe`."""
+    try:
+        agents = tuple(str(agent) for agent in env.possible_agents)
+        spaces = SharedSpaces(config.name, env, agents)
+        codec, action = ObservationCodec(spaces.observation), action_spec(spaces.action)
+        turn = with_numbers(env, env.possible_agents).reset(0)
+    except RollmillEnvError:
+        raise
+    except failures() as error:
+        raise failure(config.name, 0, "reset", 0, error, None) from error
+    if not turn.acting:
+        raise UnsupportedSpace(
+            f"{config.name}: no agent acts after a reset: env.agents must hold those that do, and possible_agents all "
+            "that ever may"
+        )
+    masks = []
+    for agent, (observation, info) in turn.shown.items():
+        codec.check(spaces.pad(observation, agent))
+        masks.append(spaces.own_mask(mask_in(observation, info), agent) is not None)
+    has_mask = all(masks) and action.num_discrete > 0
+    return EnvSpec(
+        name=config.name,
+        observation=codec.specs,
+        action=action,
+        has_action_mask=has_mask,
+        agents=agents,
+        frameskip=maker.frameskip,
+        max_episode_steps=maker.max_episode_steps,
+        repeats=None,
+        spaces=encode_spaces(spaces.observation, spaces.action, has_action_mask=has_mask),
+    )
+
+
+def _probe_players(config: EnvConfig, maker: Maker, pool: Any) -> EnvSpec:
+    """Find the spec of a pool of games; see :func:`probe`."""
+    codec, action = ObservationCodec(pool.observation_space), action_spec(pool.action_space)
+    try:
+        info = pool.reset()[1]
+    except failures() as error:
+        raise failure(config.name, 0, "reset", 0, error, None) from error
+    has_mask = LEGAL_ACTIONS in info and action.num_discrete > 0
+    return EnvSpec(
+        name=config.name,
+        observation=codec.specs,
+        action=action,
+        has_action_mask=has_mask,
+        agents=player_names(pool, info, config.name),
+        frameskip=maker.frameskip,
+        max_episode_steps=maker.max_episode_steps,
+        native_vector=True,
+        spaces=encode_spaces(pool.observation_space, pool.action_space, has_action_mask=has_mask),
+    )
 
 
 def _space(name: str, env: Any, attribute: str) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 
 from rollmill.envs.actions import ActionCodec
 from rollmill.envs.checks import RowChecks
+from rollmill.envs.env_builder import EnvBuilder, seed_of_rebuild
 from rollmill.envs.errors import RollmillEnvError, failures
-from rollmill.envs.failures import RestartBudget, failure, report
+from rollmill.envs.failures import RestartBudget
 from rollmill.envs.info_metrics import METRICS, InfoMetrics
 from rollmill.envs.snapshots import is_pickled_by_arguments, restore_state, save_state
 from rollmill.envs.spaces import ACTION_MASK, ObservationCodec, action_spec
@@ -77,14 +78,9 @@ class PythonGroup:
         if len(seeds) != num_envs:
             raise ValueError(f"{len(seeds)} seeds were given for {num_envs} environments: give one for each")
         self.num_rows = num_envs
-        self.failures: list[str] = []
+        self._builder = EnvBuilder(make_env, name=name, first_index=first_index, on_failure=on_failure, budget=budget)
+        self.failures = self._builder.failures
         self.metrics = InfoMetrics()
-        self._make_env = make_env
-        self._name = name
-        self._first = first_index
-        self._budget = budget if on_failure == "restart" else None
-        if on_failure == "restart" and budget is None:
-            self._budget = RestartBudget(10)
         self._seeds = [int(s) for s in seeds]
         self._rebuilds = [0] * num_envs
         self._limit = max_episode_steps or _NO_LIMIT
@@ -95,7 +91,7 @@ class PythonGroup:
         self._masked: list[int] = []
         try:
             for row in range(num_envs):
-                self._envs.append(self._construct(row))
+                self._envs.append(self._builder.build(row))
         except failures():
             self.close()
             raise
@@ -234,11 +230,7 @@ class PythonGroup:
     def close(self) -> None:
         """Close every environment, even if closing one raises."""
         envs, self._envs, self._steps = self._envs, [], []
-        for env in envs:
-            try:
-                env.close()
-            except failures() as error:
-                self.failures.append(report(self._name, "close", error))
+        self._builder.close(envs)
 
     def _reset_instead(self, row: int) -> Callable[[Any], Any]:
         env = self._envs[row]
@@ -261,39 +253,13 @@ class PythonGroup:
         else:
             raise self._checks.missing_mask(row)
 
-    def _construct(self, row: int) -> Any:
-        while True:
-            try:
-                return self._make_env()
-            except RollmillEnvError:
-                raise
-            except failures() as error:
-                self._spend(row, "constructor", error)
-
     def _rebuild(self, row: int, where: str, error: BaseException, into: ObservationView) -> None:
         """Rebuild an environment until its reset succeeds, or raise."""
-        while True:
-            self._spend(row, where, error)
-            try:
-                self._envs[row].close()
-            except failures() as also:
-                self.failures.append(report(self._name, "close", also))
-            self._envs[row] = self._construct(row)
-            self._rebuilds[row] += 1
-            # A new seed, so that a rebuilt environment does not repeat its first episodes.
-            seed = int(np.random.SeedSequence([self._seeds[row], self._rebuilds[row]]).generate_state(1)[0])
-            try:
-                observation, info = self._envs[row].reset(seed=seed)
-                self._write(row, observation, info, into)
-            except RollmillEnvError:
-                raise
-            except failures() as again:
-                where, error = "reset", again
-                continue
-            self._steps[row] = self._envs[row].step
-            return
 
-    def _spend(self, row: int, where: str, error: BaseException) -> None:
-        if self._budget is None or not self._budget.spend():
-            raise failure(self._name, self._first + row, where, self._clock, error, self._budget) from error
-        self.failures.append(report(f"environment {self._first + row} of {self._name}", where, error))
+        def start(env: Any) -> None:
+            self._rebuilds[row] += 1
+            observation, info = env.reset(seed=seed_of_rebuild(self._seeds[row], self._rebuilds[row]))
+            self._write(row, observation, info, into)
+
+        self._envs[row] = self._builder.rebuild(self._envs[row], row, where, self._clock, error, start)
+        self._steps[row] = self._envs[row].step

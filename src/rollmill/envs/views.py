@@ -20,11 +20,13 @@ class ObservationView(NamedTuple):
         observation: Name -> ``[B, ...]``, dtypes and shapes of ``EnvSpec.observation``.
         action_mask: bool ``[B, M]``, True where allowed; None if the environment has no mask.
         reset: bool ``[B]``: whether this is the first observation of an episode.
+        acts: bool ``[B]``: whether the row's agent chooses an action; None if environments have one agent.
     """
 
     observation: Mapping[str, Array]
     action_mask: Array | None
     reset: Array
+    acts: Array | None = None
 
 
 class OutcomeView(NamedTuple):
@@ -54,6 +56,7 @@ def own_views(spec: EnvSpec, rows: int) -> tuple[ObservationView, OutcomeView]:
             {name: np.zeros((rows, *item.shape), item.dtype) for name, item in spec.observation.items()},
             np.ones((rows, spec.action.mask_size), bool) if spec.has_action_mask else None,
             np.zeros(rows, bool),
+            np.ones(rows, bool) if spec.agents else None,
         ),
         OutcomeView(
             reward=np.zeros(rows, np.float32),
@@ -92,9 +95,13 @@ class SavableGroup(Group, Protocol):
 
     Attributes:
         metrics: What the environments give in ``info["metrics"]``.
+        observation_space: The Gymnasium space of a row's observation.
+        action_space: The Gymnasium space of a row's action.
     """
 
     metrics: InfoMetrics
+    observation_space: Any
+    action_space: Any
 
     def snapshot(self) -> bytes | None:
         """Return the group's state; None if its environments cannot be saved."""
@@ -103,3 +110,15 @@ class SavableGroup(Group, Protocol):
     def restore(self, snapshot: bytes) -> None:
         """Restore the state of :meth:`snapshot`, instead of a reset."""
         ...
+
+
+class AgentRows(SavableGroup, Protocol):
+    """A group whose rows are agents.
+
+    Attributes:
+        episodes: int64 ``[num_envs]``, how often each environment has begun an episode.
+        resets_next: bool ``[num_envs]``, whether an environment's episode is over and the next step resets it.
+    """
+
+    episodes: Array
+    resets_next: Array

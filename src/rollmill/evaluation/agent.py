@@ -161,7 +161,12 @@ class Agent:
                     self._state[torch.as_tensor(chosen, device=self._device, dtype=torch.long)] = 0.0
 
     def choose(
-        self, observation: Mapping[str, Array], action_mask: Array | None, deterministic: bool | None
+        self,
+        observation: Mapping[str, Array],
+        action_mask: Array | None,
+        deterministic: bool | None,
+        *,
+        acts: Array | None = None,
     ) -> tuple[Array | None, Array | None]:
         """Compute actions for observations, both in the format of slots.
 
@@ -169,6 +174,7 @@ class Agent:
             observation: Name -> ``[B, ...]``, as in ``EnvSpec.observation``.
             action_mask: bool ``[B, M]`` or None.
             deterministic: As in ``act``.
+            acts: bool ``[B]``: rows whose action counts; the recurrent state of the others is kept. None is all.
 
         Returns:
             ``(discrete, continuous)``: int32 ``[B, Kd]`` and float32 ``[B, Kc]``, None if there are no such heads.
@@ -191,14 +197,18 @@ class Agent:
         tensors = {name: torch.tensor(array, device=self._device) for name, array in observation.items()}
         mask = None if action_mask is None else torch.tensor(action_mask, device=self._device)
         with torch.inference_mode():
-            action, self._state = self._policy.choose(
+            action, state = self._policy.choose(
                 tensors,
                 self._state,
                 mask,
                 is_first=torch.tensor(self._is_first, device=self._device),
                 deterministic=self.is_deterministic(deterministic),
             )
-        self._is_first[:] = False
+            if acts is not None and state is not None:
+                before = torch.zeros_like(state) if self._state is None else self._state
+                state = torch.where(torch.tensor(acts, device=self._device)[:, None], state, before)
+        self._state = state
+        self._is_first[slice(None) if acts is None else acts] = False
         return (
             None if action.discrete is None else action.discrete.to("cpu", torch.int32).numpy(),
             None if action.continuous is None else action.continuous.to("cpu", torch.float32).numpy(),

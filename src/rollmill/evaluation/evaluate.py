@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 
 from rollmill.envs.factory import make_group, probe, rows_of_group
-from rollmill.envs.python_group import PythonGroup
-from rollmill.envs.vector_group import VectorGroup
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
@@ -44,7 +42,7 @@ class EvaluationResult:
         env: The environment's name.
         checkpoint: The file whose weights were evaluated.
         agent_steps: Agent steps of training before this checkpoint.
-        returns: Raw return of each episode, grouped by environment.
+        returns: Raw return of each episode, grouped by environment, and with several agents by agent.
         lengths: Agent steps of each episode.
         mean: Mean return.
         interval: Its 95 % bootstrap interval.
@@ -124,7 +122,7 @@ def evaluate(
 
     Args:
         run_dir: Directory of a run, finished or not.
-        episodes: Number of complete episodes.
+        episodes: Number of complete episodes; with several agents, of each.
         seed: Keys the environments and the sampling of actions; distinct from every seed used in training.
         deterministic: As in ``Agent.act``.
         video: Also record one more episode in this mp4 file.
@@ -185,9 +183,11 @@ def evaluate_snapshot(
         quota = quotas(episodes, num_rows)
         quota += (0,) * (num_rows - len(quota))
     seeds = [int_seed(seed, "evaluation environment", index) for index in range(len(quota))]
-    group = make_group(env, len(quota), seeds, box=snapshot.box_actions)
+    group = make_group(env, len(quota), seeds, box=snapshot.box_actions, agents=spec.agents)
+    # Every agent of an environment is a row, and plays as many episodes as the environment.
+    quota = tuple(int(number) for number in np.repeat(quota, spec.rows_per_env))
+    episodes *= spec.rows_per_env
     try:
-        assert isinstance(group, PythonGroup | VectorGroup)
         agent = Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)
         returns: list[list[float]] = [[] for _ in quota]
         lengths: list[list[int]] = [[] for _ in quota]

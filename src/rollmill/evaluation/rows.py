@@ -25,6 +25,8 @@ def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | Non
     group.reset(observation)
     while True:
         agent.reset(observation.reset)
-        discrete, continuous = agent.choose(observation.observation, observation.action_mask, deterministic)
+        discrete, continuous = agent.choose(
+            observation.observation, observation.action_mask, deterministic, acts=observation.acts
+        )
         group.step(discrete, continuous, observation, outcome)
         yield outcome

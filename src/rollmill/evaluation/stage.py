@@ -12,9 +12,11 @@ import numpy as np
 from gymnasium.error import DependencyNotInstalled
 from numpy.typing import NDArray
 
+from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.errors import RollmillEnvError
-from rollmill.envs.factory import make_env, make_group, resolve_maker, rows_of_group
+from rollmill.envs.factory import make_env, make_group, probe, resolve_maker, rows_of_group
+from rollmill.envs.player_group import PlayerGroup
 from rollmill.envs.python_group import PythonGroup
 from rollmill.envs.space_data import SavedSpaces
 from rollmill.envs.vector_group import VectorGroup
@@ -45,9 +47,8 @@ def spaces_of(config: EnvConfig, group_size: int | None = None) -> SavedSpaces:
         group_size: See :func:`rollmill.envs.factory.rows_of_group`.
     """
     num_envs = rows_of_group(config, 1, group_size)
-    group = make_group(config, num_envs, range(num_envs))
+    group = make_group(config, num_envs, range(num_envs), agents=probe(config, group_size=group_size).agents)
     try:
-        assert isinstance(group, PythonGroup | VectorGroup)
         return SavedSpaces(group.observation_space, group.action_space)
     finally:
         group.close()
@@ -89,6 +90,13 @@ class Stage:
         if self._twin is not None:
             self._twin.step(discrete, continuous)
         self._shown = into
+
+    def is_over(self, outcome: OutcomeView) -> bool:
+        """Whether the step with this outcome ended the episode, with several agents that of all."""
+        if isinstance(self._group, AgentGroup | PlayerGroup):
+            return bool(self._group.resets_next[0])
+        # A lost life may be reported as terminated; only the episode's end has a length.
+        return bool(outcome.episode_length[0] > 0)
 
     def picture(self) -> Picture:
         """Return the current picture.
@@ -141,7 +149,9 @@ class _Twin:
         return self._into.observation["obs"][0, 0]
 
 
-def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int | None = None) -> Stage:
+def open_stage(
+    config: EnvConfig, seed: int, *, box: BoxActions, group_size: int | None = None, agents: Sequence[str] = ()
+) -> Stage:
     """Build a policy's environment for recording or watching.
 
     Atari games run twice with the same seed and actions, once as the agent sees them and once in colour and full size.
@@ -153,6 +163,7 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
         seed: Seed of the first reset.
         box: Conversion of continuous actions.
         group_size: See :func:`rollmill.envs.factory.rows_of_group`.
+        agents: Names of the environment's agents.
 
     Raises:
         NotRenderableError: It cannot be rendered.
@@ -169,23 +180,39 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
         os.environ.setdefault("MUJOCO_GL", "egl")
     if maker.env is None:
         seeds = range(seed, seed + rows_of_group(config, 1, group_size))
-        return _vector_stage(config, seeds, box=box, fps=30.0 / skip)
+        return _vector_stage(config, seeds, box=box, fps=(2.0 if agents else 30.0) / skip, agents=agents)
     rendering = replace(config, vector=False, kwargs={**config.kwargs, "render_mode": "rgb_array"})
     built: list[Any] = []
 
     def build() -> Any:
         try:
-            built.append(make_env(rendering))
+            built.append(_make(rendering, has_agents=bool(agents)))
         except RollmillEnvError:
             raise
         except Exception:
             # A user's environment may lack the argument or the mode. Any other error is raised again.
-            built.append(make_env(replace(config, vector=False)))
+            built.append(_make(replace(config, vector=False), has_agents=bool(agents)))
         _prepare_mujoco(built[-1])
         return built[-1]
 
-    group = PythonGroup(build, num_envs=1, seeds=[seed], name=config.name, box=box, check_finite=config.check_finite)
-    fps = float(built[-1].metadata.get("render_fps") or 30.0)
+    group: Group
+    if agents:
+        group = AgentGroup(
+            build,
+            agents=agents,
+            num_envs=1,
+            seeds=[seed],
+            name=config.name,
+            box=box,
+            max_episode_steps=maker.time_limit,
+            check_finite=config.check_finite,
+            shows_end=True,
+        )
+    else:
+        group = PythonGroup(
+            build, num_envs=1, seeds=[seed], name=config.name, box=box, check_finite=config.check_finite
+        )
+    fps = float(getattr(built[-1], "metadata", {}).get("render_fps") or 30.0)
 
     def picture(view: ObservationView) -> Any:
         try:
@@ -199,7 +226,18 @@ def open_stage(config: EnvConfig, seed: int, *, box: BoxActions, group_size: int
     return Stage(group, picture, fps)
 
 
-def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float) -> Stage:
+def _make(config: EnvConfig, *, has_agents: bool) -> Any:
+    """Build an environment with its time limit, which for several agents the group enforces."""
+    if not has_agents:
+        return make_env(config)
+    maker = resolve_maker(config)
+    assert maker.env is not None
+    return maker.env()
+
+
+def _vector_stage(
+    config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, fps: float, agents: Sequence[str]
+) -> Stage:
     """Build a native vector with a row for each seed, which shows the first row.
 
     It renders itself if it can (EnvPool); otherwise its observation is the image.
@@ -209,16 +247,27 @@ def _vector_stage(config: EnvConfig, seeds: Sequence[int], *, box: BoxActions, f
     try:
         vector = maker.vector(len(seeds), 1, seeds)
     except Exception:
-        return Stage(make_group(config, len(seeds), seeds, box=box), _observed_picture, fps)
-    group = VectorGroup(
-        lambda _: vector,
-        seeds=seeds,
-        name=config.name,
-        reset_seed=maker.reset_seed,
-        box=box,
-        life_key=maker.life_key,
-        check_finite=config.check_finite,
-    )
+        return Stage(make_group(config, len(seeds), seeds, box=box, agents=agents), _observed_picture, fps)
+    group: Group
+    if agents:
+        group = PlayerGroup(
+            lambda _: vector,
+            agents=agents,
+            seeds=seeds,
+            name=config.name,
+            box=box,
+            check_finite=config.check_finite,
+        )
+    else:
+        group = VectorGroup(
+            lambda _: vector,
+            seeds=seeds,
+            name=config.name,
+            reset_seed=maker.reset_seed,
+            box=box,
+            life_key=maker.life_key,
+            check_finite=config.check_finite,
+        )
 
     def picture(view: ObservationView) -> Any:
         try:

@@ -75,13 +75,13 @@ def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool
     """
     group_size = agent.snapshot.group_size
     spec = probe(env, group_size=group_size)
-    with open_stage(env, seed, box=agent.snapshot.box_actions, group_size=group_size) as stage:
+    box = agent.snapshot.box_actions
+    with open_stage(env, seed, box=box, group_size=group_size, agents=spec.agents) as stage:
         steps = play(agent, stage, spec, deterministic=deterministic)
         total = 0.0
         for length, outcome in enumerate(steps, start=1):
             total += float(outcome.reward[0])
-            # A lost life may be reported as terminated; only the episode's end has a length.
-            ended = bool(outcome.episode_length[0] > 0)
+            ended = stage.is_over(outcome)
             yield Frame(stage.picture(), total, length, ended, stage.fps)
             if ended:
                 return

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rollmill.algorithms.base import Action, Explore
 from rollmill.envs.random_actions import random_actions
+from rollmill.inference.requests import Requests
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.specs import ActionSpec
 from rollmill.storage.slots import SlotStore, Topology
@@ -21,16 +22,13 @@ from rollmill.storage.slots import SlotStore, Topology
 class Explorer(Protocol):
     """Builds the :class:`rollmill.algorithms.base.Explore` of a batch."""
 
-    def explore(
-        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
-    ) -> Explore:
+    def explore(self, requests: Requests, reset: Tensor, mask: NDArray[np.bool_] | None) -> Explore:
         """Build the context of a batch.
 
         Args:
-            groups: int64 ``[n]``.
-            steps: int64 ``[n]``, t of each group.
-            reset: bool ``[n * B]``, on the device.
-            mask: bool ``[n * B, mask_size]``, or None.
+            requests: The m rows.
+            reset: bool ``[m]``, on the device.
+            mask: bool ``[m, mask_size]``, or None.
         """
         ...
 
@@ -44,11 +42,15 @@ class _RowsOfGroups:
         rows = (first_row + torch.arange(self.count)).to(device).view(-1, topology.group_rows)
         self._of_group: list[Tensor] = list(rows.unbind())
 
-    def __call__(self, groups: NDArray[np.int64]) -> Tensor:
-        """Return row indices, int64 ``[n * B]``."""
+    def __call__(self, requests: Requests) -> Tensor:
+        """Return row indices, int64 ``[m]``."""
+        groups = requests.groups
         if len(groups) == 1:
-            return self._of_group[int(groups[0])]
-        return torch.cat([self._of_group[group] for group in groups.tolist()])
+            rows = self._of_group[int(groups[0])]
+        else:
+            rows = torch.cat([self._of_group[group] for group in groups.tolist()])
+        own: Tensor = requests.of_all(rows)
+        return own
 
 
 class GeneratorExplorer:
@@ -82,12 +84,10 @@ class GeneratorExplorer:
         self._world_size = world_size
         self._num_rows = self._rows.count * world_size
 
-    def explore(
-        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
-    ) -> Explore:
+    def explore(self, requests: Requests, reset: Tensor, mask: NDArray[np.bool_] | None) -> Explore:
         """See :class:`Explorer`."""
         agent_steps = self._agent_steps() * self._world_size
-        return Explore(agent_steps, self._total_steps, self._rows(groups), self._num_rows, reset, self._generator)
+        return Explore(agent_steps, self._total_steps, self._rows(requests), self._num_rows, reset, self._generator)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +106,11 @@ class RandomExplorer:
     device: torch.device
     random: np.random.Generator
 
-    def explore(
-        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
-    ) -> Explore:
+    def explore(self, requests: Requests, reset: Tensor, mask: NDArray[np.bool_] | None) -> Explore:
         """See :class:`Explorer`."""
         drawn = random_actions(self.action, mask, len(reset), self.random)
         given = Action(*(None if a is None else torch.from_numpy(a).to(self.device) for a in drawn))
-        return self.explorer.explore(groups, steps, reset, mask)._replace(given=given)
+        return self.explorer.explore(requests, reset, mask)._replace(given=given)
 
 
 class KeyedExplorer:
@@ -133,14 +131,12 @@ class KeyedExplorer:
         self._generator = torch.Generator(device)
         self._rows = _RowsOfGroups(store.topology, first_row, torch.device("cpu"))
 
-    def explore(
-        self, groups: NDArray[np.int64], steps: NDArray[np.int64], reset: Tensor, mask: NDArray[np.bool_] | None
-    ) -> Explore:
+    def explore(self, requests: Requests, reset: Tensor, mask: NDArray[np.bool_] | None) -> Explore:
         """See :class:`Explorer`."""
         topology = self._store.topology
-        step = self._store.group_iteration[groups] * topology.rollout_length + steps
-        rows = self._rows(groups)
-        uniform = self._noise.uniform(rows.numpy(), np.repeat(step, topology.group_rows))
+        step = self._store.group_iteration[requests.groups] * topology.rollout_length + requests.steps
+        rows = self._rows(requests)
+        uniform = self._noise.uniform(rows.numpy(), requests.per_row(step))
         return Explore(
             agent_steps=0,
             total_steps=0,

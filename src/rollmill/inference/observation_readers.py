@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from rollmill.inference.requests import Requests
 from rollmill.native import gather
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import SlotStore
@@ -18,16 +17,8 @@ from rollmill.storage.slots import SlotStore
 class ObservationReader(Protocol):
     """Reads observations of groups."""
 
-    def read(
-        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> Mapping[str, Tensor]:
-        """Read x_t of every group, name -> ``[n * B, ...]`` on the device; valid until the next call.
-
-        Args:
-            groups: int64 ``[n]``.
-            slots: int64 ``[n]``, the slot of each group.
-            steps: int64 ``[n]``, t of each group.
-        """
+    def read(self, requests: Requests) -> Mapping[str, Tensor]:
+        """Read x_t of every row that acts, name -> ``[m, ...]`` on the device; valid until the next call."""
         ...
 
 
@@ -48,6 +39,7 @@ class SlotReader:
         self._may_view = may_view and device.type == "cpu"
         # Observation blocks [num_slots * (T + 1), B, ...]: a group's x_t is one row of this view, contiguous.
         self._blocks = {name: a.reshape(-1, *a.shape[2:]) for name, a in store.observation.items()}
+        self._group_rows = store.topology.group_rows
         # Page-locked for direct copies by a GPU.
         self._staging = {
             name: torch.empty(
@@ -58,10 +50,11 @@ class SlotReader:
             for name, block in self._blocks.items()
         }
 
-    def read(
-        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> Mapping[str, Tensor]:
+    def read(self, requests: Requests) -> Mapping[str, Tensor]:
         """See :class:`ObservationReader`."""
+        slots, steps = requests.slots, requests.steps
+        if requests.rows is not None:
+            return self._read_rows(requests)
         if self._may_view and len(slots) == 1:
             place = slots[0] * self._steps + steps[0]
             return {name: torch.from_numpy(blocks[place]) for name, blocks in self._blocks.items()}
@@ -72,6 +65,17 @@ class SlotReader:
             gather(block, blocks, index)
             rows = torch.from_numpy(block.reshape(-1, *blocks.shape[2:]))
             result[name] = rows.to(self._device, non_blocking=True)
+        return result
+
+    def _read_rows(self, requests: Requests) -> Mapping[str, Tensor]:
+        assert requests.rows is not None
+        blocks = requests.per_row(requests.slots * self._steps + requests.steps)
+        index = blocks * self._group_rows + requests.rows % self._group_rows
+        result = {}
+        for name, source in self._blocks.items():
+            rows = self._staging[name].reshape(-1, *source.shape[2:])[: len(index)]
+            gather(rows, source.reshape(-1, *source.shape[2:]), index)
+            result[name] = torch.from_numpy(rows).to(self._device, non_blocking=True)
         return result
 
 
@@ -87,11 +91,12 @@ class ShownReader:
         self._store = store
         self._device = device
 
-    def read(
-        self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]
-    ) -> Mapping[str, Tensor]:
+    def read(self, requests: Requests) -> Mapping[str, Tensor]:
         """See :class:`ObservationReader`."""
+        shown = self._store.shown_to(requests.groups, requests.slots, requests.steps)
         return {
-            name: torch.from_numpy(array.reshape(-1, *array.shape[2:])).to(self._device, non_blocking=True)
-            for name, array in self._store.shown_to(groups, slots, steps).items()
+            name: torch.from_numpy(requests.of_all(array.reshape(-1, *array.shape[2:]))).to(
+                self._device, non_blocking=True
+            )
+            for name, array in shown.items()
         }

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollmill.inference.requests import Requests
 from rollmill.storage.replay import ReplayStore
 from rollmill.storage.slots import RNN_STATE, SlotStore
 
@@ -43,10 +44,11 @@ class RecurrentStates:
             dtype = torch.from_numpy(store.arrays[RNN_STATE][:0]).dtype
             self._state = torch.zeros(len(groups), self._rows, state_size, dtype=dtype, device=device)
 
-    def take(self, groups: NDArray[np.int64], slots: NDArray[np.int64], steps: NDArray[np.int64]) -> Tensor | None:
-        """Return the groups' states ``[n * B, S]`` before x_t, and write them into slots that store them."""
+    def take(self, requests: Requests) -> Tensor | None:
+        """Return the states ``[m, S]`` before x_t, and write all of the groups' into slots that store them."""
         if self._state is None:
             return None
+        groups, slots, steps = requests.groups, requests.slots, requests.steps
         places = self._place_of_group[groups]
         if self._is_shared and steps[0] == 0:
             assert self._store.group_rnn_state is not None
@@ -57,13 +59,20 @@ class RecurrentStates:
                 self._store.keep_rnn_state(slots, steps, state.cpu().numpy())
         elif (begins := steps == 0).any():
             self._store.arrays[RNN_STATE][slots[begins]] = state[torch.from_numpy(begins)].cpu().numpy()
-        return state.view(len(groups) * self._rows, -1)
+        own: Tensor = requests.of_all(state.view(len(groups) * self._rows, -1))
+        return own
 
-    def keep(self, groups: NDArray[np.int64], state: Tensor | None) -> None:
-        """Store the states ``[n * B, S]`` after x_t for the groups' next steps."""
-        if self._state is not None:
-            assert state is not None
-            self._state[self._place_of_group[groups]] = state.view(len(groups), self._rows, -1).to(self._state.dtype)
+    def keep(self, requests: Requests, state: Tensor | None) -> None:
+        """Store the states ``[m, S]`` after x_t for the rows' next steps."""
+        if self._state is None:
+            return
+        assert state is not None
+        places, state = self._place_of_group[requests.groups], state.to(self._state.dtype)
+        if requests.rows is None:
+            self._state[places] = state.view(len(places), self._rows, -1)
+        else:
+            place, row = np.divmod(requests.rows, self._rows)
+            self._state[places[place], row] = state
 
     def share(self, groups: NDArray[np.int64]) -> None:
         """Copy the states before x_T into shared memory."""

@@ -5,11 +5,13 @@ Everything it writes carries the version of the weights.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from rollmill.algorithms.base import Action
 from rollmill.algorithms.on_policy import OnPolicyAlgorithm
@@ -20,11 +22,14 @@ from rollmill.inference.batching import Batching
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.explorers import Explorer
 from rollmill.inference.observation_readers import ObservationReader
+from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
+from rollmill.inference.requests import Requests
 from rollmill.roles import InferenceCounter, InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
-from rollmill.storage.slots import ACTIONS, NO_SLOT, SlotStore, encode
+from rollmill.storage.bank import LIVE
+from rollmill.storage.slots import ACTIONS, POLICY_ID, SlotStore, encode
 
 _POLL_S = 0.2
 
@@ -45,6 +50,7 @@ class PolicyWorker:
         explorer: Builds the exploration context.
         states: Recurrent states.
         seed: Keys random actions.
+        past_selves: Networks of past selves; None without a bank.
     """
 
     def __init__(
@@ -62,6 +68,7 @@ class PolicyWorker:
         explorer: Explorer,
         states: RecurrentStates,
         seed: int,
+        past_selves: PastSelves | None = None,
     ) -> None:
         self._context = context
         self._ledger = context.ledger
@@ -76,11 +83,12 @@ class PolicyWorker:
         self._reader = reader
         self._explorer = explorer
         self._states = states
-        self._rows = store.topology.group_rows
         self._rollout_length = store.topology.rollout_length
         self._worker_of_group = np.asarray(store.topology.worker_of_group, np.int64)
         self._mask = store.arrays.get("action_mask")
+        self._reset = store.arrays["reset"]
         self._random = np.random.default_rng(seed)
+        self._past_selves = past_selves
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -95,8 +103,9 @@ class PolicyWorker:
     def answer(self, groups: NDArray[np.int64]) -> None:
         """Answer the requests of these groups, int64 ``[n]``, with one forward pass."""
         self._context.inject_delay()
-        self._compute(groups)
-        self._send(groups)
+        requests = Requests(self._store, groups)
+        self._compute(requests)
+        self._send(requests)
 
     def _await_first_weights(self) -> bool:
         """Wait for the learner's initial weights; False if the run ends first."""
@@ -107,91 +116,124 @@ class PolicyWorker:
                 return False
         return True
 
-    def _compute(self, groups: NDArray[np.int64]) -> None:
-        """Run one forward pass for these groups, int64 ``[n]``, and write its results into their slots."""
-        store = self._store
-        slots, steps = store.group_slot[groups], store.group_step[groups]
-        mask = None if self._mask is None else self._mask[slots, steps].reshape(len(groups) * self._rows, -1)
+    def _compute(self, requests: Requests) -> None:
+        """Run one forward pass for these rows, and write its results into their slots."""
+        mask = None if self._mask is None else requests.read(self._mask)
         if self._skips_policy:
-            drawn = random_actions(self._action, mask, len(groups) * self._rows, self._random)
-            self._write_actions(slots, steps, *drawn)
+            self._write_actions(requests, *random_actions(self._action, mask, requests.num_rows, self._random))
             return
-        self._ledger.enter(InferencePhase.LOADING)
-        acting = self._weights.acting_for(groups)
         self._ledger.enter(InferencePhase.GATHERING)
-        observation = self._reader.read(groups, slots, steps)
-        reset = torch.from_numpy(store.arrays["reset"][slots, steps].reshape(-1)).to(self._device)
-        state = self._states.take(groups, slots, steps)
-        self._ledger.enter(InferencePhase.FORWARD)
-        if steps[0] == self._rollout_length:
-            # x_T: its value completes the slot. Its action is chosen as x_0 of the next slot, by the version used
-            # there.
-            assert isinstance(acting.algorithm, OnPolicyAlgorithm), "replays need no values"
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
-                value = acting.algorithm.value(observation, state, reset)
-            self._ledger.enter(InferencePhase.SCATTERING)
-            store.arrays["value"][slots, steps] = value.cpu().numpy().reshape(len(groups), self._rows)
-            self._states.share(groups)
+        state = self._states.take(requests)
+        # x_T: its value completes the slot. Its action is chosen as x_0 of the next slot, by the version used there.
+        wants_value_only = requests.steps[0] == self._rollout_length
+        if self._past_selves is None:
+            self._ledger.enter(InferencePhase.LOADING)
+            self._forward(self._weights.acting_for(requests.groups), requests, state, mask, wants_value_only)
+        else:
+            policies = requests.read(self._store.arrays[POLICY_ID])
+            for policy in np.unique(policies).tolist():
+                self._ledger.enter(InferencePhase.LOADING)
+                if policy == LIVE:
+                    acting = self._weights.acting_for(requests.groups)
+                elif wants_value_only:
+                    continue  # nobody learns from the turns of past selves
+                else:
+                    acting = self._past_selves.acting_for(policy - 1)
+                chosen = policies == policy
+                part = requests.only(chosen)
+                part_mask = None if mask is None else mask[chosen]
+                self._forward(acting, part, None if state is None else state[chosen], part_mask, wants_value_only)
+        if wants_value_only:
+            self._states.share(requests.groups)
+
+    def _forward(
+        self,
+        acting: ActingAlgorithm,
+        requests: Requests,
+        state: Tensor | None,
+        mask: NDArray[np.bool_] | None,
+        wants_value_only: bool,
+    ) -> None:
+        """Run one network for these rows."""
+        if not requests.num_rows:
             return
-        explore = self._explorer.explore(groups, steps, reset, mask)
+        self._ledger.enter(InferencePhase.GATHERING)
+        observation = self._reader.read(requests)
+        reset = torch.from_numpy(requests.read(self._reset)).to(self._device)
+        self._ledger.enter(InferencePhase.FORWARD)
+        if wants_value_only:
+            self._evaluate(acting, requests, observation, state, reset)
+        else:
+            self._act(acting, requests, observation, state, reset, mask)
+
+    def _evaluate(
+        self,
+        acting: ActingAlgorithm,
+        requests: Requests,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor,
+    ) -> None:
+        """Compute V(x_T), and write it into the slots."""
+        assert isinstance(acting.algorithm, OnPolicyAlgorithm), "replays need no values"
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            value = acting.algorithm.value(observation, state, reset)
+        self._ledger.enter(InferencePhase.SCATTERING)
+        requests.write(self._store.arrays["value"], value.cpu().numpy())
+
+    def _act(
+        self,
+        acting: ActingAlgorithm,
+        requests: Requests,
+        observation: Mapping[str, Tensor],
+        state: Tensor | None,
+        reset: Tensor,
+        mask: NDArray[np.bool_] | None,
+    ) -> None:
+        """Choose a_t, and write it into the slots."""
+        explore = self._explorer.explore(requests, reset, mask)
         on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
         with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
             action, state = acting.algorithm.act_with_state(observation, state, reset, on_device, explore)
         if not acting.is_on_policy:
-            check_action(acting.algorithm, action, self._action, len(groups) * self._rows)
-        self._states.keep(groups, state)
-        self._write(acting, action, groups, slots, steps)
+            check_action(acting.algorithm, action, self._action, requests.num_rows)
+        self._states.keep(requests, state)
+        self._write(acting, action, requests)
 
-    def _write(
-        self,
-        acting: ActingAlgorithm,
-        action: Action,
-        groups: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        steps: NDArray[np.int64],
-    ) -> None:
+    def _write(self, acting: ActingAlgorithm, action: Action, requests: Requests) -> None:
         """Scatter the algorithm's results into the slots."""
         arrays = self._store.arrays
         discrete, continuous = action.discrete, action.continuous
         self._write_actions(
-            slots,
-            steps,
+            requests,
             None if discrete is None else discrete.cpu().numpy(),
             None if continuous is None else continuous.float().cpu().numpy(),
         )
         self._ledger.enter(InferencePhase.SCATTERING)
-        arrays["policy_version"][slots, steps] = acting.version
+        requests.fill(arrays["policy_version"], acting.version)
         if action.log_prob is None or action.value is None:
             return
-        shape = len(slots), self._rows
-        value = action.value.cpu().numpy().reshape(shape)
-        arrays["log_prob"][slots, steps] = action.log_prob.cpu().numpy().reshape(shape)
-        arrays["value"][slots, steps] = value
-        previous = self._store.group_previous_slot[groups]
-        bootstraps = previous != NO_SLOT
-        if bootstraps.any():
-            arrays["value"][previous[bootstraps], self._rollout_length] = value[bootstraps]
+        value = action.value.cpu().numpy()
+        requests.write(arrays["log_prob"], action.log_prob.cpu().numpy())
+        requests.write(arrays["value"], value)
+        requests.write_behind(arrays["value"], value, self._rollout_length)
 
     def _write_actions(
-        self,
-        slots: NDArray[np.int64],
-        steps: NDArray[np.int64],
-        discrete: NDArray[Any] | None,
-        continuous: NDArray[Any] | None,
+        self, requests: Requests, discrete: NDArray[Any] | None, continuous: NDArray[Any] | None
     ) -> None:
-        """Scatter the actions ``[n * B, ...]`` into the slots."""
+        """Scatter the actions ``[m, ...]`` into the slots."""
         arrays = self._store.arrays
         if discrete is not None:
-            arrays["action_discrete"][slots, steps] = discrete.reshape(len(slots), self._rows, -1)
+            requests.write(arrays["action_discrete"], discrete)
         if continuous is not None:
-            arrays["action_continuous"][slots, steps] = continuous.reshape(len(slots), self._rows, -1)
+            requests.write(arrays["action_continuous"], continuous)
 
-    def _send(self, groups: NDArray[np.int64]) -> None:
+    def _send(self, requests: Requests) -> None:
         """Notify the rollout workers of these groups."""
         store = self._store
         self._ledger.enter(InferencePhase.SCATTERING)
-        for group in groups.tolist():
+        for group in requests.groups.tolist():
             delivered = store.inboxes[self._worker_of_group[group]].put(self._index, encode(ACTIONS, group))
             assert delivered, "the inbox must have room for every group"
-        self._ledger.add(InferenceCounter.ROWS, len(groups) * self._rows)
+        self._ledger.add(InferenceCounter.ROWS, requests.num_rows)
         self._ledger.add(InferenceCounter.BATCHES, 1)

@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
 from rollmill.runtime.definitions import Registry
-from rollmill.storage.slots import SlotStore
+from rollmill.storage.bank import LIVE
+from rollmill.storage.slots import POLICY_ID, SlotStore
 
 Prepared = TypeVar("Prepared")
 
@@ -38,6 +40,9 @@ class Admission(Protocol):
 class FirstInFirstOut:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
+    With several agents, most of whom may wait at a step, a batch has as many rows as hold that many rows' samples, but
+    at most ``num_trajectories`` times the number of agents.
+
     A slot that crosses the end of a batch is split: its remaining rows open the next batch, and it gets one more
     reference. See :class:`Admission`.
     """
@@ -45,30 +50,45 @@ class FirstInFirstOut:
     def __init__(self, store: SlotStore, num_trajectories: int) -> None:
         """``num_trajectories`` is the batch size in samples divided by T."""
         self._store = store
-        self._num_trajectories = num_trajectories
-        self._segments: deque[tuple[int, int, int]] = deque()
-        self._rows = 0
+        self._wanted = num_trajectories * store.topology.rollout_length
+        self._agents = store.topology.agents_per_env
+        self._most_rows = num_trajectories * self._agents
+        # (slot, first row, samples of each row from that one on)
+        self._segments: deque[tuple[int, int, NDArray[np.int64]]] = deque()
 
     def add(self, slot: int) -> None:
         """Append a completed slot. The rule takes ownership of its reference."""
-        self._segments.append((slot, 0, self._store.topology.group_rows))
-        self._rows += self._store.topology.group_rows
+        topology = self._store.topology
+        samples = np.full(topology.group_rows, topology.rollout_length)
+        if topology.agents_per_env > 1:
+            counts = self._store.arrays["valid"][slot]
+            if (policies := self._store.arrays.get(POLICY_ID)) is not None:
+                counts = counts & (policies[slot, :-1] == LIVE)
+            samples = np.count_nonzero(counts, axis=0)
+        self._segments.append((slot, 0, samples))
 
     def take(self) -> Trajectories | None:
-        """Return the next batch, or None while there are too few rows."""
-        if self._rows < self._num_trajectories:
-            return None
+        """Return the next batch, or None while there are too few samples."""
         chosen: list[tuple[int, int, int, int]] = []
-        column = 0
-        while column < self._num_trajectories:
-            slot, first_row, rows = self._segments.popleft()
-            used = min(rows, self._num_trajectories - column)
-            if used < rows:
-                self._store.retain(slot)
-                self._segments.appendleft((slot, first_row + used, rows - used))
+        column = samples = 0
+        for slot, first_row, of_rows in self._segments:
+            enough = int(np.searchsorted(np.cumsum(of_rows), self._wanted - samples)) + 1
+            # Whole environments, so that the rows of a match stay together.
+            enough = -(-enough // self._agents) * self._agents
+            used = min(enough, len(of_rows), self._most_rows - column)
             chosen.append((slot, first_row, used, column))
             column += used
-        self._rows -= self._num_trajectories
+            samples += int(of_rows[:used].sum())
+            if samples >= self._wanted or column >= self._most_rows:
+                return self._cut(chosen)
+        return None
+
+    def _cut(self, chosen: list[tuple[int, int, int, int]]) -> Trajectories:
+        for _, _, used, _ in chosen:
+            slot, first_row, of_rows = self._segments.popleft()
+            if used < len(of_rows):
+                self._store.retain(slot)
+                self._segments.appendleft((slot, first_row + used, of_rows[used:]))
         return gather_trajectories_of(self._store, np.array(chosen, np.int64))
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.targets import NonFiniteSampleError
 from rollmill.learning.batch_loader import POLL_S
+from rollmill.learning.league import League
 from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
 from rollmill.learning.progress import LearnerSetup
@@ -120,6 +121,7 @@ class Learner:
         trainer: Runs the SGD steps.
         versions: How versions are numbered, and when they are published.
         timetable: When rows of metrics and checkpoints are due.
+        league: The past selves; None without a bank.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Learner:
         trainer: Trainer,
         versions: Versions,
         timetable: Timetable,
+        league: League | None = None,
     ) -> None:
         """Restore the newest checkpoint when resuming, and publish the first weights."""
         self._setup = setup
@@ -140,6 +143,7 @@ class Learner:
         self._trainer = trainer
         self._versions = versions
         self._timetable = timetable
+        self._league = league
         self.progress = setup.progress
         self._plan = setup.plan
         self._reported_at = 0.0
@@ -213,6 +217,10 @@ class Learner:
         """Publish the current weights as the newest version."""
         self._ledger.enter(LearnerPhase.PUBLISHING)
         self._flat.pack()
+        if self._league is not None:
+            # First: who acts with this version may ask at once whom to meet.
+            self._league.take_snapshot_if_due(self.progress.agent_steps, self.version, self._flat.bytes)
+            self._league.publish(self.version)
         self._weights.publish(self.version, self._flat.bytes)
         self._published = self.version
         self._versions.published(self.version, self._flat.bytes, self._trainer.moments())

@@ -22,6 +22,7 @@ from rollmill.learning.config import KlSchedule
 from rollmill.learning.entropy_guard import EntropyGuard
 from rollmill.learning.fingerprints import Fingerprints
 from rollmill.learning.lag import LagStatistics, admitted
+from rollmill.learning.league import League
 from rollmill.learning.learner import Learner
 from rollmill.learning.minibatches import Minibatches, Whole
 from rollmill.learning.progress import LearnerSetup
@@ -60,8 +61,10 @@ class OnPolicyTrainer:
         spec: The environment.
         random: The learner's random stream, which ``minibatches`` uses, too.
         fingerprints: Records every update's fingerprint; None records nothing.
+        league: The past selves; None without a bank.
 
     Attributes:
+        league: As given.
         stale_samples: Valid samples that were excluded because they were too old.
         invalid_samples: Masked rows.
     """
@@ -80,6 +83,7 @@ class OnPolicyTrainer:
         spec: EnvSpec,
         random: np.random.Generator,
         fingerprints: Fingerprints | None = None,
+        league: League | None = None,
     ) -> None:
         config = algorithm.config
         self._context = setup.context
@@ -100,6 +104,7 @@ class OnPolicyTrainer:
         self._versions = versions
         self._random = random
         self._fingerprints = fingerprints
+        self.league = league
         end = self._total_steps, setup.clock.share
         self._learning_rate = learning_rate_schedule(setup.optimiser, *end)
         self._is_adaptive = isinstance(setup.optimiser.schedule, KlSchedule)
@@ -162,15 +167,18 @@ class OnPolicyTrainer:
     def fill(self, report: LearnerReport) -> LearnerReport:
         """See :class:`rollmill.learning.learner.Trainer`."""
         lag, path = self._lag, self._update.path
+        figures: dict[str, float | None] = {} if self._bounds is None else {"actions_at_bound": self._at_bound}
         if report.is_row:
             self._lag = LagStatistics()
+        if self.league is not None:
+            figures |= self.league.figures(is_row=report.is_row)
         return replace(
             report,
             losses=self._update.take_statistics() if report.is_row else {},
             learning_rate=self._learning_rate_after(report.agent_steps),
             fast_path=path.describe(),
             precision=path.precision,
-            figures={} if self._bounds is None else {"actions_at_bound": self._at_bound},
+            figures=figures,
             lag=PolicyLag(
                 mean=lag.mean,
                 maximum=lag.maximum,
@@ -191,6 +199,7 @@ class OnPolicyTrainer:
             "random": pack_random_states({"learner": self._random}),
             "advantage_sums": None if moments is None else moments.tolist(),
             "counters": {"stale_samples": self.stale_samples, "invalid_samples": self.invalid_samples},
+            **({} if self.league is None else {"league": self.league.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -206,6 +215,8 @@ class OnPolicyTrainer:
         restore_random_states(state["random"], {"learner": self._random})
         if (moments := state.get("advantage_sums")) is not None:
             self._minibatches.previous_moments = torch.tensor(moments, dtype=torch.float64, device=self._device)
+        if self.league is not None and "league" in state:
+            self.league.load_state_dict(state["league"])
         self.stale_samples = state["counters"]["stale_samples"]
         self.invalid_samples = state["counters"]["invalid_samples"]
 
@@ -257,6 +268,8 @@ class OnPolicyTrainer:
         self._ledger.enter(LearnerPhase.LEARNING)
         progress, batch, targets = self._progress, prepared.batch, prepared.targets
         steps_before = progress.sgd_steps
+        if self.league is not None:
+            self.league.observe(batch, progress.batches + 1)
         keep = self._admit(batch, learner.version)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows

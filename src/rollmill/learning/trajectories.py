@@ -12,9 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.learning.matches import Match, matches_of
+from rollmill.learning.turns import turns_only
 from rollmill.native import gather_trajectories
+from rollmill.storage.bank import LIVE
 from rollmill.storage.episodes import EpisodeEnd
-from rollmill.storage.slots import OBSERVATION_PREFIX, RNN_STATE, SlotStore
+from rollmill.storage.slots import ACTS, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
 
 # Not needed on the learner's device.
 _NOT_GATHERED = ("episode_return", "episode_length")
@@ -31,17 +34,27 @@ class Trajectories:
             ``[num_slots * (T + 1) * B, ...]``.
         slots: One entry for each reference that the batch holds.
         episodes: Episodes that ended within these trajectories.
+        matches: Results of matches against past selves that ended within them.
+        last_policies: Ids of who plays the rows at x_T; None without past selves.
     """
 
     arrays: dict[str, NDArray[Any]]
     observation_index: NDArray[np.int64]
     slots: tuple[int, ...]
     episodes: tuple[EpisodeEnd, ...]
+    matches: tuple[Match, ...] = ()
+    last_policies: NDArray[np.int16] | None = None
 
     @property
     def num_trajectories(self) -> int:
         """N."""
         return int(self.observation_index.shape[1])
+
+    @property
+    def versions(self) -> NDArray[np.int32]:
+        """The policy versions that chose the actions, of valid samples."""
+        versions: NDArray[np.int32] = self.arrays["policy_version"][self.arrays["valid"]]
+        return versions
 
     @property
     def rollout_length(self) -> int:
@@ -50,7 +63,7 @@ class Trajectories:
 
 
 def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Trajectories:
-    """Gather the trajectories of some slots as one batch.
+    """Gather the trajectories of some slots as one batch; with several agents, their turns.
 
     Args:
         store: The slots.
@@ -65,9 +78,18 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
         out = np.empty((per_step.shape[1], num_trajectories, *per_step.shape[3:]), per_step.dtype)
         gather_trajectories(out, per_step, segments, per_step.shape[1])
         arrays[name] = out if name != RNN_STATE else out[0]
-    return Trajectories(
-        arrays, _observation_index(store, segments), tuple(segments[:, 0].tolist()), _episodes(store, segments)
-    )
+    index = _observation_index(store, segments)
+    slots, episodes = tuple(segments[:, 0].tolist()), _episodes(store, segments)
+    if ACTS not in arrays:
+        return Trajectories(arrays, index, slots, episodes)
+    last_policies = None
+    if (policies := arrays.pop(POLICY_ID, None)) is not None:
+        arrays[ACTS] &= policies == LIVE
+        arrays["valid"] &= policies[:-1] == LIVE
+        last_policies = np.unique(policies[-1])
+    turns = turns_only(arrays)
+    index = np.take_along_axis(index[:, turns.column], turns.step, axis=0)
+    return Trajectories(turns.arrays, index, slots, episodes, _matches(store, segments), last_policies)
 
 
 def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,11 +101,29 @@ def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray
     return index
 
 
+def _matches(store: SlotStore, segments: NDArray[np.int64]) -> tuple[Match, ...]:
+    agents = store.topology.agents_per_env
+    if POLICY_ID not in store.arrays:
+        return ()
+    found: list[Match] = []
+    for slot, first, rows, _ in segments.tolist():
+        # A custom admission rule may cut a slot within an environment, whose match is not counted then.
+        columns = slice(-(-first // agents) * agents, (first + rows) // agents * agents)
+        arrays = (store.arrays[name][slot] for name in (POLICY_ID, "episode_length", "episode_return"))
+        policies, lengths, returns = (array[: store.topology.rollout_length, columns] for array in arrays)
+        if lengths.any():
+            found += matches_of(policies, lengths, returns, agents)
+    return tuple(found)
+
+
 def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd, ...]:
     lengths, returns = store.arrays["episode_length"], store.arrays["episode_return"]
+    policies, steps_of_slot = store.arrays.get(POLICY_ID), store.topology.rollout_length
     ends = []
     for slot, first, rows, _ in segments.tolist():
         of_segment = lengths[slot, :, first : first + rows]
+        if policies is not None:
+            of_segment = np.where(policies[slot, :steps_of_slot, first : first + rows] == LIVE, of_segment, 0)
         steps, columns = np.nonzero(of_segment)
         if len(steps):
             values = returns[slot, :, first : first + rows][steps, columns]

@@ -152,7 +152,8 @@ class ExactVersions:
 
     def moments_of(self, batch: Trajectories, newest: Moments) -> Moments:
         """Return those of the batch's version, because the newest version depends on timing."""
-        return self._moments[int(batch.arrays["policy_version"][0, 0])]
+        versions = batch.versions
+        return self._moments[int(versions[0])] if len(versions) else newest
 
     def check(self, batch: Trajectories, version: int) -> None:
         """Check that all samples have the version of this iteration.
@@ -161,9 +162,9 @@ class ExactVersions:
             WrongVersionError: A sample has another version.
         """
         wanted = max(0, version - (self._num_versions - 1))
-        versions = batch.arrays["policy_version"]
+        versions = batch.versions
         if not (versions == wanted).all():
-            found = sorted(set(versions.ravel().tolist()))
+            found = sorted(set(versions.tolist()))
             raise WrongVersionError(
                 f"iteration {version} learns from samples of version {wanted}, but was given versions {found}"
             )

@@ -22,6 +22,7 @@ from rollmill.regimes.setup import (
     RunSetup,
     allocate_slots,
     group_builder,
+    matchmaker,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
@@ -52,15 +53,18 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     assert config.envs_per_group != "auto"
     groups = spread_groups(config)
     num_groups = len(groups.worker_of_group)
-    group_rows = config.envs_per_group * probed.spec.rows_per_env
-    least = num_groups + -(-config.on_policy.batch_size // (config.rollout_length * group_rows)) + 1
+    agents = probed.spec.rows_per_env
+    group_rows = config.envs_per_group * agents
+    # Where all agents but one wait at each step, a batch takes as many slots as there are agents.
+    batch_size = config.on_policy.batch_size * agents
+    least = num_groups + -(-batch_size // (config.rollout_length * group_rows)) + 1
     wanted = regime.num_slots
     if wanted == "auto":
         wanted = slots_needed(
             num_groups=num_groups,
             group_rows=group_rows,
             rollout_length=config.rollout_length,
-            batch_size=config.on_policy.batch_size,
+            batch_size=batch_size,
         )
     elif wanted < least:
         raise ConfigError(
@@ -74,6 +78,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         policy_worker_of_group=groups.policy_worker_of_group,
         slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
         num_policy_workers=config.inference.num_workers,
+        agents_per_env=agents,
     )
 
 
@@ -90,6 +95,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=group_builder(context, setup),
         slots=PooledSlots(store, worker),
+        matchmaker=matchmaker(setup, store),
     ).run()
 
 
@@ -107,6 +113,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     seed = int_seed(setup.sampling_seed, "policy worker", index)
     on_cpu = device.type == "cpu"
     batching = ReadyGroups(side.store, index, config, side.context.stop, on_cpu=on_cpu)
+    past_selves = side.past_selves()
     explorer: Explorer = GeneratorExplorer(side.store.topology, device=device, seed=seed)
     if config.random_actions:
         action = setup.config.stored_action(setup.probed.spec.action)
@@ -119,12 +126,14 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         explorer=explorer,
         states=side.states(),
         seed=seed,
+        past_selves=past_selves,
     )
 
 
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
+    from rollmill.learning.league import CountedPlaces
     from rollmill.learning.measure import choose_fast_path
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
@@ -140,4 +149,5 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
         versions=NewestVersions(regime.publish_every),
         timetable=ByTime(side.setup.plan.checkpoints, saves=True),
         choose_path=partial(choose_fast_path, is_stop_wanted=context.stop.is_set),
+        places=CountedPlaces,
     )

@@ -22,6 +22,7 @@ from rollmill.regimes.setup import (
     allocate_slots,
     group_builder,
     group_states,
+    matchmaker,
     with_delays,
 )
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
@@ -31,6 +32,7 @@ from rollmill.runtime.child import ChildContext
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.slots import Topology
 
 
@@ -39,11 +41,19 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
 
     The assignment affects speed only. Policy workers get whole batches; rollout workers get groups of different
     batches, so that some are stepped while others are inferred.
+
+    Raises:
+        ConfigError: Several ranks for several agents.
     """
     num_workers, envs_per_group = config.rollout.num_workers, config.envs_per_group
     groups_per_batch = config.inference.groups_per_batch
     assert num_workers != "auto"
     assert envs_per_group != "auto"
+    if probed.spec.agents and world_size > 1:
+        raise ConfigError(
+            f"{probed.spec.name} has {probed.spec.rows_per_env} agents, but {world_size} ranks train together: several "
+            "agents are trained by one rank only; start one."
+        )
     num_groups = config.num_envs // envs_per_group // world_size
     slots_per_group = config.regime_as(LockstepConfig).lag + 1
     return Topology(
@@ -59,6 +69,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         slots_per_group=slots_per_group,
         groups_per_batch=groups_per_batch,
         num_policy_workers=config.inference.num_workers,
+        agents_per_env=probed.spec.rows_per_env,
     )
 
 
@@ -83,6 +94,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         save_every=config.iterations_per_checkpoint,
         saves_environments=config.checkpoint.save_environments,
         trust=setup.trust,
+        matchmaker=(matching := matchmaker(setup, store)),
     )
     RolloutWorker(
         context=context,
@@ -90,6 +102,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=builder,
         slots=GroupSlots(store, worker, checkpoints),
+        matchmaker=matching,
         first_iteration=setup.probed.first_iteration,
     ).run()
 
@@ -105,6 +118,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 
     side = PolicySide.of(context, setup, index, setup.store(), make_on_policy)
     batching = FixedGroups(side.store, index)
+    past_selves = side.past_selves()
     side.run(
         batching=batching,
         weights=ExactWeights(
@@ -124,6 +138,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         ),
         states=side.states(is_shared=True),
         seed=setup.config.seed,
+        past_selves=past_selves,
     )
 
 
@@ -131,6 +146,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
     from rollmill.learning.admission import Iterations
+    from rollmill.learning.league import ObservedPlaces
     from rollmill.learning.settled import settled_fast_path
     from rollmill.learning.timetable import ByIteration
     from rollmill.learning.versions import ExactVersions
@@ -156,4 +172,5 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
             first_iteration=first_iteration,
         ),
         choose_path=settled_fast_path,
+        places=lambda bank: ObservedPlaces(setup.topology.slots_per_group - 1),
     )

@@ -69,6 +69,11 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: The replay cannot work with these settings.
     """
     assert config.envs_per_group != "auto"
+    if probed.spec.agents:
+        raise ConfigError(
+            f"{probed.spec.name} has {probed.spec.rows_per_env} agents, but algorithm {config.algorithm_name!r} learns "
+            "from a replay, which does not support several agents yet: use an on-policy algorithm (--algo ppo)."
+        )
     if bool(probed.state_size) != config.replay.has_sequences:
         raise ConfigError(
             f"replay.sequence_length={config.replay.sequence_length}, but algorithm {config.algorithm_name!r} "

@@ -5,7 +5,7 @@ Functions import torch inside, because the main process, which imports this modu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,13 +15,18 @@ from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
 from rollmill.rollout.group_builder import GroupBuilder
+from rollmill.rollout.matchmaker import Matchmaker
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
+from rollmill.settings.regime_config import LockstepConfig
+from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
+from rollmill.storage.bank import SnapshotBank
+from rollmill.storage.bank import add_to_layout as add_bank_to_layout
 from rollmill.storage.group_states import GroupStates
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.slots import SlotField, SlotStore, Topology, add_to_layout, slot_fields
@@ -143,6 +148,10 @@ class RunSetup:
         """Attach the slots."""
         return SlotStore(self.memory.arena, self.memory.fields, self.topology)
 
+    def bank(self) -> SnapshotBank:
+        """Attach the bank of past selves, if there is one."""
+        return SnapshotBank(self.memory.arena)
+
 
 def allocate_slots(
     config: Config,
@@ -167,18 +176,29 @@ def allocate_slots(
 
     Raises:
         NotEnoughMemory: The slots do not fit.
+        ConfigError: Past selves for an environment with one agent.
     """
+    population = config.population
+    if population.snapshots and len(probed.spec.agents) < 2:
+        raise ConfigError(
+            f"population.snapshots={population.snapshots}, but {probed.spec.name} has one agent: past selves play "
+            "against the policy in environments with several agents; use 0."
+        )
     fields = slot_fields(
         probed.spec,
         rollout_length=config.rollout_length,
         state_size=probed.state_size,
         inferred="float64" if config.compute.precision == "fp64" else "float32",
+        has_players=population.snapshots > 0,
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     add_numbers_to_layout(layout)
     # The newest version, and in lockstep those that groups may still use.
-    add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=max(2, topology.slots_per_group))
+    num_versions = max(2, topology.slots_per_group)
+    add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=num_versions)
+    if population.snapshots:
+        add_bank_to_layout(layout, places=population.snapshots, nbytes=probed.weight_nbytes, num_versions=num_versions)
     slots = (
         f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s) and other memory "
         "that the processes share"
@@ -194,6 +214,8 @@ def allocate_slots(
     )
     SlotStore(arena, fields, topology, create=True)
     WeightStore(arena, create=True)
+    if population.snapshots:
+        SnapshotBank(arena, create=True)
     control_block(arena, create=True)
     return Memory(arena, fields, parts=parts)
 
@@ -209,7 +231,12 @@ def group_states(run_dir: Path) -> GroupStates:
 
 
 def build_group(
-    config: Config, group: int, budget: RestartBudget | None = None, *, seed: int | None = None
+    config: Config,
+    group: int,
+    budget: RestartBudget | None = None,
+    *,
+    seed: int | None = None,
+    agents: Sequence[str] = (),
 ) -> SavableGroup:
     """Build the environments of one group, seeded by their indices in the whole run.
 
@@ -218,6 +245,7 @@ def build_group(
         group: Index of the group among those of all ranks.
         budget: See :func:`rollmill.envs.factory.make_group`.
         seed: Seed of the environments; the run's by default.
+        agents: Names of an environment's agents.
     """
     from rollmill.envs.factory import make_group
     from rollmill.runtime.seeds import int_seed
@@ -235,6 +263,7 @@ def build_group(
         num_threads=1 if config.rollout.env_threads == "auto" else config.rollout.env_threads,
         box=config.box_actions,
         budget=budget,
+        agents=agents,
     )
 
 
@@ -259,7 +288,7 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
     from rollmill.envs.failures import RestartBudget
     from rollmill.runtime.seeds import stream
 
-    config, first = setup.config, setup.first_group
+    config, first, agents = setup.config, setup.first_group, setup.probed.spec.agents
     budget = RestartBudget(config.env.restart_budget)
     steps = random_steps(config)
 
@@ -268,10 +297,30 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
 
     return GroupBuilder(
         context=context,
-        make_environments=lambda group, i: build_group(config, first + group, budget, seed=seed(i)),
+        make_environments=lambda group, i: build_group(config, first + group, budget, seed=seed(i), agents=agents),
         action=config.stored_action(setup.probed.spec.action),
         random_steps=lambda group: steps(first + group),
         random=lambda group, i: stream(seed(i), "decorrelation", first + group),
+    )
+
+
+def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
+    """Return what draws the opponents of a rollout worker's groups; None without past selves."""
+    config = setup.config
+    if not config.population.snapshots:
+        return None
+    bank = setup.bank()
+    assert config.envs_per_group != "auto"
+    lag = config.regime.lag if isinstance(config.regime, LockstepConfig) else None
+    return Matchmaker(
+        store,
+        bank,
+        table_of=lambda i: bank.newest_table() if lag is None else bank.table(max(0, i - lag)),
+        first_version=-1 if lag is None else max(0, setup.probed.first_iteration - lag),
+        past=config.population.past,
+        seed=setup.sampling_seed if lag is None else config.seed,
+        first_env=setup.first_group * config.envs_per_group,
+        counts_users=lag is None,
     )
 
 

@@ -21,6 +21,7 @@ from rollmill.inference.acting_weights import ActingWeights
 from rollmill.inference.batching import Batching
 from rollmill.inference.explorers import Explorer
 from rollmill.inference.observation_readers import ObservationReader
+from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
 from rollmill.inference.worker import PolicyWorker
 from rollmill.learning.admission import Admission
@@ -29,6 +30,7 @@ from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
+from rollmill.learning.league import League, Places
 from rollmill.learning.learner import Learner, Trainer, run_in_turn
 from rollmill.learning.live_numbers import LiveNumbers, control_block
 from rollmill.learning.minibatches import Minibatches
@@ -47,6 +49,7 @@ from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
 from rollmill.specs import EnvSpec
+from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.slots import SlotStore
@@ -137,6 +140,12 @@ class PolicySide(Generic[AnAlgorithm]):
         weights = WeightStore(setup.memory.arena)
         return cls(with_delays(context, setup.config), setup, index, store, weights, algorithm, device, is_lowered)
 
+    def past_selves(self) -> PastSelves | None:
+        """Build the networks of past selves; before :meth:`run`'s weights, whose network they copy."""
+        if not self.setup.config.population.snapshots:
+            return None
+        return PastSelves(self.setup.bank(), self.algorithm, is_lowered=self.is_lowered)
+
     def states(self, *, is_shared: bool = False) -> RecurrentStates:
         """Build the recurrent states of its groups."""
         groups = self.store.topology.groups_of_policy_worker(self.index)
@@ -152,6 +161,7 @@ class PolicySide(Generic[AnAlgorithm]):
         explorer: Explorer,
         states: RecurrentStates,
         seed: int,
+        past_selves: PastSelves | None = None,
     ) -> None:
         """Run the loop with these strategies."""
         config = self.setup.config
@@ -168,6 +178,7 @@ class PolicySide(Generic[AnAlgorithm]):
             explorer=explorer,
             states=states,
             seed=seed,
+            past_selves=past_selves,
         ).run()
 
 
@@ -230,9 +241,24 @@ class LearnerSide:
         self.setup.ledger.enter(LearnerPhase.MEASURING)
         return algorithm.to(self.setup.device)
 
-    def start(self, algorithm: Algorithm, trainer: Trainer, versions: Versions, timetable: Timetable) -> None:
+    def start(
+        self,
+        algorithm: Algorithm,
+        trainer: Trainer,
+        versions: Versions,
+        timetable: Timetable,
+        league: League | None = None,
+    ) -> None:
         """Run the loop with these strategies."""
-        learner = Learner(self.setup, self.weights, algorithm, trainer=trainer, versions=versions, timetable=timetable)
+        learner = Learner(
+            self.setup,
+            self.weights,
+            algorithm,
+            trainer=trainer,
+            versions=versions,
+            timetable=timetable,
+            league=league,
+        )
         run_in_turn([learner])
         self.setup.collective.close()
 
@@ -245,6 +271,7 @@ class LearnerSide:
         versions: Versions,
         timetable: Timetable,
         choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, ComputeConfig], FastPath],
+        places: Callable[[SnapshotBank], Places],
     ) -> None:
         """Run the loop with an on-policy algorithm.
 
@@ -255,6 +282,7 @@ class LearnerSide:
             versions: Numbering of versions.
             timetable: Times of metrics rows and checkpoints.
             choose_path: Chooses compute settings, by measurement or by rule.
+            places: Builds what knows which places of a bank nobody plays.
         """
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         algorithm = self.make(make_on_policy)
@@ -266,6 +294,11 @@ class LearnerSide:
         if run.config.debug_fingerprints:
             file, first = run.run_dir / FINGERPRINTS_FILE, run.probed.first_iteration
             fingerprints = Fingerprints(file, observation, first_update=first)
+        league = None
+        if run.config.population.snapshots:
+            bank = run.bank()
+            num_versions = max(1, run.topology.slots_per_group)
+            league = League(bank, places(bank), run.config.population, num_versions=num_versions)
         trainer = OnPolicyTrainer(
             setup,
             store,
@@ -278,8 +311,9 @@ class LearnerSide:
             spec=spec,
             random=random,
             fingerprints=fingerprints,
+            league=league,
         )
-        self.start(algorithm, trainer, versions, timetable)
+        self.start(algorithm, trainer, versions, timetable, league)
 
 
 def run_plan(setup: RunSetup) -> RunPlan:

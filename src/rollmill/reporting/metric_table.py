@@ -94,6 +94,23 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "every row, with a Box in the action space",
         ),
     ),
+    "Past selves": (
+        Metric(
+            "rating",
+            "Elo",
+            "Rating of the policy, from its matches against past selves, which keep the rating that they had when they "
+            "were taken; 0 at the start.",
+            when="every row, with population.snapshots",
+        ),
+        Metric("snapshots", "snapshots", "Snapshots taken.", when="every row, with population.snapshots"),
+        Metric(
+            "past_win_rate",
+            "0..1",
+            "The policy's share of the points in its matches against past selves since the previous row: 1 for a win, "
+            "1/2 for a draw; null where there were none.",
+            when="every row, with population.snapshots",
+        ),
+    ),
     "Environment": (
         Metric(
             "env/NAME",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from rollmill.roles import RolloutPhase
 from rollmill.rollout.group_builder import GroupBuilder
+from rollmill.rollout.matchmaker import Matchmaker
 from rollmill.rollout.slot_views import HostedGroup, SlotViews
 from rollmill.runtime.signed_files import require_trust
 from rollmill.storage.group_states import GroupState, GroupStates
@@ -28,6 +29,7 @@ class GroupCheckpoints:
         save_every: Iterations from one checkpoint to the next; 0 for none.
         saves_environments: Whether environments are saved where they can be; otherwise all are rebuilt.
         trust: Whether to use the files of a resumed run even if another user wrote them.
+        matchmaker: Says who plays the rows of environments that were built again; None without past selves.
     """
 
     store: SlotStore
@@ -36,6 +38,7 @@ class GroupCheckpoints:
     save_every: int
     saves_environments: bool
     trust: bool = False
+    matchmaker: Matchmaker | None = None
     _to_rebuild: set[int] = field(default_factory=set, init=False)
 
     def restore(self, group: HostedGroup) -> bool:
@@ -99,4 +102,7 @@ class GroupCheckpoints:
         if self.store.group_rnn_state is not None:
             self.store.group_rnn_state[group.index] = 0.0
         self.builder.reset(group, views.observation(group, 0), views.outcome(group, 0))
+        if self.matchmaker is not None:
+            self.matchmaker.forget(group)
+            self.matchmaker.write(group, 0)
         return True

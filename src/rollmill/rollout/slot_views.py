@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.views import ObservationView, OutcomeView, SavableGroup
 from rollmill.storage.replay import ReplayStore
-from rollmill.storage.slots import NO_SLOT, SlotStore
+from rollmill.storage.slots import ACTS, NO_SLOT, SlotStore
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,17 +47,23 @@ class SlotViews:
         self._observation = store.observation
         self._mask = arrays.get("action_mask")
         self._reset = arrays["reset"]
+        self._acts = arrays.get(ACTS)
         self._discrete = arrays.get("action_discrete")
         self._continuous = arrays.get("action_continuous")
         self._outcome = [arrays[name] for name in OutcomeView._fields if name in arrays]
 
     def observation(self, group: HostedGroup, step: int) -> ObservationView:
         """The place of the group's x_t, t = ``step``."""
-        slot, mask = group.slot, self._mask
+        slot = group.slot
+        return self._view({name: array[slot, step] for name, array in self._observation.items()}, slot, step)
+
+    def _view(self, observation: Mapping[str, NDArray[Any]], slot: int, step: int) -> ObservationView:
+        mask, acts = self._mask, self._acts
         return ObservationView(
-            {name: array[slot, step] for name, array in self._observation.items()},
+            observation,
             None if mask is None else mask[slot, step],
             self._reset[slot, step],
+            None if acts is None else acts[slot, step],
         )
 
     def outcome(self, group: HostedGroup, step: int) -> OutcomeView:
@@ -93,12 +100,7 @@ class ReplayViews(SlotViews):
 
     def observation(self, group: HostedGroup, step: int) -> ObservationView:
         """The place of the group's x_t, t = ``step``."""
-        slot, mask = group.slot, self._mask
-        return ObservationView(
-            self._store.shown(group.index, slot, step),
-            None if mask is None else mask[slot, step],
-            self._reset[slot, step],
-        )
+        return self._view(self._store.shown(group.index, group.slot, step), group.slot, step)
 
     def outcome(self, group: HostedGroup, step: int) -> OutcomeView:
         """The place of what a_t caused, t = ``step``."""

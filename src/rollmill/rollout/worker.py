@@ -17,6 +17,7 @@ import numpy as np
 from rollmill.envs.info_metrics import EnvMetrics
 from rollmill.roles import RolloutCounter, RolloutPhase
 from rollmill.rollout.group_builder import GroupBuilder
+from rollmill.rollout.matchmaker import Matchmaker
 from rollmill.rollout.slot_policies import SlotPolicy
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.child import ChildContext
@@ -38,6 +39,7 @@ class RolloutWorker:
         worker: Which rollout worker this is; its lane in every ring.
         builder: Builds and resets the environments.
         slots: Where groups write, what happens to a full slot, and which groups wait.
+        matchmaker: Says who plays each row; None where the policy that learns plays all.
         first_iteration: The iteration that the groups begin or resume with; 0 outside lockstep.
     """
 
@@ -49,6 +51,7 @@ class RolloutWorker:
         worker: int,
         builder: GroupBuilder,
         slots: SlotPolicy,
+        matchmaker: Matchmaker | None = None,
         first_iteration: int = 0,
     ) -> None:
         self._context = context
@@ -57,6 +60,7 @@ class RolloutWorker:
         self._worker = worker
         self._builder = builder
         self._slots = slots
+        self._matchmaker = matchmaker
         self._views = slots.views
         self._first_iteration = first_iteration
         self._inbox = store.inboxes[worker]
@@ -76,6 +80,8 @@ class RolloutWorker:
                 break
             environments = self._builder.build(index, self._first_iteration)
             groups[index] = HostedGroup(index=index, environments=environments, iteration=self._first_iteration)
+        while self._matchmaker is not None and not stop.is_set() and not self._matchmaker.is_ready(_POLL_S):
+            self._ledger.enter(RolloutPhase.WAITING_FOR_ACTIONS)  # a sign of life
         try:
             for group in groups.values():
                 if stop.is_set():
@@ -102,8 +108,14 @@ class RolloutWorker:
 
     def _start(self, group: HostedGroup) -> None:
         """Write x_0 of a group's first slot, and request its action."""
-        if not self._slots.begin(group):
+        is_restored = self._slots.begin(group)
+        if not is_restored:
             self._builder.reset(group, self._views.observation(group, 0), self._views.outcome(group, 0))
+        if self._matchmaker is not None:
+            if is_restored:
+                self._matchmaker.resume(group)
+            else:
+                self._matchmaker.write(group, 0)
         self._go_on(group)
 
     def _serve_inbox(self) -> None:
@@ -135,6 +147,8 @@ class RolloutWorker:
         self._ledger.enter(RolloutPhase.BOOKKEEPING)
         self._ledger.add(RolloutCounter.AGENT_STEPS, int(np.count_nonzero(outcome.valid)))
         group.step = step + 1
+        if self._matchmaker is not None:
+            self._matchmaker.write(group, group.step)
 
     def _go_on(self, group: HostedGroup) -> None:
         """Request the answer to a newly written observation, unless the group is parked first."""

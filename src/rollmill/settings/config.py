@@ -22,6 +22,7 @@ from rollmill.settings.fields import setting
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, ConfigError, integer
 from rollmill.specs import ActionSpec, BoxActions
+from rollmill.storage.bank_config import BankConfig
 from rollmill.storage.checkpoints import CheckpointConfig
 from rollmill.storage.replay_config import ReplayConfig
 
@@ -57,6 +58,7 @@ class Config(Checked):
         checkpoint: When checkpoints are written and which are kept.
         placement: Cores and niceness of the processes.
         distributed: Ranks that train together.
+        population: Past selves as opponents.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
@@ -93,6 +95,7 @@ class Config(Checked):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
+    population: BankConfig = field(default_factory=BankConfig)
     num_envs: int = setting(64, integer(1))
     envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
     rollout_length: int = setting(32, integer(1))

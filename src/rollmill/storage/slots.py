@@ -71,6 +71,7 @@ class Topology:
         groups_per_batch: How many consecutive groups are always inferred together; 0 where any groups may be.
         num_policy_workers: Policy workers.
         num_learners: Learners.
+        agents_per_env: Rows of an environment.
     """
 
     rollout_length: int
@@ -82,6 +83,7 @@ class Topology:
     groups_per_batch: int = 0
     num_policy_workers: int = 1
     num_learners: int = 1
+    agents_per_env: int = 1
 
     @property
     def num_workers(self) -> int:
@@ -129,10 +131,17 @@ class Topology:
 
 OBSERVATION_PREFIX = "observation/"
 RNN_STATE = "rnn_state"
+ACTS = "acts"
+POLICY_ID = "policy_id"
 
 
 def slot_fields(
-    spec: EnvSpec, *, rollout_length: int, state_size: int, inferred: Literal["float32", "float64"] = "float32"
+    spec: EnvSpec,
+    *,
+    rollout_length: int,
+    state_size: int,
+    inferred: Literal["float32", "float64"] = "float32",
+    has_players: bool = False,
 ) -> list[SlotField]:
     """The arrays of a slot, as :mod:`rollmill.specs` defines them.
 
@@ -143,6 +152,7 @@ def slot_fields(
         inferred: Dtype of what a policy worker computes: values, log-probabilities and recurrent state. A network in
             double precision wants float64, since rounding would make differences of 1e-16 between batches of different
             sizes into differences of 1e-8.
+        has_players: Whether past selves play, so that a slot says who plays each row.
     """
     steps = rollout_length
 
@@ -158,6 +168,10 @@ def slot_fields(
         fields.append(
             SlotField("action_continuous", ArraySpec(shape=(spec.action.num_continuous,), dtype="float32"), steps)
         )
+    if spec.agents:
+        fields.append(scalar(ACTS, "bool", steps + 1))
+    if has_players:
+        fields.append(scalar(POLICY_ID, "int16", steps + 1))
     fields += [
         scalar("reset", "bool", steps + 1),
         scalar("value", inferred, steps + 1),
@@ -249,9 +263,8 @@ class SlotStore:
             if f.name.startswith(OBSERVATION_PREFIX)
         }
         # The arrays that are copied from x_T of a slot to x_0 of the next one.
-        self.carried = [
-            name for name in self.arrays if name.startswith(OBSERVATION_PREFIX) or name in ("reset", "action_mask")
-        ]
+        shown = ("reset", "action_mask", ACTS, POLICY_ID)
+        self.carried = [name for name in self.arrays if name.startswith(OBSERVATION_PREFIX) or name in shown]
         self.generation = arena["slot_generation"]
         self.references = arena["slot_references"]
         self.ticket = arena["slot_ticket"]

@@ -88,6 +88,8 @@ def test_every_listed_preset_resolves_and_families_stay_together():
         "mujoco",
         "minigrid",
         "envpool",
+        "pettingzoo",
+        "mpe",
     ]
     for name in names[:: max(1, len(names) // 60)]:
         assert resolve(name).name == name

@@ -33,8 +33,8 @@ def resolve(name: str) -> Preset:
 
     Args:
         name: ``<family>/<id>`` with family one of ``atari``, ``vizdoom``, ``gym``, ``mujoco``, ``minigrid``,
-            ``envpool``; a name given to ``register_env``; or a bare Gymnasium id. Modules that register environments
-            must have been imported.
+            ``envpool``, ``pettingzoo``, ``mpe``; a name given to ``register_env``; or a bare Gymnasium id. Modules that
+            register environments must have been imported.
 
     Raises:
         UnknownEnvironment: No such preset; the message suggests similar names.
@@ -66,7 +66,7 @@ def missing_families() -> dict[str, str]:
 
 
 def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
-    from rollmill.envs import atari, envpool, gym, minigrid, vizdoom
+    from rollmill.envs import atari, envpool, gym, minigrid, pettingzoo, vizdoom
 
     found: dict[str, list[str]] = {}
     for family, ids in (
@@ -76,6 +76,8 @@ def _ids(missing: dict[str, str] | None = None) -> dict[str, list[str]]:
         ("mujoco", gym.mujoco_ids),
         ("minigrid", minigrid.ids),
         ("envpool", envpool.ids),
+        ("pettingzoo", pettingzoo.ids),
+        ("mpe", pettingzoo.mpe_ids),
     ):
         try:
             found[family] = ids()
@@ -165,6 +167,13 @@ def _envpool(name: str, id: str) -> Preset:
     return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
 
+def _pettingzoo(name: str, id: str) -> Preset:
+    from rollmill.envs.pettingzoo import check_id
+
+    check_id(name)
+    return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC)
+
+
 _FAMILIES = {
     "atari": _atari,
     "vizdoom": _vizdoom,
@@ -172,4 +181,6 @@ _FAMILIES = {
     "mujoco": _mujoco,
     "minigrid": _minigrid,
     "envpool": _envpool,
+    "pettingzoo": _pettingzoo,
+    "mpe": _pettingzoo,
 }

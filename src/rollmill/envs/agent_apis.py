@@ -1,0 +1,216 @@
+"""PettingZoo's two interfaces of multi-agent environments as one: a step leads to a :class:`Turn`.
+
+``ParallelAgents`` wraps environments whose agents act at the same time, ``TurnTakers`` those whose agents act one after
+another (AEC). Neither needs the package pettingzoo: what counts is the interface.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from rollmill.envs.errors import UnsupportedSpace
+
+
+class Turn(NamedTuple):
+    """What a step, or a reset, has led to; agents are given by their index.
+
+    Attributes:
+        rewards: Agent -> reward since the last turn; agents that are left out got none.
+        ended: Agent -> (terminated, truncated), for agents whose episode ended.
+        shown: Agent -> (observation, info), for agents that act next, and for truncated ones the final observation.
+        acting: Agents that act next.
+        infos: What agents, ended ones included, were told with it.
+        is_over: Whether the episode is over for all agents, so that a reset comes next.
+    """
+
+    rewards: dict[int, Any]
+    ended: dict[int, tuple[bool, bool]]
+    shown: dict[int, tuple[Any, Any]]
+    acting: list[int]
+    infos: list[Any]
+    is_over: bool
+
+
+class Agents(Protocol):
+    """A multi-agent environment whose agents have numbers."""
+
+    env: Any
+
+    def reset(self, seed: int | None) -> Turn:
+        """Start an episode."""
+        ...
+
+    def step(self, actions: Sequence[Any]) -> Turn:
+        """Step; ``actions`` holds one for each agent, and those of agents that do not act are ignored."""
+        ...
+
+    def observe(self, agent: int) -> tuple[Any, Any]:
+        """Return an agent's present observation and info, whether or not it acts."""
+        ...
+
+
+class ParallelAgents:
+    """An environment with PettingZoo's parallel interface. See :class:`Agents`.
+
+    Agents may leave ``env.agents``, whether or not they are reported as ended, and may come late.
+
+    Args:
+        env: The environment.
+        agents: The names of its agents, in the order of the rows.
+    """
+
+    def __init__(self, env: Any, agents: Sequence[str]) -> None:
+        self.env = env
+        self._agents = tuple(agents)
+        self._index = {name: index for index, name in enumerate(agents)}
+        self._gone: set[str] = set()
+        self._seen: tuple[Any, Any] = ({}, {})
+
+    def reset(self, seed: int | None) -> Turn:
+        """See :class:`Agents`."""
+        self._gone = set()
+        self._seen = observations, infos = _pair(self.env.reset(seed=seed))
+        acting = self._acting()
+        return Turn({}, {}, self._shown(acting, observations, infos), acting, list(infos.values()), not acting)
+
+    def step(self, actions: Sequence[Any]) -> Turn:
+        """See :class:`Agents`."""
+        before = list(self.env.agents)
+        chosen = {name: actions[self._index[name]] for name in before}
+        observations, rewards, terminations, truncations, infos = self.env.step(chosen)
+        self._seen = observations, infos
+        now = set(self.env.agents)
+        ended = {}
+        for name in before:
+            if name in self._gone:
+                continue
+            terminated, truncated = bool(terminations.get(name, False)), bool(truncations.get(name, False))
+            if not (terminated or truncated or name in now):
+                terminated = True  # it left without a word
+            if terminated or truncated:
+                self._gone.add(name)
+                ended[self._index[name]] = terminated, truncated
+        acting = self._acting()
+        final = [agent for agent, (terminated, _) in ended.items() if not terminated]
+        shown = self._shown([*acting, *final], observations, infos)
+        paid = {self._index[name]: reward for name, reward in rewards.items()}
+        return Turn(paid, ended, shown, acting, list(infos.values()), not acting)
+
+    def observe(self, agent: int) -> tuple[Any, Any]:
+        """See :class:`Agents`."""
+        observations, infos = self._seen
+        name = self._agents[agent]
+        return observations[name], infos.get(name, {})
+
+    def _acting(self) -> list[int]:
+        return [self._number(name) for name in self.env.agents if name not in self._gone]
+
+    def _number(self, name: str) -> int:
+        try:
+            return self._index[name]
+        except KeyError as error:
+            raise _unknown(name, self._agents) from error
+
+    def _shown(self, agents: Sequence[int], observations: Any, infos: Any) -> dict[int, tuple[Any, Any]]:
+        names = self._agents
+        return {agent: (observations[names[agent]], infos.get(names[agent], {})) for agent in agents}
+
+
+class TurnTakers:
+    """An environment with PettingZoo's AEC interface, in which agents act one after another. See :class:`Agents`.
+
+    A step is the action of one agent. The steps of agents that have ended, which the interface asks for, are taken
+    here. A reward reaches its agent when the agent is selected again, as ``env.last()`` gives it.
+
+    Args:
+        env: The environment.
+        agents: The names of its agents, in the order of the rows.
+    """
+
+    def __init__(self, env: Any, agents: Sequence[str]) -> None:
+        self.env = env
+        self._agents = tuple(agents)
+        self._index = {name: index for index, name in enumerate(agents)}
+
+    def reset(self, seed: int | None) -> Turn:
+        """See :class:`Agents`."""
+        self.env.reset(seed=seed)
+        return self._until_one_acts()
+
+    def step(self, actions: Sequence[Any]) -> Turn:
+        """See :class:`Agents`."""
+        self.env.step(actions[self._index[self.env.agent_selection]])
+        return self._until_one_acts()
+
+    def observe(self, agent: int) -> tuple[Any, Any]:
+        """See :class:`Agents`."""
+        name = self._agents[agent]
+        return self.env.observe(name), self.env.infos.get(name, {})
+
+    def _until_one_acts(self) -> Turn:
+        """Take the steps of agents that have ended, until an agent that acts is selected or none is left."""
+        env = self.env
+        turn = Turn({}, {}, {}, [], [], False)
+        while env.agents:
+            name = env.agent_selection
+            if name not in self._index:
+                raise _unknown(name, self._agents)
+            agent = self._index[name]
+            observation, reward, terminated, truncated, info = env.last()
+            turn.rewards[agent] = turn.rewards.get(agent, 0.0) + reward
+            turn.infos.append(info)
+            if not (terminated or truncated):
+                turn.shown[agent] = observation, info
+                turn.acting.append(agent)
+                return turn
+            turn.ended[agent] = bool(terminated), bool(truncated)
+            if not terminated:
+                turn.shown[agent] = observation, info
+            env.step(None)
+        return turn._replace(is_over=True)
+
+
+def with_numbers(env: Any, agents: Sequence[str]) -> Agents:
+    """Wrap a multi-agent environment by its interface.
+
+    Args:
+        env: The environment, with PettingZoo's parallel or AEC interface.
+        agents: The names of its agents, in the order of the rows.
+
+    Raises:
+        UnsupportedSpace: It has other agents.
+    """
+    if tuple(env.possible_agents) != tuple(agents):
+        raise UnsupportedSpace(
+            f"one environment has the possible_agents {list(agents)} and another one {list(env.possible_agents)}: all "
+            "environments of a run need the same agents in the same order; let agents that are not needed stay out of "
+            "env.agents"
+        )
+    return (TurnTakers if takes_turns(env) else ParallelAgents)(env, agents)
+
+
+def is_multi_agent(env: Any) -> bool:
+    """Whether an environment has PettingZoo's interface, rather than Gymnasium's."""
+    return hasattr(env, "possible_agents")
+
+
+def takes_turns(env: Any) -> bool:
+    """Whether the agents of a multi-agent environment act one after another (AEC)."""
+    return hasattr(env, "agent_iter")
+
+
+def _pair(result: Any) -> tuple[Any, Any]:
+    if not (isinstance(result, tuple) and len(result) == 2 and isinstance(result[0], dict)):
+        raise UnsupportedSpace(
+            f"reset of a multi-agent environment returned {type(result).__name__}: (observations, infos) are needed, "
+            "two dicts with an entry for each agent"
+        )
+    return result
+
+
+def _unknown(name: object, agents: Sequence[str]) -> UnsupportedSpace:
+    return UnsupportedSpace(
+        f"the environment has the agent {name!r}, which is not among its possible_agents {list(agents)}: list every "
+        "agent there that may ever act"
+    )

@@ -1,0 +1,402 @@
+"""Tournaments: every pair of players meets in every seat, an exact number of times."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.views import own_views
+from rollmill.evaluation.agent import Agent, AgentError
+from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
+from rollmill.evaluation.snapshot import read_snapshot, require_trusted
+from rollmill.models.device import one_thread
+from rollmill.runtime.seeds import int_seed
+from rollmill.settings.value_checks import check_integer
+from rollmill.specs import BoxActions, EnvSpec
+
+_MOST_GAMES_AT_ONCE = 64
+_TAKEN_FOR_ENDLESS = 200_000
+_ELO = 400.0 / np.log(10.0)
+_ELO_STEPS = 2000
+
+
+class TournamentError(ValueError):
+    """Players that cannot meet."""
+
+
+class Score(NamedTuple):
+    """Matches of one player against another one, in one seat or in all.
+
+    Attributes:
+        wins: Matches in which its return was higher.
+        draws: Matches with equal returns.
+        losses: The others.
+    """
+
+    wins: int
+    draws: int
+    losses: int
+
+    @property
+    def matches(self) -> int:
+        """Number of matches."""
+        return sum(self)
+
+    @property
+    def share(self) -> float:
+        """Wins, and half of the draws, as a share of the matches."""
+        return (self.wins + self.draws / 2) / self.matches
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The share's 95 % interval (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953)."""
+        z, n, p = 1.959964, self.matches, self.share
+        centre, width = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+        return float(max(0.0, (centre - width) / (1 + z * z / n))), float(min(1.0, (centre + width) / (1 + z * z / n)))
+
+    @property
+    def back(self) -> Score:
+        """The opponent's score."""
+        return Score(self.losses, self.draws, self.wins)
+
+    def plus(self, other: Score) -> Score:
+        """Both together."""
+        return Score(*(a + b for a, b in zip(self, other, strict=True)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TournamentResult:
+    """The result of a tournament.
+
+    Attributes:
+        env: The environment's name.
+        players: The players' names.
+        seats: Names of the environment's agents.
+        scores: (player, opponent, seat of the player) -> score, all by index.
+        ratings: Elo of each player, by maximum likelihood over all matches; their mean is 0.
+        seconds: Wall-clock time of the matches.
+        seed: Seed of the tournament.
+    """
+
+    env: str
+    players: tuple[str, ...]
+    seats: tuple[str, ...]
+    scores: dict[tuple[int, int, int], Score]
+    ratings: tuple[float, ...] = field(default=())
+    seconds: float
+    seed: int
+
+    def score(self, player: int, opponent: int) -> Score:
+        """The score of a player against another one, over all seats."""
+        total = Score(0, 0, 0)
+        for seat in range(len(self.seats)):
+            total = total.plus(self.scores[player, opponent, seat])
+        return total
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all figures, for JSON."""
+
+        def figures(score: Score) -> dict[str, Any]:
+            return {**score._asdict(), "share": score.share, "interval_95": list(score.interval)}
+
+        pairs = [
+            {
+                "player": self.players[one],
+                "opponent": self.players[other],
+                **figures(self.score(one, other)),
+                "seats": {name: figures(self.scores[one, other, seat]) for seat, name in enumerate(self.seats)},
+            }
+            for one, other in itertools.permutations(range(len(self.players)), 2)
+        ]
+        return {
+            "env": self.env,
+            "players": list(self.players),
+            "ratings": dict(zip(self.players, self.ratings, strict=True)),
+            "pairs": pairs,
+            "seconds": self.seconds,
+            "seed": self.seed,
+        }
+
+    def describe(self) -> str:
+        """Format the result as text."""
+        width = max(map(len, self.players))
+        lines = [f"{self.env}: {len(self.players)} players, every pair in every seat"]
+        order = sorted(range(len(self.players)), key=lambda player: -self.ratings[player])
+        lines += [f"  {self.players[player]:<{width}}  Elo {self.ratings[player]:+7.0f}" for player in order]
+        for one, other in itertools.combinations(order, 2):
+            score = self.score(one, other)
+            low, high = score.interval
+            seats = ", ".join(
+                f"as {name} {self.scores[one, other, seat].share:.2f}" for seat, name in enumerate(self.seats)
+            )
+            lines.append(
+                f"  {self.players[one]} against {self.players[other]}: {score.wins} won, {score.draws} drawn, "
+                f"{score.losses} lost of {score.matches}; share {score.share:.3f} [{low:.3f}, {high:.3f}] ({seats})"
+            )
+        return "\n".join(lines)
+
+
+def tournament(
+    players: Sequence[Path | str],
+    *,
+    env: str | None = None,
+    matches: int = 100,
+    seed: int = 0,
+    deterministic: bool | None = None,
+    device: str = "cpu",
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = lambda text: None,
+    trust: bool = False,
+) -> TournamentResult:
+    """Let players meet: every pair, with the first one in every seat and the other one in all other seats.
+
+    A match is won by the player with the higher return; that of several seats is their mean.
+
+    Args:
+        players: Run directories, checkpoint files, "random", and names given to :func:`register_player`. At least two.
+        env: The environment; None is that of the first run.
+        matches: Matches of each pair in each seat.
+        seed: Keys the environments and the sampling of actions.
+        deterministic: As in ``Agent.act``.
+        device: Device of the networks.
+        is_stop_wanted: Called at every step; True interrupts the tournament.
+        say: Called with a line for each pair.
+        trust: Whether to execute code that run directories name even if this user's runs did not write it.
+
+    Raises:
+        TournamentError: Fewer than two players, no environment, or one with a single agent.
+        NoRunError: A player is neither a run nor a registered name.
+        UntrustedError: A directory names such code, without ``trust``.
+        ValueError: ``matches`` is below 1.
+    """
+    check_integer("matches", matches, 1)
+    if len(players) < 2:
+        raise TournamentError(f"{len(players)} player(s) were given: at least two are needed for a match")
+    snapshots = {player: _snapshot(player, trust=trust) for player in players if not _is_scripted(player)}
+    configs = [snapshot.env for snapshot in snapshots.values()]
+    if env is None and not configs:
+        raise TournamentError("none of the players is a run: name the environment (--env NAME)")
+    config = replace(configs[0] if env is None else EnvConfig(name=env), on_failure="stop")
+    if other := next((found.name for found in configs if found.name != config.name), None):
+        raise TournamentError(f"a player was trained on {other!r}, but the matches are of {config.name!r}")
+    spec = probe(config)
+    if len(spec.agents) < 2:
+        raise TournamentError(f"{config.name} has one agent: matches need an environment with two or more")
+    boxes = {snapshot.box_actions for snapshot in snapshots.values()} or {"clip"}
+    if len(boxes) > 1:
+        raise TournamentError("the players' networks store continuous actions in different units and cannot meet")
+    (box,) = boxes
+    names = _names(players)
+    with one_thread():
+        hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
+        made: list[Player] = []
+        for index, (player, name) in enumerate(zip(players, names, strict=True)):
+            if player in snapshots:
+                agent = hall.agent(snapshots[player], device, int_seed(seed, "player", index))
+                made.append(AgentPlayer(name, agent, deterministic=deterministic))
+            else:
+                made.append(_scripted(str(player), spec, box, int_seed(seed, "player", index)))
+        started = time.perf_counter()
+        scores: dict[tuple[int, int, int], Score] = {}
+        for one, other in itertools.combinations(range(len(made)), 2):
+            found = hall.meet(made[one], made[other], matches)
+            # With two seats the same matches tell how the other one did.
+            back = [found[1].back, found[0].back] if len(found) == 2 else hall.meet(made[other], made[one], matches)
+            for seat, (score, reverse) in enumerate(zip(found, back, strict=True)):
+                scores[one, other, seat] = score
+                scores[other, one, seat] = reverse
+            share = sum(score.share for score in found) / len(found)
+            say(f"{names[one]} against {names[other]}: {share:.3f}")
+    result = TournamentResult(
+        env=config.name,
+        players=names,
+        seats=spec.agents,
+        scores=scores,
+        seconds=time.perf_counter() - started,
+        seed=seed,
+    )
+    return replace(result, ratings=elo(result))
+
+
+class _Hall:
+    """Where pairs of players meet."""
+
+    def __init__(
+        self, config: EnvConfig, spec: EnvSpec, box: BoxActions, *, seed: int, is_stop_wanted: Callable[[], bool]
+    ) -> None:
+        self._config = config
+        self._spec = spec
+        self._box = box
+        self._seed = seed
+        self._is_stop_wanted = is_stop_wanted
+        self._meetings = 0
+
+    def agent(self, snapshot: Any, device: str, seed: int) -> Agent:
+        """Build a trained player."""
+        group = make_group(self._config, 1, [0], box=self._box, agents=self._spec.agents)
+        try:
+            return Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)
+        except AgentError as error:
+            raise TournamentError(str(error)) from error
+        finally:
+            group.close()
+
+    def meet(self, one: Player, other: Player, matches: int) -> list[Score]:
+        """Let two players meet; returns the score of ``one`` in each seat, the other one having all others."""
+        seats = len(self._spec.agents)
+        # Row by row of this table: a game, whose row says how many matches are played with `one` in which seat.
+        quota = _spread(matches, max(1, _MOST_GAMES_AT_ONCE // seats))
+        games = [(seat, count) for count in quota for seat in range(seats)]
+        self._meetings += 1
+        seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
+        group = make_group(self._config, len(games), seeds, box=self._box, agents=self._spec.agents)
+        scores = [Score(0, 0, 0)] * seats
+        try:
+            for seat, returns in self._returns(group, one, other, games):
+                mean = np.delete(returns, seat).mean()
+                result = Score(int(returns[seat] > mean), int(returns[seat] == mean), int(returns[seat] < mean))
+                scores[seat] = scores[seat].plus(result)
+        finally:
+            group.close()
+        return scores
+
+    def _returns(
+        self, group: Any, one: Player, other: Player, games: Sequence[tuple[int, int]]
+    ) -> list[tuple[int, NDArray[np.float64]]]:
+        """Play all games; returns the seat of ``one`` and the returns of all seats of each match."""
+        seats, rows = len(self._spec.agents), group.num_rows
+        is_one = np.zeros(rows, bool)
+        is_one[[game * seats + seat for game, (seat, _) in enumerate(games)]] = True
+        into, outcome = own_views(self._spec, rows)
+        for player in (one, other):
+            player.begin(rows)
+        missing = [count for _, count in games]
+        ends = np.full((len(games), seats), np.nan)
+        age = np.zeros(len(games), np.int64)
+        found: list[tuple[int, NDArray[np.float64]]] = []
+        group.reset(into)
+        begun = group.episodes.copy()
+        while any(missing):
+            if self._is_stop_wanted():
+                raise KeyboardInterrupt
+            acts = into.acts
+            assert acts is not None
+            actions = [None, None]
+            for player, mine in ((one, is_one & acts), (other, ~is_one & acts)):
+                if mine.any():
+                    for kind, chosen in enumerate(player.choose(into, mine)):
+                        actions[kind] = _merged(actions[kind], chosen, mine)
+            group.step(*_complete(actions, self._spec, rows), into, outcome)
+            ended = (outcome.episode_length > 0).reshape(len(games), seats)
+            ends[ended] = outcome.episode_return.reshape(len(games), seats)[ended]
+            age += 1
+            over = np.flatnonzero((group.episodes > begun) | group.resets_next)
+            for game in over.tolist():
+                if np.isfinite(ends[game]).any():
+                    if missing[game]:
+                        missing[game] -= 1
+                        # An agent that never acted got nothing.
+                        found.append((games[game][0], np.nan_to_num(ends[game], nan=0.0)))
+                    ends[game] = np.nan
+                age[game] = 0
+            begun = group.episodes.copy()
+            if age.max() >= _TAKEN_FOR_ENDLESS:
+                raise TournamentError(
+                    f"a match of {self._config.name!r} has not ended after {_TAKEN_FOR_ENDLESS:,} steps: give the "
+                    "environment a time limit"
+                )
+        return found
+
+
+def elo(result: TournamentResult) -> tuple[float, ...]:
+    """Ratings of the players of a tournament, whose mean is 0.
+
+    The maximum of the likelihood of all matches (Bradley and Terry 1952, https://doi.org/10.1093/biomet/39.3-4.324),
+    a draw being half a win, with one drawn match more for each pair, so that a player that won all has a finite one.
+    """
+    count = len(result.players)
+    points = np.zeros((count, count))
+    for one, other in itertools.permutations(range(count), 2):
+        score = result.score(one, other)
+        points[one, other] = score.wins + score.draws / 2 + 0.5
+    played = points + points.T
+    strength = np.ones(count)
+    # The minorisation of Hunter (2004), https://doi.org/10.1214/aos/1079120141.
+    for _ in range(_ELO_STEPS):
+        weights = played / (strength[:, None] + strength[None, :])
+        new = points.sum(axis=1) / weights.sum(axis=1)
+        new /= np.exp(np.log(new).mean())
+        if np.allclose(new, strength, rtol=1e-10):
+            break
+        strength = new
+    return tuple(float(value) for value in _ELO * np.log(strength))
+
+
+def _spread(matches: int, most: int) -> list[int]:
+    """Divide matches among games that are played side by side."""
+    games = min(matches, most)
+    return [matches // games + (game < matches % games) for game in range(games)]
+
+
+def _merged(before: NDArray[Any] | None, chosen: NDArray[Any] | None, rows: NDArray[np.bool_]) -> Any:
+    if chosen is None:
+        return before
+    if before is None:
+        before = np.zeros_like(chosen)
+    before[rows] = chosen[rows]
+    return before
+
+
+def _complete(actions: Sequence[Any], spec: EnvSpec, rows: int) -> tuple[Any, Any]:
+    """Actions of a step at which nobody acts: zeros, which are ignored."""
+    discrete, continuous = actions
+    if discrete is None and spec.action.num_discrete:
+        discrete = np.zeros((rows, spec.action.num_discrete), np.int32)
+    if continuous is None and spec.action.num_continuous:
+        continuous = np.zeros((rows, spec.action.num_continuous), np.float32)
+    return discrete, continuous
+
+
+def _is_scripted(player: Path | str) -> bool:
+    return isinstance(player, str) and player in PLAYERS
+
+
+def _snapshot(player: Path | str, *, trust: bool) -> Any:
+    path = Path(player)
+    if not path.exists():
+        PLAYERS.find(str(player))  # raises, with similar names
+    if path.is_file():
+        # A checkpoint of a run: DIR/checkpoints/FILE.
+        run_dir, checkpoint = path.parent.parent, str(path)
+    else:
+        run_dir, checkpoint = path, "latest"
+    snapshot = read_snapshot(run_dir, checkpoint)
+    require_trusted(run_dir, snapshot, trust=trust)
+    return snapshot
+
+
+def _scripted(name: str, spec: EnvSpec, box: BoxActions, seed: int) -> Player:
+    action = spec.action if box == "clip" else spec.action.in_unit_box
+    if name == RANDOM:
+        return RandomPlayer(action, seed)
+    return ScriptedPlayer(name, PLAYERS.find(name)(), action)
+
+
+def _names(players: Sequence[Path | str]) -> tuple[str, ...]:
+    """Short names that differ: the last part of a path, with a number where it is taken."""
+    names: list[str] = []
+    for player in players:
+        path = Path(player)
+        name = str(player) if _is_scripted(player) else f"{path.resolve().name}"
+        same = sum(taken == name or taken.startswith(f"{name} (") for taken in names)
+        names.append(f"{name} ({same + 1})" if same else name)
+    return tuple(names)

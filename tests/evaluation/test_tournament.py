@@ -1,0 +1,114 @@
+"""Tournaments of trained and scripted players."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.envs.agent_games import Rounds
+from tests.regimes.nim import Nim
+
+import rollmill
+from rollmill.envs.registry import register_env
+from rollmill.evaluation.players import PLAYERS
+from rollmill.evaluation.snapshot import NoRunError
+from rollmill.evaluation.tournament import Score, TournamentError, TournamentResult, elo, tournament
+
+
+def make_perfect() -> Any:
+    """Leaves a multiple of four matches if it can, else takes one."""
+
+    def choose(observation: Any, mask: Any) -> int:
+        matches = int(np.argmax(observation))
+        return max(0, matches % 4 - 1)
+
+    return choose
+
+
+def make_greedy() -> Any:
+    """Takes as many matches as it may."""
+    return lambda observation, mask: int(np.flatnonzero(mask)[-1])
+
+
+@pytest.fixture(autouse=True)
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    monkeypatch.setattr(PLAYERS, "factories", {})
+    register_env("test/nim", Nim)
+    register_env("test/rounds", Rounds)
+    rollmill.register_player("perfect", make_perfect)
+    rollmill.register_player("greedy", make_greedy)
+
+
+def test_every_pair_meets_in_every_seat_as_often_as_asked() -> None:
+    result = tournament(["perfect", "greedy", "random"], env="test/nim", matches=70, seed=3)
+    assert result.players == ("perfect", "greedy", "random")
+    assert set(result.scores) == {(a, b, seat) for a in range(3) for b in range(3) if a != b for seat in range(2)}
+    assert {score.matches for score in result.scores.values()} == {70}
+    # Seven matches: who begins and plays perfectly wins.
+    assert result.scores[0, 1, 0] == Score(70, 0, 0)
+    assert result.scores[1, 0, 1] == Score(0, 0, 70)
+    assert result.score(0, 2).share > 0.8
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert result.scores[one, other, 0] == result.scores[other, one, 1].back
+    assert result.ratings[0] > max(result.ratings[1:])
+    assert sum(result.ratings) == pytest.approx(0, abs=1e-6)
+    text = result.describe()
+    assert "perfect against greedy" in text
+    assert "as first 1.00" in text
+
+
+def test_a_tournament_is_the_same_again_with_the_same_seed() -> None:
+    one, two, other = (
+        tournament(["random", "greedy"], env="test/nim", matches=30, seed=seed).scores for seed in (1, 1, 2)
+    )
+    assert one == two
+    assert one != other
+
+
+def test_with_more_than_two_agents_one_player_has_all_other_seats() -> None:
+    rollmill.register_player("first", lambda: lambda observation, mask: int(np.argmax(mask)))
+    result = tournament(["first", "random"], env="test/rounds", matches=20)
+    assert {score.matches for score in result.scores.values()} == {20}
+    assert len(result.scores) == 2 * 3
+
+
+def test_the_interval_is_wilsons() -> None:
+    # Newcombe (1998), Statistics in Medicine 17, 857-872, table I, method 3.
+    for won, matches, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
+        found = Score(won, 0, matches - won).interval
+        assert found == pytest.approx((low, high), abs=1e-4)
+
+
+def test_ratings_are_those_of_the_logistic_model() -> None:
+    # One pair: 400 log10(odds), with a drawn match more.
+    scores = {(0, 1, 0): Score(75, 0, 25), (1, 0, 0): Score(25, 0, 75)}
+    result = TournamentResult(env="test", players=("a", "b"), seats=("x",), scores=scores, seconds=1.0, seed=0)
+    high, low = elo(result)
+    assert high - low == pytest.approx(400 * np.log10(75.5 / 25.5))
+
+
+@pytest.mark.parametrize(
+    ("players", "options", "error", "message"),
+    [
+        (["random"], {}, TournamentError, "1 player"),
+        (["random", "greedy"], {}, TournamentError, "name the environment"),
+        (["random", "greedy"], {"env": "gym/CartPole-v1"}, TournamentError, "has one agent"),
+        (["random", "greddy"], {"env": "test/nim"}, ValueError, "did you mean 'greedy'"),
+        (["random", "greedy"], {"env": "test/nim", "matches": 0}, ValueError, "matches=0"),
+        (["random", "."], {"env": "test/nim"}, NoRunError, "is not a run"),
+    ],
+)
+def test_players_that_cannot_meet_are_refused(
+    players: list[str],
+    options: dict[str, Any],
+    error: type[Exception],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=message):
+        tournament(players, **options)

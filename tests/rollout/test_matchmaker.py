@@ -1,0 +1,145 @@
+"""Who plays whom, and when it changes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rollmill.rollout.matchmaker import Matchmaker
+from rollmill.rollout.slot_views import HostedGroup
+from rollmill.runtime.arena import Arena, ArenaLayout
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage import bank as banks
+from rollmill.storage import slots
+
+STEPS, ENVS, AGENTS, PLACES = 4, 3, 2, 3
+SPEC = EnvSpec(
+    name="test",
+    observation={"obs": ArraySpec(shape=(1,), dtype="float32")},
+    action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
+    agents=("ann", "bob"),
+)
+
+
+class Hall:
+    """The slots of two groups, a bank, and groups whose episodes a test sets."""
+
+    def __init__(self) -> None:
+        self.topology = slots.Topology(
+            rollout_length=STEPS,
+            group_rows=ENVS * AGENTS,
+            worker_of_group=(0, 0),
+            policy_worker_of_group=(0, 0),
+            slots_of_worker=(4,),
+            agents_per_env=AGENTS,
+        )
+        fields = slots.slot_fields(SPEC, rollout_length=STEPS, state_size=0, has_players=True)
+        layout = ArenaLayout()
+        slots.add_to_layout(layout, fields, self.topology)
+        banks.add_to_layout(layout, places=PLACES, nbytes=8, num_versions=2)
+        arena = Arena.create(layout)
+        self.store = slots.SlotStore(arena, fields, self.topology, create=True)
+        self.bank = banks.SnapshotBank(arena, create=True)
+        self.groups = [
+            HostedGroup(index=index, slot=index, environments=SimpleNamespace(episodes=np.ones(ENVS, np.int64)))
+            for index in range(2)
+        ]
+
+    def matchmaker(self, **options: Any) -> Matchmaker:
+        settings = {"past": 0.5, "seed": 3, "first_env": 0, "counts_users": True, **options}
+        return Matchmaker(self.store, self.bank, table_of=lambda _: self.bank.newest_table(), **settings)
+
+    def publish(self, *generations: int, version: int = 0) -> None:
+        present = np.array([generation > 0 for generation in generations], np.float64)
+        probability = present / max(1.0, present.sum())
+        self.bank.publish(version, banks.BankTable(np.array(generations, np.int64), probability))
+
+    def playing(self, group: int, step: int) -> Any:
+        slot = self.groups[group].slot
+        return self.store.arrays["policy_id"][slot, step].reshape(ENVS, AGENTS)
+
+    def users(self) -> int:
+        return int(self.bank._users.sum())
+
+
+@pytest.fixture
+def hall() -> Hall:
+    return Hall()
+
+
+def play(hall: Hall, maker: Matchmaker, steps: int, random: np.random.Generator) -> list[Any]:
+    """Step both groups; returns (group, env, who plays) of every match that began."""
+    begun = []
+    for group in hall.groups:
+        maker.write(group, 0)
+    for _ in range(steps):
+        for group in hall.groups:
+            before = hall.playing(group.index, group.step).copy()
+            begins = random.random(ENVS) < 0.3
+            group.environments.episodes += begins
+            group.step += 1
+            maker.write(group, group.step)
+            now = hall.playing(group.index, group.step)
+            np.testing.assert_array_equal(now[~begins], before[~begins])
+            begun += [(group.index, env, tuple(now[env].tolist())) for env in np.flatnonzero(begins).tolist()]
+            if group.step == STEPS:
+                hall.store.carry_over(group.slot, group.slot)
+                group.step, group.iteration = 0, group.iteration + 1
+    return begun
+
+
+def test_without_a_snapshot_the_policy_plays_all(hall: Hall) -> None:
+    begun = play(hall, hall.matchmaker(), 20, np.random.default_rng(0))
+    assert {players for *_, players in begun} == {(0, 0)}
+
+
+def test_one_seat_is_a_past_selfs_in_the_given_share_of_matches(hall: Hall) -> None:
+    hall.publish(4, 0, 5)
+    begun = play(hall, hall.matchmaker(), 2000, np.random.default_rng(0))
+    past = [players for *_, players in begun if any(players)]
+    assert len(past) / len(begun) == pytest.approx(0.5, abs=0.05)
+    assert set(past) == {(0, 1), (1, 0), (0, 3), (3, 0)}
+    for seat in range(AGENTS):
+        assert sum(players[seat] > 0 for players in past) / len(past) == pytest.approx(0.5, abs=0.05)
+    assert sum(1 in players for players in past) / len(past) == pytest.approx(0.5, abs=0.05)
+
+
+def test_draws_depend_on_environment_and_step_alone(hall: Hall) -> None:
+    hall.publish(1, 2, 3)
+    one = play(hall, hall.matchmaker(), 50, np.random.default_rng(1))
+    other = Hall()
+    other.publish(1, 2, 3)
+    assert play(other, other.matchmaker(), 50, np.random.default_rng(1)) == one
+    shifted = Hall()
+    shifted.publish(1, 2, 3)
+    assert play(shifted, shifted.matchmaker(first_env=6), 50, np.random.default_rng(1)) != one
+
+
+def test_matches_with_past_selves_are_counted_until_they_end(hall: Hall) -> None:
+    hall.publish(1, 2, 3)
+    maker = hall.matchmaker(past=1.0)
+    for group in hall.groups:
+        maker.write(group, 0)
+    assert hall.users() == 2 * ENVS
+    hall.publish(0, 0, 0, version=1)
+    hall.groups[0].environments.episodes += 1
+    maker.write(hall.groups[0], 1)
+    assert hall.users() == ENVS
+    maker.forget(hall.groups[1])
+    assert hall.users() == 0
+
+
+def test_a_resumed_match_keeps_its_players(hall: Hall) -> None:
+    hall.publish(1, 2, 3)
+    hall.store.arrays["policy_id"][1, 0] = [0, 2, 0, 0, 3, 0]
+    maker = hall.matchmaker(past=1.0, counts_users=False)
+    maker.resume(hall.groups[1])
+    hall.groups[1].environments.episodes[1] += 1
+    maker.write(hall.groups[1], 1)
+    players = hall.playing(1, 1)
+    assert players[0].tolist() == [0, 2]
+    assert players[1].any()
+    assert players[2].tolist() == [3, 0]
