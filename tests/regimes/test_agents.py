@@ -55,8 +55,17 @@ def rows_of(run: rollmill.Run) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run.dir / "metrics.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("game", GAMES)
-@pytest.mark.parametrize("settings", [{}, {"model.core": "gru", "model.core_size": 8}, {"algo": "impala"}])
+@pytest.mark.parametrize(
+    ("game", "settings"),
+    [
+        ("test/crowd", {}),
+        ("test/rounds", {"model.core": "gru", "model.core_size": 8}),
+        pytest.param("test/rounds", {}, marks=pytest.mark.slow),
+        pytest.param("test/crowd", {"model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
+        pytest.param("test/rounds", {"algo": "impala"}, marks=pytest.mark.slow),
+        pytest.param("test/crowd", {"algo": "impala"}, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.usefixtures("leaves_nothing")
 def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
     game: str, settings: dict[str, Any], tmp_path: Path
@@ -125,6 +134,7 @@ def test_past_selves_need_several_agents(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_policy_that_sees_its_opponents_move_learns_to_win(tmp_path: Path) -> None:
     """Nim of seven matches: the first player wins by leaving a multiple of four."""
     from tests.regimes.nim import Nim
