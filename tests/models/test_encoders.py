@@ -100,6 +100,28 @@ def test_several_entries_are_concatenated(encoder: str, widths: tuple[int, ...])
         assert torch.equal(part, own(x[name]))
 
 
+@pytest.mark.parametrize(
+    ("shape", "window", "positions"),
+    [((6, 7, 2), 4, 3 * 4), ((3, 3, 2), 3, 1), ((4, 3, 194), 3, 2), ((2, 8, 8), 4, 25)],
+)
+def test_boards_are_seen_through_windows_that_hold_a_whole_line(
+    shape: tuple[int, ...], window: int, positions: int
+) -> None:
+    spec = ArraySpec(shape=shape, dtype="int8", low=0, high=1)
+    module = ObservationEncoder({"obs": spec}, ModelConfig(encoder="board", dense_size=16))
+    first = next(layer for layer in module.modules() if isinstance(layer, torch.nn.Conv2d))
+    assert first.kernel_size == (window, window)
+    dense = next(layer for layer in module.modules() if isinstance(layer, torch.nn.Linear))
+    assert dense.in_features == positions * first.out_channels
+    assert module({"obs": torch.randint(0, 2, (5, *shape), dtype=torch.int8)}).shape == (5, 16)
+
+
+def test_what_is_no_board_gets_an_mlp() -> None:
+    spec = ArraySpec(shape=(34,), dtype="int8", low=0, high=1)
+    module = ObservationEncoder({"obs": spec}, ModelConfig(encoder="board", mlp_sizes=(8, 4)))
+    assert module.output_size == 4
+
+
 def test_single_entries_can_be_given_another_encoder() -> None:
     config = ModelConfig(entry_encoders={"image": "impala"}, dense_size=32)
     module = ObservationEncoder(MIXED, config)

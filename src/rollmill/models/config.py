@@ -36,8 +36,9 @@ class ModelConfig(Checked, section="model"):
         encoder: ``"auto"`` chooses for each observation entry by its spec: images of at least 36 x 36 pixels get the
             Nature CNN, smaller grids a small CNN (of one-hot numbers where the space says that they are at most 31, as
             MiniGrid's categories), everything else an MLP. A built-in one (``"nature"``, ``"sf_simplified"``,
-            ``"sf_full"``, ``"impala"``, ``"small"``, ``"mlp"``) is used for the images, and other entries get an MLP;
-            one given to :func:`rollmill.models.registry.register_encoder` gets the whole observation.
+            ``"sf_full"``, ``"impala"``, ``"small"``, ``"board"``, ``"mlp"``) is used for the images, and other entries
+            get an MLP; ``"board"`` is one convolution with windows of 4 x 4 squares. One given to
+            :func:`rollmill.models.registry.register_encoder` gets the whole observation.
         entry_encoders: Observation name -> built-in encoder name, for entries that need another than ``encoder``.
         dense_size: Width of the dense layer behind convolutions; None is the published one (512, IMPALA 256).
         mlp_sizes: Widths of the hidden layers of an MLP encoder. (64, 64) is CleanRL's, SB3's and Baselines' choice.

@@ -16,14 +16,14 @@ FAMILIES = {
 }
 
 
-def test_there_are_eight_reference_settings():
-    assert len(FAMILIES) == 8
+def test_there_are_nine_reference_settings():
+    assert len(FAMILIES) == 9
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_keys_exist_and_values_are_allowed_and_fit_each_other(name):
     overrides = FAMILIES[name]
-    assert {key.rpartition(".")[0] for key in overrides} <= {"learner", "model", "placement", ""}
+    assert {key.rpartition(".")[0] for key in overrides} <= {"learner", "model", "placement", "population", ""}
     config = apply(Config(env=EnvConfig(name="gym/CartPole-v1")), dict(overrides))
     algorithm = config.on_policy
     trajectories, rest = divmod(algorithm.batch_size, config.rollout_length)

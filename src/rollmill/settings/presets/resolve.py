@@ -163,6 +163,7 @@ def _envpool(name: str, id: str) -> Preset:
         "classic_control": families.CARTPOLE_POOL if id.startswith("CartPole") else families.GENERIC,
         "mujoco": families.MUJOCO,
         "vizdoom": families.VIZDOOM,
+        "pgx": families.GAMES,
     }.get(envpool.kind(id), families.GENERIC)
     return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
@@ -171,7 +172,8 @@ def _pettingzoo(name: str, id: str) -> Preset:
     from rollmill.envs.pettingzoo import check_id
 
     check_id(name)
-    return Preset(name=name, env=EnvConfig(name=name), overrides=families.GENERIC)
+    overrides = families.GAMES if id.startswith("classic/") else families.GENERIC
+    return Preset(name=name, env=EnvConfig(name=name), overrides=overrides)
 
 
 _FAMILIES = {
