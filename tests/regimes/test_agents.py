@@ -12,6 +12,7 @@ from tests.envs.agent_games import AGENTS, Crowd, Rounds
 
 import rollmill
 from rollmill.envs.registry import register_env
+from rollmill.evaluation.players import PLAYERS
 from rollmill.runtime.events import ProcessFailed
 from rollmill.settings.value_checks import ConfigError
 from rollmill.verification import verify
@@ -42,6 +43,11 @@ class Breaks(Rounds):
         if self.episode == 3 and self.agent_selection == "bob":
             raise RuntimeError("bob fell over")
         super().step(action)
+
+
+def make_first() -> Any:
+    """Takes the first allowed action."""
+    return lambda observation, mask: int(np.argmax(mask))
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +104,28 @@ def test_self_play_in_lockstep_is_reproducible_and_resumable(game: str, settings
     assert result.equal, result.describe()
     assert result.workers_a != result.workers_b
     assert result.resumed_from > 0
+
+
+def test_evaluations_meet_fixed_opponents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PLAYERS, "factories", {})
+    rollmill.register_player("first", make_first)
+    opponents = {"eval_every": 400, "eval_episodes": 3, "eval_against": "random,first"}
+    run = rollmill.train("test/rounds", run_dir=tmp_path / "run", quiet=True, total_steps=900, **{**SMALL, **opponents})
+    found = [json.loads(line) for line in (run.dir / "evaluations.jsonl").read_text().splitlines()]
+    assert len(found) >= 3
+    for record in found:
+        assert set(record["against"]) == {"random", "first"}
+        assert all(0 <= share <= 1 for share in record["against"].values())
+    assert "share of the points" in (run.dir / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("game", "message"),
+    [("test/rounds", "eval_against='frist': this player is not known"), ("gym/CartPole-v1", "one agent")],
+)
+def test_unknown_opponents_are_refused_before_training(game: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        rollmill.train(game, run_dir=tmp_path / "run", quiet=True, total_steps=900, eval_against="frist")
 
 
 @pytest.mark.usefixtures("leaves_nothing")

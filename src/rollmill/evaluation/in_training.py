@@ -7,12 +7,13 @@ evaluations still pending at the end of training run then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rollmill.envs.config import EnvConfig
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, evaluate_snapshot
 from rollmill.evaluation.snapshot import read_snapshot
+from rollmill.evaluation.tournament import points_against
 from rollmill.models.device import one_thread
 from rollmill.storage.checkpoint_file import load_checkpoint
 from rollmill.storage.checkpoints import CheckpointStore
@@ -27,6 +28,7 @@ def play_pending(
     *,
     episodes: int,
     checkpoints: CheckpointStore,
+    opponents: Sequence[str] = (),
     seed: int = 0,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> None:
@@ -38,6 +40,8 @@ def play_pending(
             resuming, or the files may have changed since they were verified.
         episodes: Complete episodes of each network.
         checkpoints: The run's checkpoints; the results decide which is ``best.pt``.
+        opponents: Players that the network also meets, in every seat ``episodes`` times. Its share of the points
+            decides then which network is the best.
         seed: Seed of environments and noise, the same for every network.
         is_stop_wanted: Called at every step; True stops, and the current network stays pending.
     """
@@ -49,12 +53,19 @@ def play_pending(
                 result = evaluate_snapshot(
                     snapshot, episodes=episodes, seed=seed, is_stop_wanted=is_stop_wanted
                 ).to_dict()
+                best_by = float(result["mean_return"])
+                if opponents:
+                    points = points_against(
+                        snapshot, opponents, matches=episodes, seed=seed, is_stop_wanted=is_stop_wanted
+                    )
+                    result["against"] = points
+                    best_by = sum(points.values()) / len(points)
         except EvaluationInterruptedError:
             return
         except Exception:
             queue.failed(path)
             raise
-        checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), float(result["mean_return"]))
+        checkpoints.offer_best(load_checkpoint(path), int(result["agent_steps"]), best_by)
         queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
 
 
@@ -64,6 +75,7 @@ def evaluate_until(
     *,
     episodes: int,
     checkpoints: CheckpointStore,
+    opponents: Sequence[str] = (),
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
 ) -> None:
@@ -74,11 +86,19 @@ def evaluate_until(
         env: The environment that it is trained on.
         episodes: Complete episodes of each network.
         checkpoints: The run's checkpoints.
+        opponents: As in :func:`play_pending`.
         is_stop_wanted: Called at every step, and between two networks.
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
         if (run_dir / "config.json").exists():  # Written when the learner has started.
-            play_pending(run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
+            play_pending(
+                run_dir,
+                env,
+                episodes=episodes,
+                checkpoints=checkpoints,
+                opponents=opponents,
+                is_stop_wanted=is_stop_wanted,
+            )
         while_waiting()
         time.sleep(_LOOK_S)

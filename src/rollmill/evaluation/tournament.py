@@ -16,8 +16,9 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import own_views
 from rollmill.evaluation.agent import Agent, AgentError
+from rollmill.evaluation.evaluate import EvaluationInterruptedError
 from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
-from rollmill.evaluation.snapshot import read_snapshot, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
@@ -186,8 +187,8 @@ def tournament(
     if env is None and not configs:
         raise TournamentError("none of the players is a run: name the environment (--env NAME)")
     config = replace(configs[0] if env is None else EnvConfig(name=env), on_failure="stop")
-    if other := next((found.name for found in configs if found.name != config.name), None):
-        raise TournamentError(f"a player was trained on {other!r}, but the matches are of {config.name!r}")
+    if elsewhere := next((found.name for found in configs if found.name != config.name), None):
+        raise TournamentError(f"a player was trained on {elsewhere!r}, but the matches are of {config.name!r}")
     spec = probe(config)
     if len(spec.agents) < 2:
         raise TournamentError(f"{config.name} has one agent: matches need an environment with two or more")
@@ -227,6 +228,66 @@ def tournament(
     return replace(result, ratings=elo(result))
 
 
+def points_against(
+    snapshot: Snapshot,
+    opponents: Sequence[str],
+    *,
+    matches: int,
+    seed: int = 0,
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+    trust: bool = False,
+) -> dict[str, float]:
+    """Let a network meet opponents in every seat.
+
+    Args:
+        snapshot: The network.
+        opponents: Run directories, checkpoint files, "random" and registered names.
+        matches: Matches with each opponent in each seat.
+        seed: Keys the environments and the sampling of actions.
+        is_stop_wanted: Called at every step; True interrupts the matches.
+        trust: As in :func:`tournament`.
+
+    Returns:
+        Opponent -> the network's share of the points: 1 for a win, 1/2 for a draw.
+
+    Raises:
+        EvaluationInterruptedError: ``is_stop_wanted`` returned True.
+    """
+    config, box = replace(snapshot.env, on_failure="stop"), snapshot.box_actions
+    spec = probe(config)
+    hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
+    own = AgentPlayer("the policy", hall.agent(snapshot, "cpu", seed), deterministic=None)
+    points = {}
+    for index, (opponent, name) in enumerate(zip(opponents, _names(opponents), strict=True)):
+        key = int_seed(seed, "opponent", index)
+        player: Player
+        if _is_scripted(opponent):
+            player = _scripted(opponent, spec, box, key)
+        else:
+            agent = hall.agent(_snapshot(opponent, trust=trust), "cpu", key)
+            player = AgentPlayer(name, agent, deterministic=None)
+        scores = hall.meet(own, player, matches)
+        points[opponent] = sum(score.share for score in scores) / len(scores)
+    return points
+
+
+def check_opponents(opponents: Sequence[str], spec: EnvSpec) -> None:
+    """Check that a policy can meet these opponents.
+
+    Raises:
+        TournamentError: The environment has one agent.
+        PlayerError: A name is neither registered nor a path.
+    """
+    if opponents and len(spec.agents) < 2:
+        raise TournamentError(
+            f"eval_against={','.join(opponents)}, but {spec.name} has one agent: opponents need an environment with "
+            "several agents"
+        )
+    for opponent in opponents:
+        if not _is_scripted(opponent) and not Path(opponent).exists():
+            PLAYERS.find(opponent, "eval_against")
+
+
 class _Hall:
     """Where pairs of players meet."""
 
@@ -240,7 +301,7 @@ class _Hall:
         self._is_stop_wanted = is_stop_wanted
         self._meetings = 0
 
-    def agent(self, snapshot: Any, device: str, seed: int) -> Agent:
+    def agent(self, snapshot: Snapshot, device: str, seed: int) -> Agent:
         """Build a trained player."""
         group = make_group(self._config, 1, [0], box=self._box, agents=self._spec.agents)
         try:
@@ -287,7 +348,7 @@ class _Hall:
         begun = group.episodes.copy()
         while any(missing):
             if self._is_stop_wanted():
-                raise KeyboardInterrupt
+                raise EvaluationInterruptedError(f"{sum(missing)} matches were not played")
             acts = into.acts
             assert acts is not None
             actions = [None, None]
@@ -370,7 +431,7 @@ def _is_scripted(player: Path | str) -> bool:
     return isinstance(player, str) and player in PLAYERS
 
 
-def _snapshot(player: Path | str, *, trust: bool) -> Any:
+def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     path = Path(player)
     if not path.exists():
         PLAYERS.find(str(player))  # raises, with similar names

@@ -194,6 +194,9 @@ class Monitor:
                 "evaluation at step %s: mean return %.6g (95 %% interval %.6g to %.6g) of %d episodes",
                 f"{int(found['agent_steps']):,}", self._evaluation_return, low, high, found["episodes"],
             )  # fmt: skip
+            if points := found.get("against"):
+                shares = ", ".join(f"{share:.2f} against {opponent}" for opponent, share in points.items())
+                self.note(f"evaluation at step {int(found['agent_steps']):,}: share of the points {shares}")
 
     @property
     def mean_return(self) -> float | None:

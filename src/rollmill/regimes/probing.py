@@ -46,6 +46,8 @@ def probe(
 
     from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.factory import probe as probe_environment
+    from rollmill.evaluation.players import PlayerError
+    from rollmill.evaluation.tournament import TournamentError, check_opponents
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.sizing import largest_parameter
@@ -57,13 +59,14 @@ def probe(
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
     make = make_off_policy if config.in_replay else make_on_policy
     try:
+        check_opponents(config.eval_against, spec)
         algorithm = _make_if_it_fits(lambda: make(config, spec))
         first_iteration, saved = 0, None
         if run_dir is not None and config.in_lockstep:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
         elif run_dir is not None and config.in_replay:
             saved = _saved_steps(config, run_dir, ranks or Ranks())
-    except (UnfitActionsError, UntrustedError, MalformedMessageError) as error:
+    except (UnfitActionsError, UntrustedError, MalformedMessageError, TournamentError, PlayerError) as error:
         context.send(Refusal(str(error)))
         return
     shared = None

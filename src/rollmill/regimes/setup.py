@@ -338,17 +338,25 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         context.ledger.enter(EvaluatorPhase.PLAYING)  # a sign of life at every step
         return context.stop.is_set()
 
-    env, episodes = setup.config.env, setup.config.eval_episodes
+    env, episodes, opponents = setup.config.env, setup.config.eval_episodes, setup.config.eval_against
     checkpoints = CheckpointStore(setup.run_dir / "checkpoints", setup.config.checkpoint)
     context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
-        play_pending(setup.run_dir, env, episodes=episodes, checkpoints=checkpoints, is_stop_wanted=is_stop_wanted)
+        play_pending(
+            setup.run_dir,
+            env,
+            episodes=episodes,
+            checkpoints=checkpoints,
+            opponents=opponents,
+            is_stop_wanted=is_stop_wanted,
+        )
         return
     evaluate_until(
         setup.run_dir,
         env,
         episodes=episodes,
         checkpoints=checkpoints,
+        opponents=opponents,
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),
     )

@@ -27,6 +27,7 @@ _REGISTRIES = {
     "model": ("rollmill.models.registry", "MODELS"),
     "encoder": ("rollmill.models.observation", "ENCODERS"),
     "algorithm": ("rollmill.algorithms.registry", "ALGORITHMS"),
+    "player": ("rollmill.evaluation.players", "PLAYERS"),
 }
 _NETWORKS = ("model", "encoder", "algorithm")
 
@@ -87,7 +88,8 @@ def _definitions(config: Config) -> Iterator[Definition]:
         # A registry that is not loaded is empty; loading it may import torch.
         if (loaded := sys.modules.get(module)) is not None:
             for name, factory in getattr(loaded, attribute).registered().items():
-                yield Definition(kind, name, factory, is_needed=name == used[kind])
+                is_needed = name in config.eval_against if kind == "player" else name == used[kind]
+                yield Definition(kind, name, factory, is_needed=is_needed)
 
 
 def _gymnasium_ids(config: EnvConfig) -> Iterator[Definition]:

@@ -276,6 +276,8 @@ EVALUATION_KEYS: Mapping[str, str] = {
     "seed": "Seed of the evaluation.",
     "returns": "Return of each episode.",
     "lengths": "Length of each episode, in agent steps.",
+    "against": "With `eval_against`: opponent -> the network's share of the points in its matches, 1 for a win and 1/2 "
+    "for a draw. Their mean decides which network is the best.",
 }
 """Key of ``evaluations.jsonl`` -> meaning."""
 

@@ -138,6 +138,8 @@ class MetricsWriter:
             steps = int(record["agent_steps"])
             self._evaluated.add(steps)
             numbers = {f"{EVALUATION_GROUP}/{name}": float(record[name]) for name in _EVALUATION_SCALARS}
+            for opponent, points in record.get("against", {}).items():
+                numbers[f"{EVALUATION_GROUP}/against/{opponent}"] = float(points)
             try:
                 if self._events is not None:
                     self._events.write(steps, numbers)
