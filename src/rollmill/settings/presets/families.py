@@ -237,7 +237,7 @@ GAMES: Overrides = {
     "learner.optimiser": "adam",
     "learner.learning_rate": 1e-3,
     "learner.adam_eps": 1e-5,
-    "learner.schedule": "linear",
+    "learner.schedule": "constant",
     "learner.normalise_advantages": True,
     "model.encoder": "board",
     "model.mlp_sizes": (256, 256),
