@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.learning.league import CountedPlaces, League, ObservedPlaces
+from rollmill.learning.league import CountedPlaces, League, ObservedPlaces, least_needed
 from rollmill.learning.matches import Match
 from rollmill.learning.trajectories import Trajectories
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -62,6 +62,30 @@ def test_snapshots_are_taken_at_intervals_and_the_oldest_leaves_when_nobody_play
     bank.end(place)
     league.take_snapshot_if_due(30 * 90, 90, weights(90))
     assert bank.read(place, into, unless=-1) > oldest
+
+
+def test_a_bank_may_reach_back_to_the_start() -> None:
+    bank = make_bank(6)
+    league = make_league(bank, keep="spread")
+    for version in range(1, 200):
+        league.take_snapshot_if_due(100 * version, version, weights(version % 250))
+        league.publish(version)
+    kept = sorted(generation for generation in bank.newest_table().generation.tolist() if generation)
+    assert kept[0] == 1
+    assert kept[-1] == 199
+    assert len(kept) == 5
+    gaps = np.diff(kept)
+    assert gaps.max() < 120
+    assert gaps.min() > 10
+
+
+@pytest.mark.parametrize(
+    ("generations", "expected"),
+    [([1, 2, 3, 4], 2), ([1, 5, 6, 7], 6), ([1, 2, 9, 10], 2), ([1, 8, 9, 20], 8), ([3, 4], 3)],
+)
+def test_the_snapshot_with_the_nearest_neighbours_is_needed_least(generations: list[int], expected: int) -> None:
+    members = [(generation, place) for place, generation in enumerate(generations)]
+    assert least_needed(members[::-1])[0] == expected
 
 
 def test_in_lockstep_a_place_is_unused_when_no_batch_shows_it_and_none_in_flight_can() -> None:

@@ -79,10 +79,14 @@ def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
     options = {**SMALL, **WITH_PAST, "debug_poison": True, **settings}
     run = rollmill.train(game, run_dir=tmp_path / "run", quiet=True, total_steps=1500, **options)
     assert run.ended_by == "total_steps"
-    last = rows_of(run)[-1]
+    rows = rows_of(run)
+    last = rows[-1]
     assert last["episodes"] > 50
     assert last["snapshots"] >= 5
-    assert 0 <= last["past_win_rate"] <= 1
+    # A short interval may have no match.
+    rates = [row["past_win_rate"] for row in rows if row["past_win_rate"] is not None]
+    assert rates
+    assert all(0 <= rate <= 1 for rate in rates)
     resumed = rollmill.train(run_dir=run.dir, resume=True, quiet=True, total_steps=2200)
     assert rows_of(resumed)[-1]["snapshots"] > last["snapshots"]
     result = rollmill.evaluate(run.dir, episodes=4, num_envs=2)

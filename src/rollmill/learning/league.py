@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -176,7 +176,7 @@ class League:
         self._members[place] = Snapshot(self._generation, agent_steps, self.rating, 0.0, 0.0, weights.copy())
         self._is_closed[place] = False
         self._bank.write(place, self._generation, weights)
-        self._close_oldest(version)
+        self._close_one(version)
 
     def publish(self, version: int) -> None:
         """Publish who may be met by groups that act with this version."""
@@ -247,12 +247,12 @@ class League:
             return True
         return self._is_closed[place] and self._places.is_unused(place)
 
-    def _close_oldest(self, version: int) -> None:
-        """Close the oldest past self where no place is empty, so that it is free when the next snapshot is due."""
+    def _close_one(self, version: int) -> None:
+        """Close a past self where no place is empty, so that it is free when the next snapshot is due."""
         present = [(member.generation, place) for place, member in enumerate(self._members) if member is not None]
         if len(present) < self._bank.places or any(self._is_closed):
             return
-        _, place = min(present)
+        _, place = least_needed(present) if self._config.keep == "spread" else min(present)
         self._is_closed[place] = True
         self._places.close(place, version)
 
@@ -287,3 +287,15 @@ class League:
             matches=member.matches * decay + 1.0, points=member.points * decay + match.points
         )
         self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
+
+
+def least_needed(members: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Choose the one of (generation, place) whose neighbours in time are nearest to each other; the oldest of several.
+
+    So those that remain are spread over the whole history. The first and the last one stay.
+    """
+    ordered = sorted(members)
+    if len(ordered) < 3:
+        return ordered[0]
+    gaps = [after[0] - before[0] for before, after in zip(ordered, ordered[2:], strict=False)]
+    return ordered[1 + gaps.index(min(gaps))]

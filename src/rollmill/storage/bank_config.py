@@ -18,8 +18,9 @@ class BankConfig(Checked, section="population"):
     Attributes:
         snapshots: Places of the bank; 0 is no bank: all agents are played by the policy that learns. One place is kept
             free for the next snapshot.
-        snapshot_every: Agent steps between two snapshots. A snapshot takes the place of the oldest one, as soon as
-            nobody plays against that.
+        snapshot_every: Agent steps between two snapshots. A snapshot takes the place of an older one, as soon as nobody
+            plays against that.
+        keep: Which snapshots stay when the bank is full: "recent" ones, or some that are "spread" over the whole run.
         past: Share of the matches in which one agent is played by a past self; the others are played by the policy that
             learns.
         matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
@@ -29,5 +30,6 @@ class BankConfig(Checked, section="population"):
 
     snapshots: int = setting(0, integer(0))
     snapshot_every: int = setting(50_000, integer(1), "(agent steps)")
+    keep: Literal["recent", "spread"] = "recent"
     past: float = setting(0.2, UNIT)
     matchmaking: Matchmaking = "uniform"
