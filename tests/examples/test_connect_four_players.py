@@ -70,20 +70,20 @@ def test_minimax_takes_a_best_move(players: Any) -> None:
     random = np.random.default_rng(0)
     choose = players.make_minimax(3)()
     decided = 0
-    for board in random_boards(random, 60):
+    for board in random_boards(random, 25):
         column = choose(board, None)
         best = value(board, 0, 3)
         new = drop(board, column, 0)
         assert (1 if wins(new[..., 0]) else -value(new, 1, 2)) == best
         decided += best != 0
-    assert decided > 10
+    assert decided > 4
 
 
 def test_win_or_block_completes_four_or_blocks(players: Any) -> None:
     random = np.random.default_rng(1)
     choose = players.make_win_or_block()
     won = blocked = 0
-    for board in random_boards(random, 300):
+    for board in random_boards(random, 120):
         free = [column for column in range(7) if not board[0, column].any()]
         own = [column for column in free if wins(drop(board, column, 0)[..., 0])]
         others = [column for column in free if wins(drop(board, column, 1)[..., 1])]
@@ -91,8 +91,8 @@ def test_win_or_block_completes_four_or_blocks(players: Any) -> None:
         assert column in (own or others or free)
         won += bool(own)
         blocked += bool(others and not own)
-    assert won > 20
-    assert blocked > 20
+    assert won > 8
+    assert blocked > 8
 
 
 def test_all_are_registered(players: Any) -> None:

@@ -87,7 +87,7 @@ def test_nobody_plays_a_place_while_it_is_overwritten(bank: SnapshotBank, arena:
     threads = [threading.Thread(target=worker) for _ in range(3)]
     for thread in threads:
         thread.start()
-    for generation in range(2, 60):
+    for generation in range(2, 20):
         bank.publish(2 * generation, table(0, 0, 0))
         while not bank.is_unused(0):
             pass
