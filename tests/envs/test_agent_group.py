@@ -207,6 +207,44 @@ def test_different_spaces_share_rows_with_padding_and_a_mask() -> None:
         group.step(into.action_mask.argmax(axis=1)[:, None].astype(np.int32), None, into, outcome)
 
 
+class Numbered(Rounds):
+    """Names its agents by numbers, as some environments do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.possible_agents = [0, 1]
+
+    def reset(self, seed: int | None = None, options: Any = None) -> None:
+        self.time, self.episode, self.agents, self.agent_selection = 0, 0, [0, 1], 0
+        self.rewards, self._cumulative_rewards = {0: 0.0, 1: 0.0}, {0: 0.0, 1: 0.0}
+        self.terminations, self.truncations = {0: False, 1: False}, {0: False, 1: False}
+        self.infos = {0: {}, 1: {}}
+
+    def observe(self, agent: Any) -> Any:
+        return {"observation": np.full(3, self.time, np.float32), "action_mask": np.ones(4, np.int8)}
+
+    def step(self, action: int | None) -> None:
+        if self.terminations[self.agent_selection]:
+            self._was_dead_step(action)
+            return
+        self.time += 1
+        self.terminations = dict.fromkeys(self.terminations, self.time == 4)
+        self.agent_selection = 1 - self.agent_selection
+
+
+def test_agents_may_be_named_by_numbers() -> None:
+    register_env("test/numbered", Numbered)
+    spec = probe(EnvConfig(name="test/numbered"))
+    assert spec.agents == ("0", "1")
+    into, outcome = own_views(spec, 2)
+    group = make_group(EnvConfig(name="test/numbered"), 1, [3], agents=spec.agents)
+    group.reset(into)
+    for step in range(8):
+        assert into.acts.tolist() == [step % 2 == 0, step % 2 == 1]
+        group.step(np.zeros((2, 1), np.int32), None, into, outcome)
+        assert outcome.terminated.all() == (step % 4 == 3)
+
+
 class Renamed(Crowd):
     """Has other agents each time."""
 

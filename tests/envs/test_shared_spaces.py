@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from tests.envs.agent_games import Crowd
 
 from rollmill.envs.errors import UnsupportedSpace
 from rollmill.envs.shared_spaces import SharedSpaces, mask_in
 
 
+class WithSpaces(Crowd):
+    """Agents with the spaces that a test gives."""
+
+    def __init__(self, observations: list[Any], actions: list[Any]) -> None:
+        super().__init__()
+        self.possible_agents = [f"agent_{index}" for index in range(len(observations))]
+        self._spaces = dict(zip(self.possible_agents, zip(observations, actions, strict=True), strict=True))
+
+    def observation_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent][0]
+
+    def action_space(self, agent: str) -> spaces.Space[Any]:
+        return self._spaces[agent][1]
+
+
 def shared(observations: list[spaces.Space[Any]], actions: list[spaces.Space[Any]]) -> SharedSpaces:
-    agents = [f"agent_{index}" for index in range(len(observations))]
-    env = SimpleNamespace(
-        observation_space=dict(zip(agents, observations, strict=True)).__getitem__,
-        action_space=dict(zip(agents, actions, strict=True)).__getitem__,
-    )
-    return SharedSpaces("test", env, agents)
+    return SharedSpaces("test", WithSpaces(observations, actions))
 
 
 def test_equal_spaces_are_taken_as_they_are() -> None:

@@ -56,15 +56,14 @@ class ParallelAgents:
     Agents may leave ``env.agents``, whether or not they are reported as ended, and may come late.
 
     Args:
-        env: The environment.
-        agents: The names of its agents, in the order of the rows.
+        env: The environment; ``possible_agents`` is the order of the rows.
     """
 
-    def __init__(self, env: Any, agents: Sequence[str]) -> None:
+    def __init__(self, env: Any) -> None:
         self.env = env
-        self._agents = tuple(agents)
-        self._index = {name: index for index, name in enumerate(agents)}
-        self._gone: set[str] = set()
+        self._agents = tuple(env.possible_agents)
+        self._index = {name: index for index, name in enumerate(self._agents)}
+        self._gone: set[Any] = set()
         self._seen: tuple[Any, Any] = ({}, {})
 
     def reset(self, seed: int | None) -> Turn:
@@ -87,7 +86,7 @@ class ParallelAgents:
                 continue
             terminated, truncated = bool(terminations.get(name, False)), bool(truncations.get(name, False))
             if not (terminated or truncated or name in now):
-                terminated = True  # it left without a word
+                terminated = True  # it left without being reported as ended
             if terminated or truncated:
                 self._gone.add(name)
                 ended[self._index[name]] = terminated, truncated
@@ -106,7 +105,7 @@ class ParallelAgents:
     def _acting(self) -> list[int]:
         return [self._number(name) for name in self.env.agents if name not in self._gone]
 
-    def _number(self, name: str) -> int:
+    def _number(self, name: Any) -> int:
         try:
             return self._index[name]
         except KeyError as error:
@@ -124,14 +123,13 @@ class TurnTakers:
     here. A reward reaches its agent when the agent is selected again, as ``env.last()`` gives it.
 
     Args:
-        env: The environment.
-        agents: The names of its agents, in the order of the rows.
+        env: The environment; ``possible_agents`` is the order of the rows.
     """
 
-    def __init__(self, env: Any, agents: Sequence[str]) -> None:
+    def __init__(self, env: Any) -> None:
         self.env = env
-        self._agents = tuple(agents)
-        self._index = {name: index for index, name in enumerate(agents)}
+        self._agents = tuple(env.possible_agents)
+        self._index = {name: index for index, name in enumerate(self._agents)}
 
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
@@ -181,13 +179,18 @@ def with_numbers(env: Any, agents: Sequence[str]) -> Agents:
     Raises:
         UnsupportedSpace: It has other agents.
     """
-    if tuple(env.possible_agents) != tuple(agents):
+    if names_of(env) != tuple(agents):
         raise UnsupportedSpace(
             f"one environment has the possible_agents {list(agents)} and another one {list(env.possible_agents)}: all "
             "environments of a run need the same agents in the same order; let agents that are not needed stay out of "
             "env.agents"
         )
-    return (TurnTakers if takes_turns(env) else ParallelAgents)(env, agents)
+    return TurnTakers(env) if takes_turns(env) else ParallelAgents(env)
+
+
+def names_of(env: Any) -> tuple[str, ...]:
+    """Names of the agents of a multi-agent environment, which may give them as numbers."""
+    return tuple(map(str, env.possible_agents))
 
 
 def is_multi_agent(env: Any) -> bool:
@@ -209,7 +212,7 @@ def _pair(result: Any) -> tuple[Any, Any]:
     return result
 
 
-def _unknown(name: object, agents: Sequence[str]) -> UnsupportedSpace:
+def _unknown(name: object, agents: Sequence[Any]) -> UnsupportedSpace:
     return UnsupportedSpace(
         f"the environment has the agent {name!r}, which is not among its possible_agents {list(agents)}: list every "
         "agent there that may ever act"

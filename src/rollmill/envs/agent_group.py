@@ -61,7 +61,7 @@ class AgentGroup:
         num_rows: Rows of the group.
         failures: Failures followed by a rebuild, with tracebacks (only with ``on_failure="restart"``); the reader
             may clear the list.
-        metrics: What the environments give in ``info["metrics"]`` of an agent, for whoever steps the group to take.
+        metrics: Sums of what agents are given in ``info["metrics"]``; the rollout worker takes them out.
         resets_next: For each environment, whether its episode is over and the next step resets it.
         episodes: int64 ``[num_envs]``, episodes that have begun.
     """
@@ -121,7 +121,7 @@ class AgentGroup:
         except failures():
             self.close()
             raise
-        self._spaces = SharedSpaces(name, self._games[0].env, agents)
+        self._spaces = SharedSpaces(name, self._games[0].env)
         self.observation_space = self._spaces.observation
         self.action_space = self._spaces.action
         self._codec = ObservationCodec(self.observation_space)
@@ -216,7 +216,7 @@ class AgentGroup:
         self._builder.close([game.env for game in games])
 
     def _clear(self, into: ObservationView, rows: slice = slice(None)) -> None:
-        """Write that nobody acts."""
+        """Write that no agent of these rows acts."""
         assert into.acts is not None, "the spec of a multi-agent environment names its agents"
         self._turn_is_real[rows] = False
         into.acts[rows] = False

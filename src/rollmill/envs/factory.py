@@ -13,7 +13,7 @@ import gymnasium
 import numpy as np
 
 from rollmill.envs.actions import ActionCodec
-from rollmill.envs.agent_apis import is_multi_agent, with_numbers
+from rollmill.envs.agent_apis import is_multi_agent, names_of, with_numbers
 from rollmill.envs.agent_group import AgentGroup
 from rollmill.envs.checks import as_number, invalid_reward, shown
 from rollmill.envs.config import EnvConfig
@@ -342,10 +342,10 @@ def probe(config: EnvConfig, *, tries_to_repeat: bool = False, group_size: int |
 def _probe_agents(config: EnvConfig, maker: Maker, env: Any) -> EnvSpec:
     """Find the spec of an environment with PettingZoo's interface; see :func:`probe`."""
     try:
-        agents = tuple(str(agent) for agent in env.possible_agents)
-        spaces = SharedSpaces(config.name, env, agents)
+        agents = names_of(env)
+        spaces = SharedSpaces(config.name, env)
         codec, action = ObservationCodec(spaces.observation), action_spec(spaces.action)
-        turn = with_numbers(env, env.possible_agents).reset(0)
+        turn = with_numbers(env, agents).reset(0)
     except RollmillEnvError:
         raise
     except failures() as error:

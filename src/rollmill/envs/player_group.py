@@ -24,7 +24,7 @@ LEGAL_ACTIONS = "legal_action_mask"
 class PlayerGroup:
     """Steps a pool of games with ``info["current_player"]``; row ``e * A + a`` is player a of game e.
 
-    The pool resets a finished game in the next step. Nobody acts at that step, unless the game was truncated, when
+    The pool resets a finished game in the next step. No player acts at that step, unless the game was truncated, when
     every player sees the true final observation.
 
     Attributes:

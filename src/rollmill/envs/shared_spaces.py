@@ -22,7 +22,6 @@ class SharedSpaces:
     Args:
         name: The environment's name, for messages.
         env: An environment with PettingZoo's interface.
-        agents: Names of its agents.
 
     Attributes:
         observation: Observation space of a row.
@@ -33,7 +32,8 @@ class SharedSpaces:
         UnsupportedSpace: The spaces cannot be padded to a common one.
     """
 
-    def __init__(self, name: str, env: Any, agents: Sequence[str]) -> None:
+    def __init__(self, name: str, env: Any) -> None:
+        agents = env.possible_agents
         self._observations = [_space_of(name, env, "observation_space", agent) for agent in agents]
         actions = [_space_of(name, env, "action_space", agent) for agent in agents]
         self.observation = _padded(name, self._observations, "observation")
@@ -57,7 +57,7 @@ class SharedSpaces:
         return own & np.pad(flat, (0, max(0, len(own) - len(flat)))) if len(flat) <= len(own) else flat
 
 
-def _space_of(name: str, env: Any, kind: str, agent: str) -> spaces.Space[Any]:
+def _space_of(name: str, env: Any, kind: str, agent: Any) -> spaces.Space[Any]:
     found = getattr(env, kind, None)
     if found is None:
         raise UnsupportedSpace(
