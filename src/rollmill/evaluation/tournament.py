@@ -16,7 +16,7 @@ from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import own_views
 from rollmill.evaluation.agent import Agent, AgentError
-from rollmill.evaluation.evaluate import EvaluationInterruptedError
+from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
 from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
 from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
 from rollmill.models.device import one_thread
@@ -200,12 +200,9 @@ def tournament(
     with one_thread():
         hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
         made: list[Player] = []
-        for index, (player, name) in enumerate(zip(players, names, strict=True)):
-            if player in snapshots:
-                agent = hall.agent(snapshots[player], device, int_seed(seed, "player", index))
-                made.append(AgentPlayer(name, agent, deterministic=deterministic))
-            else:
-                made.append(_scripted(str(player), spec, box, int_seed(seed, "player", index)))
+        for index, player in enumerate(players):
+            snapshot, key = snapshots.get(player), int_seed(seed, "player", index)
+            made.append(hall.player(str(player), snapshot, key, device=device, deterministic=deterministic))
         started = time.perf_counter()
         scores: dict[tuple[int, int, int], Score] = {}
         for one, other in itertools.combinations(range(len(made)), 2):
@@ -256,16 +253,11 @@ def points_against(
     config, box = replace(snapshot.env, on_failure="stop"), snapshot.box_actions
     spec = probe(config)
     hall = _Hall(config, spec, box, seed=seed, is_stop_wanted=is_stop_wanted)
-    own = AgentPlayer("the policy", hall.agent(snapshot, "cpu", seed), deterministic=None)
+    own = hall.player("the policy", snapshot, seed)
     points = {}
-    for index, (opponent, name) in enumerate(zip(opponents, _names(opponents), strict=True)):
-        key = int_seed(seed, "opponent", index)
-        player: Player
-        if _is_scripted(opponent):
-            player = _scripted(opponent, spec, box, key)
-        else:
-            agent = hall.agent(_snapshot(opponent, trust=trust), "cpu", key)
-            player = AgentPlayer(name, agent, deterministic=None)
+    for index, opponent in enumerate(opponents):
+        found = None if _is_scripted(opponent) else _snapshot(opponent, trust=trust)
+        player = hall.player(opponent, found, int_seed(seed, "opponent", index))
         scores = hall.meet(own, player, matches)
         points[opponent] = sum(score.share for score in scores) / len(scores)
     return points
@@ -301,8 +293,24 @@ class _Hall:
         self._is_stop_wanted = is_stop_wanted
         self._meetings = 0
 
-    def agent(self, snapshot: Snapshot, device: str, seed: int) -> Agent:
-        """Build a trained player."""
+    def player(
+        self,
+        name: str,
+        snapshot: Snapshot | None,
+        seed: int,
+        *,
+        device: str = "cpu",
+        deterministic: bool | None = None,
+    ) -> Player:
+        """Build a player: a trained one from its snapshot, or without one the scripted player of this name."""
+        if snapshot is not None:
+            return AgentPlayer(name, self._agent(snapshot, device, seed), deterministic=deterministic)
+        action = self._spec.action if self._box == "clip" else self._spec.action.in_unit_box
+        if name == RANDOM:
+            return RandomPlayer(action, seed)
+        return ScriptedPlayer(name, PLAYERS.find(name)(), action)
+
+    def _agent(self, snapshot: Snapshot, device: str, seed: int) -> Agent:
         group = make_group(self._config, 1, [0], box=self._box, agents=self._spec.agents)
         try:
             return Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)
@@ -315,7 +323,7 @@ class _Hall:
         """Let two players meet; returns the score of ``one`` in each seat, the other one having all others."""
         seats = len(self._spec.agents)
         # Row by row of this table: a game, whose row says how many matches are played with `one` in which seat.
-        quota = _spread(matches, max(1, _MOST_GAMES_AT_ONCE // seats))
+        quota = quotas(matches, max(1, _MOST_GAMES_AT_ONCE // seats))
         games = [(seat, count) for count in quota for seat in range(seats)]
         self._meetings += 1
         seeds = [int_seed(self._seed, f"meeting {self._meetings}", game) for game in range(len(games))]
@@ -402,12 +410,6 @@ def elo(result: TournamentResult) -> tuple[float, ...]:
     return tuple(float(value) for value in _ELO * np.log(strength))
 
 
-def _spread(matches: int, most: int) -> list[int]:
-    """Divide matches among games that are played side by side."""
-    games = min(matches, most)
-    return [matches // games + (game < matches % games) for game in range(games)]
-
-
 def _merged(before: NDArray[Any] | None, chosen: NDArray[Any] | None, rows: NDArray[np.bool_]) -> Any:
     if chosen is None:
         return before
@@ -418,7 +420,7 @@ def _merged(before: NDArray[Any] | None, chosen: NDArray[Any] | None, rows: NDAr
 
 
 def _complete(actions: Sequence[Any], spec: EnvSpec, rows: int) -> tuple[Any, Any]:
-    """Actions of a step at which nobody acts: zeros, which are ignored."""
+    """Fill in zeros, which are ignored, at a step at which no agent acts."""
     discrete, continuous = actions
     if discrete is None and spec.action.num_discrete:
         discrete = np.zeros((rows, spec.action.num_discrete), np.int32)
@@ -443,13 +445,6 @@ def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)
     return snapshot
-
-
-def _scripted(name: str, spec: EnvSpec, box: BoxActions, seed: int) -> Player:
-    action = spec.action if box == "clip" else spec.action.in_unit_box
-    if name == RANDOM:
-        return RandomPlayer(action, seed)
-    return ScriptedPlayer(name, PLAYERS.find(name)(), action)
 
 
 def _names(players: Sequence[Path | str]) -> tuple[str, ...]:
