@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,13 @@ SPEC = EnvSpec(
 )
 
 
+class Episodes:
+    """Environments of which a test says when their episodes begin."""
+
+    def __init__(self) -> None:
+        self.episodes = np.ones(ENVS, np.int64)
+
+
 class Hall:
     """The slots of two groups, a bank, and groups whose episodes a test sets."""
 
@@ -43,10 +49,7 @@ class Hall:
         arena = Arena.create(layout)
         self.store = slots.SlotStore(arena, fields, self.topology, create=True)
         self.bank = banks.SnapshotBank(arena, create=True)
-        self.groups = [
-            HostedGroup(index=index, slot=index, environments=SimpleNamespace(episodes=np.ones(ENVS, np.int64)))
-            for index in range(2)
-        ]
+        self.groups = [HostedGroup(index=index, slot=index, environments=Episodes()) for index in range(2)]
 
     def matchmaker(self, **options: Any) -> Matchmaker:
         settings = {"past": 0.5, "seed": 3, "first_env": 0, "counts_users": True, **options}

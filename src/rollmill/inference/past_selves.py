@@ -27,7 +27,7 @@ class PastSelves:
         self._copies: dict[int, ActingAlgorithm] = {}
 
     def acting_for(self, place: int) -> ActingAlgorithm:
-        """Return the algorithm with the weights of a place, which nobody overwrites while it is played."""
+        """Return the algorithm with the weights of a place; the place is not overwritten during a match."""
         acting = self._copies.get(place)
         if acting is None:
             acting = ActingAlgorithm(copy.deepcopy(self._template), is_lowered=self._is_lowered)

@@ -136,7 +136,7 @@ class PolicyWorker:
                 if policy == LIVE:
                     acting = self._weights.acting_for(requests.groups)
                 elif wants_value_only:
-                    continue  # nobody learns from the turns of past selves
+                    continue  # no value is needed: turns of past selves are not learned from
                 else:
                     acting = self._past_selves.acting_for(policy - 1)
                 chosen = policies == policy

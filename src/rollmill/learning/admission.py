@@ -40,8 +40,8 @@ class Admission(Protocol):
 class FirstInFirstOut:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
-    With several agents, most of whom may wait at a step, a batch has as many rows as hold that many rows' samples, but
-    at most ``num_trajectories`` times the number of agents.
+    With several agents, rows have fewer than T samples each. A batch then takes rows until it has ``num_trajectories``
+    x T samples, but at most ``num_trajectories`` x the number of agents.
 
     A slot that crosses the end of a batch is split: its remaining rows open the next batch, and it gets one more
     reference. See :class:`Admission`.

@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 
 
 class Places(Protocol):
-    """Knows which places of the bank nobody plays."""
+    """Knows which places of the bank are in no match."""
 
     def close(self, place: int, version: int) -> None:
         """Note that a place is met no longer, from this version of the weights on."""
@@ -88,7 +88,7 @@ class CountedPlaces:
         return self._bank.is_unused(place)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: a resumed run begins its matches anew."""
+        """Return an empty state: matches of a resumed run start again."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -140,7 +140,7 @@ class League:
 
     Args:
         bank: The shared memory.
-        places: Knows which places nobody plays.
+        places: Knows which places are in no match.
         config: Its settings.
         num_versions: Tables that may be asked for at once.
     """
