@@ -180,22 +180,25 @@ def test_a_killed_process_is_waited_for_although_it_has_lost_its_environment(mon
         assert Path(f"/proc/{sleeper.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
-def test_only_new_and_unmapped_memory_of_simulators_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_new_memory_that_no_process_holds_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     # Names of this test alone, or a run that ends at the same time removes them, too.
     simulator = f"OfATest{os.getpid()}"
     monkeypatch.setattr(sweep, "LEFTOVERS", (simulator,))
     began = time.time() - 1
-    names = (f"{simulator}Used", f"data-{os.getpid()}", f"{simulator}Left")
-    in_use, other, left = (Path(f"/dev/shm/{name}") for name in names)
+    names = (f"{simulator}Used", f"{simulator}Opened", f"data-{os.getpid()}", f"{simulator}Left")
+    in_use, opened, other, left = (Path(f"/dev/shm/{name}") for name in names)
     try:
-        for path in (in_use, other, left):
+        for path in (in_use, opened, other, left):
             path.write_bytes(bytes(4096))
-        with in_use.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        with in_use.open("r+b") as file:
+            memory = mmap.mmap(file.fileno(), 4096)
+        with memory, opened.open():
             assert left.name not in sweep.remove_leftovers(time.time() + 60)
             assert left.name in sweep.remove_leftovers(began)
-        assert (in_use.exists(), other.exists(), left.exists()) == (True, True, False)
+        assert all(path.exists() for path in (in_use, opened, other))
+        assert not left.exists()
     finally:
-        for path in (in_use, other, left):
+        for path in (in_use, opened, other, left):
             path.unlink(missing_ok=True)
 
 

@@ -97,9 +97,10 @@ def kill_all(token: str, groups: Iterable[int] = (), timeout_s: float = 10.0) ->
 def remove_leftovers(since: float) -> list[str]:
     """Removes what killed simulators have left in ``/dev/shm``; returns the names.
 
-    That is: files of this user, named as in `LEFTOVERS`, made after ``since`` (``time.time()``), and mapped by no
-    process. A simulator that runs maps its own all the time, so none of another run is touched; only between making
-    the file and mapping it, it does not, which is why the files of the last second are waited for.
+    That is: files of this user, named as in `LEFTOVERS`, made after ``since`` (``time.time()``), and held by no
+    process. A simulator that runs holds its own all the time, first by a descriptor and then by a mapping, so none of
+    another run is touched. The files of the last second are looked at again when they are older, for a simulator that
+    maps its memory by name after making it.
     """
     candidates = {}
     for name in os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else ():
@@ -108,26 +109,37 @@ def remove_leftovers(since: float) -> list[str]:
                 status = os.stat(f"/dev/shm/{name}")
                 if status.st_uid == os.getuid() and status.st_ctime >= since:
                     candidates[name] = status.st_ctime
-    mapped = _mapped_names() if candidates else set()
-    candidates = {name: made for name, made in candidates.items() if name not in mapped}
+    held = _held_names() if candidates else set()
+    candidates = {name: made for name, made in candidates.items() if name not in held}
     if candidates:
         age = time.time() - max(candidates.values())
         time.sleep(min(_SETTLED_S, max(0.0, _SETTLED_S - age)))
-        mapped = _mapped_names()
-    removed = [name for name in candidates if name not in mapped]
+        held = _held_names()
+    removed = [name for name in candidates if name not in held]
     for name in removed:
         with contextlib.suppress(OSError):
             os.unlink(f"/dev/shm/{name}")
     return removed
 
 
-def _mapped_names() -> set[str]:
-    """Names in ``/dev/shm`` that any process maps."""
-    names = set()
-    for pid in os.listdir("/proc"):
-        if pid.isdigit():
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
-                names |= {line.rpartition("/dev/shm/")[2].rstrip() for line in file if "/dev/shm/" in line}
+def _held_names() -> set[str]:
+    """Names in ``/dev/shm`` that any process has open or maps.
+
+    Descriptors are read before the mappings of the same process: a process that opens, maps and closes a file is then
+    found by one of the two whenever it is looked at.
+    """
+    folder, names = "/dev/shm/", set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
+                    if target.startswith(folder):
+                        names.add(target.removeprefix(folder))
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", errors="replace") as file:
+            for line in file:
+                if folder in line:
+                    names.add(line.rpartition(folder)[2].rstrip())
     return names
 
 
