@@ -39,7 +39,7 @@ class ActingAlgorithm:
         self.version = NOT_PUBLISHED
         self.is_on_policy = isinstance(algorithm, OnPolicyAlgorithm)
         if is_lowered:
-            lower_weights(algorithm, torch.bfloat16)
+            lower_weights(algorithm.acting, torch.bfloat16)
 
 
 class ActingWeights(ABC):
