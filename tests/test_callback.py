@@ -28,7 +28,7 @@ class Scene:
         self.run = LiveRun(
             Path("runs/one"),
             rollmill.make_config("gym/CartPole-v1", settings),
-            main,
+            {"0": main},
             start_evaluator=lambda: self.started.append("evaluator"),
         )
 

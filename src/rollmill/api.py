@@ -368,12 +368,16 @@ def _run(plan: _Plan, ranks: Ranks, *, quiet: bool, trust: bool, callbacks: Sequ
             if settings.compute.precision == "auto" and report.precision:
                 settings = apply(settings, {"learner.precision": report.precision})
             write_config(directory, settings)
+            if len(settings.population.names) > 1:
+                for folder, of_policy in zip(settings.population.folders(directory), settings.policies, strict=True):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    write_config(folder, of_policy)
             is_saved = True
 
     with for_this_run_alone(own):
         if not ranks.rank and not resume:
             refuse_a_run_in(directory)
-        if ranks.is_alone and resume and (finished := _finished(directory, config.total_steps)) is not None:
+        if ranks.is_alone and resume and (finished := _finished(directory, config)) is not None:
             if not quiet:
                 print(
                     f"{directory} has {finished.agent_steps:,} of {config.total_steps:,} agent steps, so it is "
@@ -405,25 +409,27 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
     """Run evaluations that were pending when the run was interrupted."""
     from rollmill.storage.evaluations import EvaluationQueue
 
-    if EvaluationQueue(directory).pending():
+    for folder in config.population.folders(directory):
+        if not EvaluationQueue(folder).pending():
+            continue
         from rollmill.evaluation.in_training import play_pending
         from rollmill.reporting.metrics import MetricsWriter
         from rollmill.storage.checkpoints import CheckpointStore
 
-        checkpoints = CheckpointStore(directory / "checkpoints", config.checkpoint)
-        with MetricsWriter(directory) as writer:
-            play_pending(directory, config.env, episodes=config.eval_episodes, checkpoints=checkpoints)
+        checkpoints = CheckpointStore(folder / "checkpoints", config.checkpoint)
+        with MetricsWriter(folder) as writer:
+            play_pending(folder, config.env, episodes=config.eval_episodes, checkpoints=checkpoints)
             writer.write_evaluations()
 
 
-def _finished(directory: Path, total_steps: int) -> Run | None:
-    """The result of a run whose newest checkpoint has all steps; None if the run is not complete."""
+def _finished(directory: Path, config: Config) -> Run | None:
+    """The result of a run whose newest checkpoints have all steps; None if the run is not complete."""
     from rollmill.regimes.running import saved_steps
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics
 
-    done = saved_steps(directory, to_resume=False)
-    if done is None or done < total_steps:
+    done = saved_steps(config.population.folders(directory), to_resume=False)
+    if done is None or done < config.total_steps:
         return None
     rows = read_metrics(directory) if (directory / METRICS_FILE).exists() else []
     ledger = directory / LEDGER_FILE
@@ -431,11 +437,18 @@ def _finished(directory: Path, total_steps: int) -> Run | None:
     return Run(directory, done, rows[-1]["episode_return"] if rows else None, summary, "total_steps")
 
 
-def load(run_dir: Path | str, *, checkpoint: str = "latest", device: str = "cpu", trust: bool = False) -> Agent:
+def load(
+    run_dir: Path | str,
+    *,
+    checkpoint: str = "latest",
+    device: str = "cpu",
+    trust: bool = False,
+    policy: str | None = None,
+) -> Agent:
     """The trained agent of a run; see :func:`rollmill.evaluation.agent.load`."""
     from rollmill.evaluation.agent import load as load_agent
 
-    return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust)
+    return load_agent(run_dir, checkpoint=checkpoint, device=device, trust=trust, policy=policy)
 
 
 def check_main_guard(call: str) -> None:

@@ -70,21 +70,27 @@ class LiveRun:
     """
 
     def __init__(
-        self, directory: Path, config: Config, control: ControlBlock, *, start_evaluator: Callable[[], object]
+        self,
+        directory: Path,
+        config: Config,
+        controls: Mapping[str, ControlBlock],
+        *,
+        start_evaluator: Callable[[], object],
     ) -> None:
         self.dir = directory
         self.config = config
         self.metrics: Mapping[str, Any] = {}
-        self._control = control
+        self._controls = controls
         self._start_evaluator = start_evaluator
         self._is_stop_wanted = False
 
-    def set(self, *, from_batch: int | None = None, **numbers: float | None) -> None:
+    def set(self, *, policy: str | None = None, from_batch: int | None = None, **numbers: float | None) -> None:
         """Set numbers of the learner, which their schedules then no longer decide.
 
         They are in checkpoints, so a resumed run keeps them.
 
         Args:
+            policy: Name of the policy that they are for; None for all.
             from_batch: The first batch that they hold for: the one that begins when the metric ``batches`` has this
                 value. None is the next one, which depends on how fast the run is: in lockstep give a batch that is far
                 enough ahead, so that the run stays reproducible. If the learner reaches it first nevertheless, the
@@ -94,22 +100,28 @@ class LiveRun:
                 and ``reward_scale``.
 
         Raises:
-            ValueError: An unknown name, a value out of range, or a batch that has begun already; nothing is set then.
+            ValueError: An unknown name or policy, a value out of range, or a batch that has begun already; nothing is
+                set then.
         """
         allowed = self._settable()
         for name, value in numbers.items():
             if name not in allowed:
                 raise ValueError(f"run.set({name}={value!r}): this run takes {', '.join(allowed)}")
             _check(name, value)
+        if policy is not None and policy not in self._controls:
+            raise ValueError(f"run.set(policy={policy!r}): this run has the policies {', '.join(self._controls)}")
+        controls = list(self._controls.values()) if policy is None else [self._controls[policy]]
+        begun = max(control.begun for control in controls)
         if from_batch is None:
             from_batch = AT_ONCE
-        elif isinstance(from_batch, bool) or not isinstance(from_batch, int) or from_batch <= self._control.begun:
+        elif isinstance(from_batch, bool) or not isinstance(from_batch, int) or from_batch <= begun:
             raise ValueError(
-                f"run.set(from_batch={from_batch!r}): batch {self._control.begun} has begun; give a later one, or "
-                "omit from_batch for the next one"
+                f"run.set(from_batch={from_batch!r}): batch {begun} has begun; give a later one, or omit from_batch "
+                "for the next one"
             )
         values = {name: NOT_SET if value is None else float(value) for name, value in numbers.items()}
-        self._control.change_numbers(values, from_batch)
+        for control in controls:
+            control.change_numbers(values, from_batch)
 
     def save(self) -> None:
         """Ask for a checkpoint, which is written after the next batch.
@@ -117,7 +129,8 @@ class LiveRun:
         In lockstep it can be evaluated, but a run resumes from the regular checkpoints alone: only there have all
         environments left their state.
         """
-        self._control.request(Request.CHECKPOINT)
+        for control in self._controls.values():
+            control.request(Request.CHECKPOINT)
 
     def evaluate(self) -> None:
         """Ask for an evaluation of the network after the next batch, as ``eval_every`` makes them.
@@ -125,7 +138,8 @@ class LiveRun:
         Its result comes later: in ``evaluations.jsonl``, TensorBoard and the display.
         """
         self._start_evaluator()
-        self._control.request(Request.EVALUATION)
+        for control in self._controls.values():
+            control.request(Request.EVALUATION)
 
     def stop(self) -> None:
         """End the run as if it had reached its last step, with everything saved."""
@@ -139,7 +153,7 @@ class LiveRun:
     def _settable(self) -> list[str]:
         if self.config.in_replay:
             return ["learning_rate", "reward_scale"]
-        is_clipped = self.config.on_policy.clip_kind != "none"
+        is_clipped = any(policy.on_policy.clip_kind != "none" for policy in self.config.policies)
         return [name for name in NUMBERS if name != "clip_range" or is_clipped]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ class Verification:
         workers_a: Rollout workers and policy workers of the first run, which is not delayed.
         workers_b: Those of the second run, whose processes are delayed at random.
         resumed_from: The update from which the second run was resumed, as if it had been interrupted; 0 if it was not.
+        policy: Name of the policy that differs; empty if none does, or if there is one policy.
     """
 
     regime: str
@@ -44,6 +46,7 @@ class Verification:
     workers_a: tuple[int, int]
     workers_b: tuple[int, int]
     resumed_from: int
+    policy: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -62,6 +65,7 @@ class Verification:
             return "\n".join([*lines, f"equal over {self.updates} updates, bit for bit"])
         update, part, step = self.difference
         where = f"update {update}" if step is None else f"update {update}, step {step} of the rollout"
+        where += f" of policy {self.policy}" if self.policy else ""
         meaning = _MEANINGS[part]
         if part == "environment" and update == self.resumed_from > 0:
             meaning += f"; {_AFTER_RESUMING}"
@@ -129,6 +133,7 @@ def verify(
         settings["checkpoint.keep"] = 100  # Including the one to resume from.
         settings["checkpoint.every_steps"] = resumed_from * config.on_policy.batch_size
     workers_a, workers_b = _workers(config)
+    names = config.population.names
     with tempfile.TemporaryDirectory(prefix="rollmill-verify-") as folder:
         found = []
         for name, (rollout, policy), delay in (("a", workers_a, 0.0), ("b", workers_b, delay_s)):
@@ -138,19 +143,38 @@ def verify(
             train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
             if name == "b" and resumed_from:
                 say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
-                _go_back(run_dir)
+                for folder_of in config.population.folders(run_dir):
+                    _go_back(folder_of)
                 train(run_dir=run_dir, quiet=True, resume=True, trust=True)
             # A run makes more updates than that where samples do not count, such as the rows that an autoreset made.
-            found.append(read_fingerprints(run_dir)[:updates])
-    a, b = found
-    made = min(len(a), len(b))
-    difference = first_difference(a, b)
+            found.append([read_fingerprints(folder_of)[:updates] for folder_of in config.population.folders(run_dir)])
+    made = min(len(updates_of) for run in found for updates_of in run)
+    hash_a, hash_b = (_joined([updates_of[made - 1]["chain"] for updates_of in run]) for run in found)
+    differing = [(name, first_difference(a, b)) for name, a, b in zip(names, *found, strict=True)]
+    name_of, difference = min(
+        ((name, difference) for name, difference in differing if difference is not None),
+        key=lambda pair: pair[1].update,
+        default=("", None),
+    )
     if difference is not None and not config.in_lockstep:
         difference = Difference(difference.update, "batch", None)
-    hash_a, hash_b = a[made - 1]["chain"], b[made - 1]["chain"]
     return Verification(
-        config.regime.name, made, hash_a, hash_b, hash_a == hash_b, difference, workers_a, workers_b, resumed_from
+        config.regime.name,
+        made,
+        hash_a,
+        hash_b,
+        hash_a == hash_b,
+        difference,
+        workers_a,
+        workers_b,
+        resumed_from,
+        name_of if len(names) > 1 else "",
     )
+
+
+def _joined(chains: Sequence[str]) -> str:
+    """Return the hash of a run from those of its policies."""
+    return chains[0] if len(chains) == 1 else hashlib.sha256("".join(chains).encode()).hexdigest()
 
 
 def _go_back(run_dir: Path) -> None:

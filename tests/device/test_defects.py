@@ -18,7 +18,7 @@ from rollmill.models.device import compute_repeatably
 from rollmill.models.flat_state import FlatState, flat_nbytes
 from rollmill.regimes.running import cores_per_learner
 from rollmill.regimes.settling import settled_settings
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import slots, weights
@@ -80,7 +80,7 @@ def test_each_version_of_a_recurrent_policy_has_its_weights_in_one_block(gpu: Fa
 )
 def test_a_learner_on_a_gpu_gets_a_core_for_its_loader(threads: int, name: str, expected: int) -> None:
     config = make_config("gym/CartPole-v1", {"learner.threads": threads, "learner.device": name})
-    assert cores_per_learner(config, Probed(SPEC, 0, 0, 0, has_cuda=True)) == expected
+    assert cores_per_learner(config, Probed(SPEC, (NetworkSizes(0, 0, 0),), has_cuda=True)) == expected
 
 
 def test_the_precision_of_a_policy_worker_on_a_gpu_follows_from_a_rule(gpu: FakeCuda) -> None:

@@ -100,9 +100,11 @@ def on_policy_worker(regime: str, core: Any, device: torch.device) -> tuple[slot
         config=config,
         device=device,
         batching=FixedGroups(store, 0) if is_exact else ReadyGroups(store, 0, config, stop, on_cpu=False),
-        weights=ExactWeights(store, published, acting, is_lowered=False, first_iteration=0)
-        if is_exact
-        else NewestWeights(published, acting, is_lowered=False),
+        weights=[
+            ExactWeights(store, published, acting, is_lowered=False, first_iteration=0)
+            if is_exact
+            else NewestWeights(published, acting, is_lowered=False)
+        ],
         reader=SlotReader(store, max_groups=GROUPS, device=device, may_view=not is_exact),
         explorer=KeyedExplorer(store, width=size, device=device, seed=0, first_row=0)
         if is_exact

@@ -118,7 +118,7 @@ def serving(
         config=config,
         device=device,
         batching=batching,
-        weights=NewestWeights(published, algorithm, is_lowered=precision == "bf16"),
+        weights=[NewestWeights(published, algorithm, is_lowered=precision == "bf16")],
         reader=SlotReader(store, max_groups=batching.max_groups, device=device, may_view=True),
         explorer=GeneratorExplorer(topology, device=device, seed=0),
         states=RecurrentStates(

@@ -103,7 +103,7 @@ def make_worker(device: torch.device = CPU) -> tuple[ReplayStore, RecurrentDQN, 
         config=config,
         device=device,
         batching=ReadyGroups(store, 0, config, stop, on_cpu=True),
-        weights=NewestWeights(published, acting, is_lowered=False),
+        weights=[NewestWeights(published, acting, is_lowered=False)],
         reader=ShownReader(store, device=device),
         explorer=explorer_of(store, device, 0),
         states=RecurrentStates(

@@ -17,7 +17,7 @@ from rollmill.learning.clock import TrainingClock
 from rollmill.learning.collective import Alone
 from rollmill.learning.config import ComputeConfig, OptimiserConfig
 from rollmill.learning.fast_path import PLAIN
-from rollmill.learning.progress import LearnerSetup, Progress, RunPlan
+from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
 from rollmill.learning.replay_trainer import ReplayAccount, noise_seed
 from rollmill.learning.sharing import shared_sizes
 from rollmill.learning.update import Update
@@ -113,6 +113,7 @@ def parts_of(
         resume=resume,
         checkpoints=CheckpointStore(folder, CheckpointConfig()),
     )
+    progress = Progress()
     setup = LearnerSetup(
         context=ChildContext(
             name="learner",
@@ -124,7 +125,8 @@ def parts_of(
         optimiser=OPTIMISER,
         compute=ComputeConfig(),
         plan=plan,
-        progress=Progress(),
+        progress=progress,
+        run_steps=RunSteps([progress]),
         clock=TrainingClock(),
         collective=Alone(),
         device=torch.device("cpu"),

@@ -7,14 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.learning.league import CountedPlaces, League, ObservedPlaces, least_needed
+from rollmill.learning.league import (
+    CountedPlaces,
+    League,
+    ObservedPlaces,
+    SnapshotKeeper,
+    Standings,
+    least_needed,
+)
 from rollmill.learning.matches import Match
 from rollmill.learning.trajectories import Trajectories
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.storage.bank import SnapshotBank, add_to_layout
-from rollmill.storage.bank_config import BankConfig
+from rollmill.storage.player_ids import PlayerIds
+from rollmill.storage.population_config import PopulationConfig
 
 NBYTES = 64
+PLAYERS = PlayerIds(1, 3)
 
 
 def make_bank(places: int, num_versions: int = 4) -> SnapshotBank:
@@ -33,16 +42,16 @@ def weights(value: int) -> Any:
 
 
 def make_league(bank: SnapshotBank, places: Any = None, **options: Any) -> League:
-    config = BankConfig(snapshots=bank.places, snapshot_every=100, **options)
-    return League(bank, places or CountedPlaces(bank), config, num_versions=2)
+    config = PopulationConfig(snapshots=bank.places, snapshot_every=100, **options)
+    keeper = SnapshotKeeper(bank, places or CountedPlaces(bank), config, num_versions=2)
+    return League(0, ["0"], PlayerIds(1, bank.places), Standings(1), keeper)
 
 
 def test_snapshots_are_taken_at_intervals_and_the_oldest_leaves_when_nobody_plays_it() -> None:
     bank = make_bank(3)
     league, into = make_league(bank), np.zeros(NBYTES, np.uint8)
     for version in range(60):
-        league.take_snapshot_if_due(30 * version, version, weights(version))
-        league.publish(version)
+        league.publish(30 * version, version, weights(version))
         generations = bank.newest_table().generation
         assert sum(generations > 0) <= 2, "one place waits for the next snapshot"
         for place, generation in enumerate(generations.tolist()):
@@ -55,12 +64,11 @@ def test_snapshots_are_taken_at_intervals_and_the_oldest_leaves_when_nobody_play
     place = int(np.flatnonzero(generations == oldest)[0])
     assert bank.begin(place, oldest)
     for version in range(60, 90):
-        league.take_snapshot_if_due(30 * version, version, weights(version))
-        league.publish(version)
+        league.publish(30 * version, version, weights(version))
         assert bank.read(place, into, unless=-1) == oldest
     assert league.figures(is_row=True)["snapshots"] < 21
     bank.end(place)
-    league.take_snapshot_if_due(30 * 90, 90, weights(90))
+    league.publish(30 * 90, 90, weights(90))
     assert bank.read(place, into, unless=-1) > oldest
 
 
@@ -68,8 +76,7 @@ def test_a_bank_may_reach_back_to_the_start() -> None:
     bank = make_bank(6)
     league = make_league(bank, keep="spread")
     for version in range(1, 200):
-        league.take_snapshot_if_due(100 * version, version, weights(version % 250))
-        league.publish(version)
+        league.publish(100 * version, version, weights(version % 250))
     kept = sorted(generation for generation in bank.newest_table().generation.tolist() if generation)
     assert kept[0] == 1
     assert kept[-1] == 199
@@ -89,7 +96,7 @@ def test_the_snapshot_with_the_nearest_neighbours_is_needed_least(generations: l
 
 
 def test_in_lockstep_a_place_is_unused_when_no_batch_shows_it_and_none_in_flight_can() -> None:
-    places = ObservedPlaces(lag=1)
+    places = ObservedPlaces(PLAYERS, 0, lag=1)
     places.observe(batch(last=[0, 3]), 4)
     assert not places.is_unused(2), "a match is under way"
     places.close(2, 4)
@@ -97,7 +104,7 @@ def test_in_lockstep_a_place_is_unused_when_no_batch_shows_it_and_none_in_flight
     assert not places.is_unused(2), "iteration 5 was drawn with the table of version 4 or an older one"
     places.observe(batch(last=[0]), 6)
     assert places.is_unused(2)
-    restored = ObservedPlaces(lag=1)
+    restored = ObservedPlaces(PLAYERS, 0, lag=1)
     restored.load_state_dict(places.state_dict())
     assert restored.is_unused(2)
 
@@ -105,7 +112,7 @@ def test_in_lockstep_a_place_is_unused_when_no_batch_shows_it_and_none_in_flight
 def test_ratings_follow_results_and_snapshots_keep_theirs() -> None:
     bank = make_bank(3)
     league = make_league(bank)
-    league.take_snapshot_if_due(100, 1, weights(1))
+    league.publish(100, 1, weights(1))
     league.observe(batch(*[Match(1, 1.0)] * 40), 2)
     won = league.rating
     assert won > 100
@@ -124,28 +131,27 @@ def test_who_is_met(matchmaking: Any, expected: list[float]) -> None:
     bank = make_bank(3)
     league = make_league(bank, matchmaking=matchmaking)
     for number in (1, 2):
-        league.take_snapshot_if_due(100 * number, number, weights(number))
+        league.publish(100 * number, number, weights(number))
     league.observe(batch(*[Match(1, 1.0)] * 200, *[Match(2, 0.0)] * 200), 3)
-    league.publish(3)
+    league.publish(250, 3, weights(3))
     np.testing.assert_allclose(bank.newest_table().probability, expected, atol=0.05)
 
 
 def test_a_restored_league_goes_on_as_the_one_that_was_saved() -> None:
     banks = [make_bank(3), make_bank(3)]
-    leagues = [make_league(bank, ObservedPlaces(lag=1), matchmaking="pfsp") for bank in banks]
+    leagues = [make_league(bank, ObservedPlaces(PLAYERS, 0, lag=1), matchmaking="pfsp") for bank in banks]
     into = np.zeros(NBYTES, np.uint8)
 
     def advance(league: League, version: int) -> None:
         results = [Match(1 + version % 3, float(version % 2))] * 5
         league.observe(batch(*results, last=[0, 1 + version % 2]), version)
-        league.take_snapshot_if_due(60 * version, version, weights(version))
-        league.publish(version)
+        league.publish(60 * version, version, weights(version))
 
     for version in range(1, 12):
         advance(leagues[0], version)
     leagues[1].load_state_dict(leagues[0].state_dict())
     # The version that the checkpoint holds is published again.
-    leagues[1].publish(11)
+    leagues[1].publish(60 * 11, 11, weights(11))
     for version in (10, 11):
         assert banks[1].table(version).pack().tolist() == banks[0].table(version).pack().tolist()
     for version in range(12, 30):

@@ -21,7 +21,7 @@ from rollmill.learning.lag import LagStatistics, admitted
 from rollmill.learning.learner import Learner, run_in_turn
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.on_policy_trainer import OnPolicyTrainer
-from rollmill.learning.progress import LearnerSetup, Progress, RunPlan
+from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
 from rollmill.learning.report import LearnerFinished
 from rollmill.learning.timetable import ByIteration, ByTime
 from rollmill.learning.trajectories import Trajectories
@@ -143,6 +143,7 @@ def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Lear
         resume=False,
         checkpoints=CheckpointStore(folder, CheckpointConfig()),
     )
+    progress = Progress()
     setup = LearnerSetup(
         context=ChildContext(
             name="learner",
@@ -154,7 +155,8 @@ def a_learner(folder: Path, seed: int, device: torch.device = CPU) -> tuple[Lear
         optimiser=OptimiserConfig(),
         compute=ComputeConfig(),
         plan=plan,
-        progress=Progress(),
+        progress=progress,
+        run_steps=RunSteps([progress]),
         clock=TrainingClock(),
         collective=Alone(),
         device=device,

@@ -35,3 +35,10 @@ def test_the_mean_of_the_policys_agents_counts() -> None:
 def test_an_agent_that_ends_alone_decides_nothing() -> None:
     policies = np.array([[0, 1]], np.int16)
     assert matches_of(policies, np.array([[3, 0]], np.int32), np.array([[1, np.nan]], np.float32), 2) == ()
+
+
+def test_each_opponent_is_met_from_the_side_of_the_given_policy() -> None:
+    policies = np.array([[0, 1, 2]], np.int16)
+    lengths, returns = np.ones((1, 3), np.int32), np.array([[5, 2, -2]], np.float32)
+    assert matches_of(policies, lengths, returns, 3, policy=1) == (Match(0, 0.0), Match(2, 1.0))
+    assert matches_of(policies, lengths, returns, 3, policy=3) == ()

@@ -20,7 +20,8 @@ from rollmill.regimes import ending
 from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.ending import EndedBy, exited_early, was_signalled_with_us, watch
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.policy_reports import PolicyReports
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.metrics import Record
 from rollmill.roles import EVALUATOR, LEARNER
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
@@ -34,9 +35,7 @@ PROBED = Probed(
         observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
         action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
     ),
-    state_size=0,
-    weight_nbytes=0,
-    num_parameters=0,
+    (NetworkSizes(0, 0, 0),),
 )
 WORKER = Handle("rollout worker 0", 1, 0)
 
@@ -87,8 +86,8 @@ def watched(
         on_report=lambda report, seconds: reports.append(report),
         on_row=rows.append,
     )
-    callbacks = Callbacks([seen], LiveRun(Path("runs/a"), config, control, start_evaluator=lambda: None))
-    ended = watch(supervisor, config, monitor, callbacks, wanted_end, memory=memory)
+    callbacks = Callbacks([seen], LiveRun(Path("runs/a"), config, {"0": control}, start_evaluator=lambda: None))
+    ended = watch(supervisor, config, monitor, PolicyReports(["0"]), callbacks, wanted_end, memory=memory)
     return Watched(*ended, reports, rows, seen.checkpoints)
 
 

@@ -20,7 +20,7 @@ from rollmill.envs.factory import make_group, probe
 from rollmill.envs.views import own_views
 from rollmill.learning.fingerprints import first_difference, read_fingerprints
 from rollmill.models.registry import make_model
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.metrics import read_metrics
 from rollmill.settings.run_config import write_config
 from rollmill.settings.run_directory import RunDirectoryError
@@ -162,7 +162,7 @@ def test_the_run_is_the_serial_loop(
 
     spec = probe(config.env)
     size = make_model(spec.observation, spec.action, config.model).state_size
-    weights = serial(config, Probed(spec, size, 0, 0), len(read_fingerprints(run_dir)), tmp_path)
+    weights = serial(config, Probed(spec, (NetworkSizes(size, 0, 0),)), len(read_fingerprints(run_dir)), tmp_path)
     assert_same(run_dir, tmp_path)
     trained = CheckpointStore(run_dir / "checkpoints", CheckpointConfig()).load_latest().state["model"]
     for name, value in weights.items():

@@ -11,7 +11,7 @@ import pytest
 import rollmill
 from rollmill.regimes import running
 from rollmill.regimes.memory_parts import is_on_host, memory_advice, of_local_ranks, private_parts
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.runtime import cgroups
 from rollmill.runtime.arena import MemoryPart, NotEnoughMemory
 from rollmill.runtime.ranks import Ranks
@@ -22,11 +22,11 @@ from rollmill.storage.slots import Topology
 @pytest.mark.parametrize("algo", [None, "dqn"])
 def test_all_ranks_on_a_machine_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, algo: str | None) -> None:
     from rollmill.envs.factory import probe
-    from rollmill.regimes.setup import Probed
+    from rollmill.regimes.setup import NetworkSizes, Probed
 
     changes: dict[str, object] = {"num_envs": 4} if algo else {"regime": "lockstep"}
     config = rollmill.make_config("gym/CartPole-v1", changes, algo=algo)
-    probed = Probed(probe(config.env), 0, 1 << 20, 1 << 18)
+    probed = Probed(probe(config.env), (NetworkSizes(0, 1 << 20, 1 << 18),))
 
     def prepare(world_size: int, local_world_size: int) -> running.RunSetup:
         ranks = Ranks(world_size=world_size, local_world_size=local_world_size)
@@ -54,9 +54,7 @@ PROBED = Probed(
         },
         action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
     ),
-    state_size=0,
-    weight_nbytes=5000,
-    num_parameters=1000,
+    (NetworkSizes(0, 5000, 1000),),
     largest_parameter=" (the largest is w)",
 )
 OBSERVATION = 3 * 4 + 10 * 10

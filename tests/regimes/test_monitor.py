@@ -16,7 +16,7 @@ import rollmill
 from rollmill.learning.report import LearnerReport, PolicyLag
 from rollmill.regimes.monitor import Monitor
 from rollmill.regimes.running import _leave_curve, _leave_ledger
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.reporting.display import Display
 from rollmill.reporting.metrics import MetricsNotWrittenError, MetricsWriter, read_metrics
 from rollmill.runtime.ledger import ProcessAccount
@@ -29,9 +29,7 @@ PROBED = Probed(
         observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
         action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
     ),
-    state_size=0,
-    weight_nbytes=0,
-    num_parameters=0,
+    (NetworkSizes(0, 0, 0),),
 )
 
 

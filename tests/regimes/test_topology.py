@@ -10,7 +10,7 @@ from tests.rollout.driven_worker import context_of
 import rollmill
 from rollmill.regimes.asynchronous import plan_topology
 from rollmill.regimes.running import prepare
-from rollmill.regimes.setup import Probed, group_builder
+from rollmill.regimes.setup import NetworkSizes, Probed, group_builder
 from rollmill.roles import ROLLOUT_WORKER
 from rollmill.runtime.ledger import Ledger
 from rollmill.runtime.ranks import Ranks
@@ -24,9 +24,7 @@ PROBED = Probed(
         observation={"obs": ArraySpec(shape=(2,), dtype="float32")},
         action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
     ),
-    0,
-    64,
-    8,
+    (NetworkSizes(0, 64, 8),),
 )
 
 

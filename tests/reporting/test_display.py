@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rollmill.reporting.display import Display, format_line
 from rollmill.reporting.ledger_report import Stage
-from rollmill.reporting.status import Status
+from rollmill.reporting.status import PolicyStatus, Status
 
 STATUS = Status(
     name="atari/pong",
@@ -164,3 +164,22 @@ def test_a_full_disk_ends_the_display_and_nothing_else(is_terminal: bool) -> Non
         display.close()
         assert display.console.quiet
     assert sys.stdout is stdout, "rich redirects it while a panel is shown"
+
+
+@pytest.mark.parametrize(("count", "most_lines"), [(2, 24), (30, 32)])
+def test_the_panel_shows_every_policy_on_one_screen(count: int, most_lines: int) -> None:
+    policies = {
+        f"policy_{index}": PolicyStatus(
+            agent_steps=100, steps_per_second=12.0 * index, episode_return=1.0, rating=1000.0 + index, lag=0.5
+        )
+        for index in range(count)
+    }
+    file = io.StringIO()
+    display = Display(console=Console(file=file, force_terminal=True, width=120, height=50))
+    display.update(replace(STATUS, policies=policies))
+    shown = file.getvalue()
+    display.close()
+    for index in range(count):
+        assert f"policy_{index} " in shown
+        assert f"{1000 + index:,}.0" in shown
+    assert len(shown.splitlines()) <= most_lines

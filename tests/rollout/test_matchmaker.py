@@ -7,14 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.rollout.matchmaker import Matchmaker
+from rollmill.rollout.assignment import Assignment
+from rollmill.rollout.matchmaker import Matchmaker, PastOpponents
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
 from rollmill.storage import bank as banks
 from rollmill.storage import slots
+from rollmill.storage.player_ids import PlayerIds
 
 STEPS, ENVS, AGENTS, PLACES = 4, 3, 2, 3
+PLAYERS = PlayerIds(1, PLACES)
 SPEC = EnvSpec(
     name="test",
     observation={"obs": ArraySpec(shape=(1,), dtype="float32")},
@@ -41,6 +44,7 @@ class Hall:
             policy_worker_of_group=(0, 0),
             slots_of_worker=(4,),
             agents_per_env=AGENTS,
+            players=PLAYERS,
         )
         fields = slots.slot_fields(SPEC, rollout_length=STEPS, state_size=0, has_players=True)
         layout = ArenaLayout()
@@ -51,9 +55,14 @@ class Hall:
         self.bank = banks.SnapshotBank(arena, create=True)
         self.groups = [HostedGroup(index=index, slot=index, environments=Episodes()) for index in range(2)]
 
-    def matchmaker(self, **options: Any) -> Matchmaker:
-        settings = {"past": 0.5, "seed": 3, "first_env": 0, "counts_users": True, **options}
-        return Matchmaker(self.store, self.bank, table_of=lambda _: self.bank.newest_table(), **settings)
+    def matchmaker(self, first_env: int = 0, **options: Any) -> Matchmaker:
+        settings = {"share": 0.5, "seed": 3, "counts_users": True, **options}
+        return Matchmaker(
+            self.store,
+            assignment=Assignment([(0,), (0,)], is_random=True, num_envs=6, seed=3),
+            past_selves=PastOpponents([self.bank], PLAYERS, table_of=lambda bank, _: bank.newest_table(), **settings),
+            first_env=first_env,
+        )
 
     def publish(self, *generations: int, version: int = 0) -> None:
         present = np.array([generation > 0 for generation in generations], np.float64)
@@ -123,7 +132,7 @@ def test_draws_depend_on_environment_and_step_alone(hall: Hall) -> None:
 
 def test_matches_with_past_selves_are_counted_until_they_end(hall: Hall) -> None:
     hall.publish(1, 2, 3)
-    maker = hall.matchmaker(past=1.0)
+    maker = hall.matchmaker(share=1.0)
     for group in hall.groups:
         maker.write(group, 0)
     assert hall.users() == 2 * ENVS
@@ -138,7 +147,7 @@ def test_matches_with_past_selves_are_counted_until_they_end(hall: Hall) -> None
 def test_a_resumed_match_keeps_its_players(hall: Hall) -> None:
     hall.publish(1, 2, 3)
     hall.store.arrays["policy_id"][1, 0] = [0, 2, 0, 0, 3, 0]
-    maker = hall.matchmaker(past=1.0, counts_users=False)
+    maker = hall.matchmaker(share=1.0, counts_users=False)
     maker.resume(hall.groups[1])
     hall.groups[1].environments.episodes[1] += 1
     maker.write(hall.groups[1], 1)

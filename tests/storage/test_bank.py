@@ -9,7 +9,7 @@ import pytest
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.storage.bank import BankTable, SnapshotBank, add_to_layout
-from rollmill.storage.bank_config import BankConfig
+from rollmill.storage.population_config import PopulationConfig
 
 PLACES, NBYTES = 3, 1000
 
@@ -107,4 +107,4 @@ def test_nobody_plays_a_place_while_it_is_overwritten(bank: SnapshotBank, arena:
 )
 def test_wrong_settings_are_refused(setting: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"population\.{setting}={value!r}"):
-        BankConfig(**{setting: value})
+        PopulationConfig(**{setting: value})

@@ -5,7 +5,7 @@ import pytest
 import rollmill
 from rollmill.envs.factory import probe
 from rollmill.regimes.replay import plan_topology
-from rollmill.regimes.setup import Probed
+from rollmill.regimes.setup import NetworkSizes, Probed
 from rollmill.runtime.arena import ArenaLayout
 from rollmill.storage.replay import add_to_layout, replay_fields
 
@@ -17,7 +17,7 @@ def test_a_million_transitions_of_atari_fit_into_seven_gigabytes_and_a_half(num_
         "atari/pong", {"replay.capacity": 1_000_000, "num_envs": num_envs}, algo="dqn"
     ).resolved()
     spec = probe(config.env)
-    topology = plan_topology(config, Probed(spec, 0, 0, 0))
+    topology = plan_topology(config, Probed(spec, (NetworkSizes(0, 0, 0),)))
     layout = ArenaLayout()
     add_to_layout(layout, replay_fields(spec, rollout_length=config.rollout_length), topology, config.replay)
     # What is being written comes on top of what can be drawn.

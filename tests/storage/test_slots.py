@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead, EnvSpec
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import (
     FREE_SLOT,
     SlotStore,
@@ -19,8 +22,10 @@ from rollmill.storage.slots import (
 )
 
 
-def make_store(topology: Topology, spec: EnvSpec, *, rollout_length: int = 4, state_size: int = 0) -> SlotStore:
-    fields = slot_fields(spec, rollout_length=rollout_length, state_size=state_size)
+def make_store(
+    topology: Topology, spec: EnvSpec, *, rollout_length: int = 4, state_size: int = 0, has_players: bool = False
+) -> SlotStore:
+    fields = slot_fields(spec, rollout_length=rollout_length, state_size=state_size, has_players=has_players)
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
     return SlotStore(Arena.create(layout), fields, topology, create=True)
@@ -104,3 +109,28 @@ def test_slots_needed_leaves_room_for_two_batches_beside_every_group_s_own_and_f
         assert (needed - num_groups) * slot >= 2 * batch
         # At any time a batch may lie over one slot more than its samples fill, where slots do not divide it.
         assert needed - num_groups == 2 * (whole_slots if batch % slot == 0 else whole_slots + 1)
+
+
+def test_slots_are_completed_for_the_policies_that_play_in_them(topology: Topology) -> None:
+    store = make_store(replace(topology, players=PlayerIds(policies=3, places=2)), SPEC, has_players=True)
+    messages = np.zeros(16, np.int64)
+    policies = store.arrays["policy_id"]
+    policies[...] = 1
+    policies[6, :-1] = 2
+    policies[6, 1, 0] = 4  # a past self
+    store.complete(6)
+    assert [ring.get_many(messages, 0.0) for ring in store.completed] == [0, 0, 1]
+    policies[6, 0, 1] = 0
+    store.complete(6)
+    assert [ring.get_many(messages, 0.0) for ring in store.completed] == [1, 0, 1]
+    assert store.references[6] == 3
+
+
+def test_in_lockstep_every_policy_gets_every_slot(topology: Topology) -> None:
+    in_lockstep = replace(topology, players=PlayerIds(policies=2), slots_per_group=1)
+    store = make_store(in_lockstep, SPEC, has_players=True)
+    store.arrays["policy_id"][...] = 1
+    store.complete(0)
+    messages = np.zeros(16, np.int64)
+    assert [ring.get_many(messages, 0.0) for ring in store.completed] == [1, 1]
+    assert store.references[0] == 2

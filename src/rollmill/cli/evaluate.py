@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         device=arguments.device,
         max_episode_steps=arguments.max_episode_steps,
         trust=arguments.trust,
+        policy=arguments.policy,
     )
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

@@ -12,6 +12,7 @@ from rollmill.settings.option_values import OptionError
 
 def add_playing(command: Command) -> None:
     """Add the options that say which network plays, and how."""
+    command.option("--policy", "name of the policy, in a run with several", default=None, metavar="NAME")
     command.option("--checkpoint", "latest (default), best, or the path of one", default="latest", metavar="WHICH")
     add_how_to_play(command)
 

@@ -54,5 +54,6 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         device=arguments.device,
         say=lambda text: print(text, flush=True),
         trust=arguments.trust,
+        policy=arguments.policy,
     )
     return 0

@@ -15,7 +15,7 @@ from rollmill.envs.user_code import import_user_code
 from rollmill.envs.views import Array
 from rollmill.evaluation.observations import check_observation
 from rollmill.evaluation.saved_spaces import read_spaces
-from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import spaces_of
 from rollmill.runtime.seeds import int_seed
 
@@ -281,6 +281,7 @@ def load(
     *,
     seed: int = 0,
     trust: bool = False,
+    policy: str | None = None,
 ) -> Agent:
     """Load the agent of a run. The environment's code is needed only for runs of older versions of Rollmill.
 
@@ -293,6 +294,7 @@ def load(
         device: Device of the network: "auto", "cpu", "cuda" or "cuda:<number>".
         seed: Keys the sampling of actions.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
+        policy: Name of the policy, in a run with several.
 
     Raises:
         UntrustedError: Such code is needed without ``trust``.
@@ -302,8 +304,9 @@ def load(
         CheckpointError: No checkpoint is intact.
         AgentError: The weights do not fit the environment.
     """
+    run_dir = folder_of_policy(run_dir, policy)
     snapshot = read_snapshot(run_dir, checkpoint)
-    spaces = read_spaces(Path(run_dir))
+    spaces = read_spaces(run_dir)
     if spaces is None or not _is_network_known(snapshot):
         require_trusted(run_dir, snapshot, trust=trust)
         for module in snapshot.env.imports:

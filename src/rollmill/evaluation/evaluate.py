@@ -14,7 +14,7 @@ import numpy as np
 from rollmill.envs.factory import make_group, probe, rows_of_group
 from rollmill.evaluation.agent import Agent
 from rollmill.evaluation.rows import play
-from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
@@ -117,6 +117,7 @@ def evaluate(
     max_episode_steps: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
     trust: bool = False,
+    policy: str | None = None,
 ) -> EvaluationResult:
     """Evaluate a run's policy.
 
@@ -132,6 +133,7 @@ def evaluate(
         max_episode_steps: Time limit in agent steps, instead of the run's.
         is_stop_wanted: Called at every step; True interrupts the evaluation.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
+        policy: Name of the policy, in a run with several.
 
     Raises:
         UntrustedError: The directory names such code, without ``trust``.
@@ -142,6 +144,7 @@ def evaluate(
         ValueError: ``episodes`` or ``num_envs`` is below 1.
         VideoError: The video cannot be written.
     """
+    run_dir = folder_of_policy(run_dir, policy)
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)
     with one_thread():

@@ -7,7 +7,7 @@ evaluations still pending at the end of training run then.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollmill.envs.config import EnvConfig
@@ -70,11 +70,10 @@ def play_pending(
 
 
 def evaluate_until(
-    run_dir: Path,
+    folders: Mapping[Path, CheckpointStore],
     env: EnvConfig,
     *,
     episodes: int,
-    checkpoints: CheckpointStore,
     opponents: Sequence[str] = (),
     is_stop_wanted: Callable[[], bool],
     while_waiting: Callable[[], object] = lambda: None,
@@ -82,23 +81,23 @@ def evaluate_until(
     """Evaluate pending networks as they appear, until told to stop.
 
     Args:
-        run_dir: Directory of a run.
-        env: The environment that it is trained on.
+        folders: Directory of each policy -> its checkpoints.
+        env: The environment that they are trained on.
         episodes: Complete episodes of each network.
-        checkpoints: The run's checkpoints.
         opponents: As in :func:`play_pending`.
         is_stop_wanted: Called at every step, and between two networks.
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
-        if (run_dir / "config.json").exists():  # Written when the learner has started.
-            play_pending(
-                run_dir,
-                env,
-                episodes=episodes,
-                checkpoints=checkpoints,
-                opponents=opponents,
-                is_stop_wanted=is_stop_wanted,
-            )
+        for folder, checkpoints in folders.items():
+            if (folder / "config.json").exists():  # Written when the learner has started.
+                play_pending(
+                    folder,
+                    env,
+                    episodes=episodes,
+                    checkpoints=checkpoints,
+                    opponents=opponents,
+                    is_stop_wanted=is_stop_wanted,
+                )
         while_waiting()
         time.sleep(_LOOK_S)

@@ -17,6 +17,7 @@ from rollmill.settings.options import from_json, list_options
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
+from rollmill.storage.population_config import POLICIES_FOLDER
 
 
 class NoRunError(LookupError):
@@ -52,6 +53,32 @@ class Snapshot(NamedTuple):
         if isinstance(self.algorithm, OffPolicyConfig):
             return "scale"
         return self.model.box_actions
+
+
+def folder_of_policy(run_dir: Path | str, policy: str | None) -> Path:
+    """Return the directory that has the files of one policy of a run.
+
+    Args:
+        run_dir: Directory of a run.
+        policy: The policy's name; None of a run with one policy, or of a directory that is a policy's own.
+
+    Raises:
+        NoRunError: There is no such policy, or several and none is named.
+    """
+    run_dir = Path(run_dir)
+    folder = run_dir / POLICIES_FOLDER
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+    if policy is None:
+        if names:
+            raise NoRunError(
+                f"{run_dir} is a run of {len(names)} policies: name one of {', '.join(names)} (--policy NAME, "
+                f"policy=NAME), or give its directory, {folder / names[0]}"
+            )
+        return run_dir
+    if policy not in names:
+        known = f"its policies are {', '.join(names)}" if names else "it has one policy; omit the name"
+        raise NoRunError(f"{run_dir} has no policy {policy!r}: {known}")
+    return folder / policy
 
 
 def read_snapshot(run_dir: Path | str, checkpoint: str | Path = "latest") -> Snapshot:

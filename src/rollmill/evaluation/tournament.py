@@ -23,6 +23,7 @@ from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
 from rollmill.specs import BoxActions, EnvSpec
+from rollmill.storage.population_config import POLICIES_FOLDER
 
 _MOST_GAMES_AT_ONCE = 64
 _TAKEN_FOR_ENDLESS = 200_000
@@ -163,7 +164,8 @@ def tournament(
     A match is won by the player with the higher return; that of several seats is their mean.
 
     Args:
-        players: Run directories, checkpoint files, "random", and names given to :func:`register_player`. At least two.
+        players: Run directories, checkpoint files, "random", and names given to :func:`register_player`; a run of
+            several policies stands for all of them. At least two.
         env: The environment; None is that of the first run.
         matches: Matches of each pair in each seat.
         seed: Keys the environments and the sampling of actions.
@@ -180,6 +182,7 @@ def tournament(
         ValueError: ``matches`` is below 1.
     """
     check_integer("matches", matches, 1)
+    players = [each for player in players for each in _policies_of(player)]
     if len(players) < 2:
         raise TournamentError(f"{len(players)} player(s) were given: at least two are needed for a match")
     snapshots = {player: _snapshot(player, trust=trust) for player in players if not _is_scripted(player)}
@@ -429,6 +432,12 @@ def _complete(actions: Sequence[Any], spec: EnvSpec, rows: int) -> tuple[Any, An
     return discrete, continuous
 
 
+def _policies_of(player: Path | str) -> list[Path | str]:
+    """Return the directories of a run's policies if it has several, else the player."""
+    folder = Path(player) / POLICIES_FOLDER
+    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else [player]
+
+
 def _is_scripted(player: Path | str) -> bool:
     return isinstance(player, str) and player in PLAYERS
 
@@ -452,7 +461,9 @@ def _names(players: Sequence[Path | str]) -> tuple[str, ...]:
     names: list[str] = []
     for player in players:
         path = Path(player)
-        name = str(player) if _is_scripted(player) else f"{path.resolve().name}"
+        name = str(player) if _is_scripted(player) else path.resolve().name
+        if path.parent.name == POLICIES_FOLDER:
+            name = f"{path.resolve().parents[1].name}/{name}"
         same = sum(taken == name or taken.startswith(f"{name} (") for taken in names)
         names.append(f"{name} ({same + 1})" if same else name)
     return tuple(names)

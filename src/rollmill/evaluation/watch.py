@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rollmill.evaluation.agent import Agent, load
-from rollmill.evaluation.snapshot import newest_checkpoint, require_trusted
+from rollmill.evaluation.snapshot import folder_of_policy, newest_checkpoint, require_trusted
 from rollmill.evaluation.stage import has_display
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
@@ -31,6 +31,7 @@ def watch(
     device: str = "cpu",
     say: Callable[[str], None] = print,
     trust: bool = False,
+    policy: str | None = None,
 ) -> list[float]:
     """Show episodes until ``episodes`` are over, the window is closed, or Ctrl-C.
 
@@ -47,6 +48,7 @@ def watch(
         device: Device of the network.
         say: Called with one line for each episode.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
+        policy: Name of the policy, in a run with several.
 
     Returns:
         The episodes' returns.
@@ -59,22 +61,22 @@ def watch(
         NotRenderableError: The environment cannot be rendered.
         VideoError: The video cannot be written.
     """
-    run_dir = Path(run_dir)
+    folder = folder_of_policy(run_dir, policy)
     windowed = video is None and has_display()
-    target = Path(video) if video is not None else run_dir / "watch.mp4"
+    target = Path(video) if video is not None else folder / "watch.mp4"
     if not windowed:
         check_video_path(target)
     if episodes is not None:
         check_integer("episodes", episodes, 1, ", or None")
     if episodes is None and not windowed and not follow:
         episodes = 1
-    agent = _load(run_dir, checkpoint, device, seed, trust=trust)
+    agent = _load(folder, checkpoint, device, seed, trust=trust)
     window = Window(f"rollmill: {agent.snapshot.env.name}") if windowed else None
     returns: list[float] = []
     try:
         while episodes is None or len(returns) < episodes:
             if follow and returns:
-                agent = _newer(agent, run_dir, device, seed, wait=window is None, trust=trust)
+                agent = _newer(agent, folder, device, seed, wait=window is None, trust=trust)
             env_seed = int_seed(seed, "watched environment", len(returns))
             if window is not None:
                 returns.append(_show(window, agent, env_seed, deterministic))

@@ -63,16 +63,16 @@ class RecurrentStates:
         return own
 
     def keep(self, requests: Requests, state: Tensor | None) -> None:
-        """Store the states ``[m, S]`` after x_t for the rows' next steps."""
-        if self._state is None:
+        """Store the states ``[m, S]`` after x_t for the rows' next steps; a policy may have a smaller S, or none."""
+        if self._state is None or state is None:
             return
-        assert state is not None
         places, state = self._place_of_group[requests.groups], state.to(self._state.dtype)
+        size = state.shape[-1]
         if requests.rows is None:
-            self._state[places] = state.view(len(places), self._rows, -1)
+            self._state[places, :, :size] = state.view(len(places), self._rows, -1)
         else:
             place, row = np.divmod(requests.rows, self._rows)
-            self._state[places[place], row] = state
+            self._state[places[place], row, :size] = state
 
     def share(self, groups: NDArray[np.int64]) -> None:
         """Copy the states before x_T into shared memory."""

@@ -45,6 +45,8 @@ class Requests:
 
     def only(self, chosen: NDArray[np.bool_]) -> Requests:
         """Return the requests of some of these rows, given as bool ``[m]``."""
+        if chosen.all():
+            return self
         part = copy.copy(self)
         part.rows = (np.arange(self.num_rows) if self.rows is None else self.rows)[chosen]
         return part

@@ -5,7 +5,7 @@ Everything it writes carries the version of the weights.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from rollmill.inference.requests import Requests
 from rollmill.roles import InferenceCounter, InferencePhase
 from rollmill.runtime.child import ChildContext
 from rollmill.specs import ActionSpec
-from rollmill.storage.bank import LIVE
 from rollmill.storage.slots import ACTIONS, POLICY_ID, SlotStore, encode
 
 _POLL_S = 0.2
@@ -45,12 +44,12 @@ class PolicyWorker:
         config: The configuration, with a resolved precision.
         device: The worker's device.
         batching: Groups requests into batches.
-        weights: Chooses the weights of a batch.
+        weights: For each policy, chooses the weights of a batch.
         reader: Reads x_t.
         explorer: Builds the exploration context.
         states: Recurrent states.
         seed: Keys random actions.
-        past_selves: Networks of past selves; None without a bank.
+        past_selves: For each policy, the networks of its past selves; empty without banks.
     """
 
     def __init__(
@@ -63,12 +62,12 @@ class PolicyWorker:
         config: InferenceConfig,
         device: torch.device,
         batching: Batching,
-        weights: ActingWeights,
+        weights: Sequence[ActingWeights],
         reader: ObservationReader,
         explorer: Explorer,
         states: RecurrentStates,
         seed: int,
-        past_selves: PastSelves | None = None,
+        past_selves: Sequence[PastSelves] = (),
     ) -> None:
         self._context = context
         self._ledger = context.ledger
@@ -89,6 +88,8 @@ class PolicyWorker:
         self._reset = store.arrays["reset"]
         self._random = np.random.default_rng(seed)
         self._past_selves = past_selves
+        self._players = store.topology.players
+        self._policy_id = store.arrays.get(POLICY_ID)
 
     @torch.inference_mode()
     def run(self) -> None:
@@ -108,16 +109,17 @@ class PolicyWorker:
         self._send(requests)
 
     def _await_first_weights(self) -> bool:
-        """Wait for the learner's initial weights; False if the run ends first."""
+        """Wait for the learners' initial weights; False if the run ends first."""
         self._ledger.enter(InferencePhase.WAITING)
-        while not self._weights.await_first(_POLL_S):
-            self._ledger.enter(InferencePhase.WAITING)  # a sign of life
-            if self._context.stop.is_set():
-                return False
+        for weights in self._weights:
+            while not weights.await_first(_POLL_S):
+                self._ledger.enter(InferencePhase.WAITING)  # a sign of life
+                if self._context.stop.is_set():
+                    return False
         return True
 
     def _compute(self, requests: Requests) -> None:
-        """Run one forward pass for these rows, and write its results into their slots."""
+        """Run one forward pass of each player for its rows, and write the results into their slots."""
         mask = None if self._mask is None else requests.read(self._mask)
         if self._skips_policy:
             self._write_actions(requests, *random_actions(self._action, mask, requests.num_rows, self._random))
@@ -126,25 +128,34 @@ class PolicyWorker:
         state = self._states.take(requests)
         # x_T: its value completes the slot. Its action is chosen as x_0 of the next slot, by the version used there.
         wants_value_only = requests.steps[0] == self._rollout_length
-        if self._past_selves is None:
+        if self._policy_id is None:
             self._ledger.enter(InferencePhase.LOADING)
-            self._forward(self._weights.acting_for(requests.groups), requests, state, mask, wants_value_only)
+            self._forward(self._weights[0].acting_for(requests.groups), requests, state, mask, wants_value_only)
         else:
-            policies = requests.read(self._store.arrays[POLICY_ID])
-            for policy in np.unique(policies).tolist():
-                self._ledger.enter(InferencePhase.LOADING)
-                if policy == LIVE:
-                    acting = self._weights.acting_for(requests.groups)
-                elif wants_value_only:
+            players = requests.read(self._policy_id)
+            for player in np.unique(players).tolist():
+                if wants_value_only and self._players.is_past(player):
                     continue  # no value is needed: turns of past selves are not learned from
-                else:
-                    acting = self._past_selves.acting_for(policy - 1)
-                chosen = policies == policy
-                part = requests.only(chosen)
-                part_mask = None if mask is None else mask[chosen]
-                self._forward(acting, part, None if state is None else state[chosen], part_mask, wants_value_only)
+                self._ledger.enter(InferencePhase.LOADING)
+                acting = self._acting_for(player, requests.groups)
+                chosen = players == player
+                size = acting.algorithm.state_size
+                self._forward(
+                    acting,
+                    requests.only(chosen),
+                    state[chosen][:, :size] if state is not None and size else None,
+                    None if mask is None else mask[chosen],
+                    wants_value_only,
+                )
         if wants_value_only:
             self._states.share(requests.groups)
+
+    def _acting_for(self, player: int, groups: NDArray[np.int64]) -> ActingAlgorithm:
+        """Return a player's network, with its weights loaded."""
+        if not self._players.is_past(player):
+            return self._weights[player].acting_for(groups)
+        policy, place = self._players.place(player)
+        return self._past_selves[policy].acting_for(place)
 
     def _forward(
         self,

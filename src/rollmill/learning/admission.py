@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.trajectories import Trajectories, gather_trajectories_of
 from rollmill.runtime.definitions import Registry
-from rollmill.storage.bank import LIVE
 from rollmill.storage.slots import POLICY_ID, SlotStore
 
 Prepared = TypeVar("Prepared")
@@ -40,8 +39,8 @@ class Admission(Protocol):
 class FirstInFirstOut:
     """Cuts the stream of completed slots into batches of exactly ``num_trajectories`` rows.
 
-    With several agents, rows have fewer than T samples each. A batch then takes rows until it has ``num_trajectories``
-    x T samples, but at most ``num_trajectories`` x the number of agents.
+    With several agents or policies, rows have fewer than T samples each. A batch then takes rows until it has
+    ``num_trajectories`` x T samples, but at most ``num_trajectories`` x the number of agents x that of policies.
 
     A slot that crosses the end of a batch is split: its remaining rows open the next batch, and it gets one more
     reference. See :class:`Admission`.
@@ -52,7 +51,8 @@ class FirstInFirstOut:
         self._store = store
         self._wanted = num_trajectories * store.topology.rollout_length
         self._agents = store.topology.agents_per_env
-        self._most_rows = num_trajectories * self._agents
+        self._policies = store.topology.players.policies
+        self._most_rows = num_trajectories * self._agents * self._policies
         # (slot, first row, samples of each row from that one on)
         self._segments: deque[tuple[int, int, NDArray[np.int64]]] = deque()
 
@@ -60,10 +60,10 @@ class FirstInFirstOut:
         """Append a completed slot. The rule takes ownership of its reference."""
         topology = self._store.topology
         samples = np.full(topology.group_rows, topology.rollout_length)
-        if topology.agents_per_env > 1:
+        if self._agents > 1 or self._policies > 1:
             counts = self._store.arrays["valid"][slot]
             if (policies := self._store.arrays.get(POLICY_ID)) is not None:
-                counts = counts & (policies[slot, :-1] == LIVE)
+                counts = counts & (policies[slot, :-1] == self._store.policy)
             samples = np.count_nonzero(counts, axis=0)
         self._segments.append((slot, 0, samples))
 
@@ -148,7 +148,7 @@ class CompletedSlots(Generic[Prepared]):
     def __init__(self, store: SlotStore, admission: Admission, prepare: Callable[[Trajectories], Prepared]) -> None:
         self._admission = admission
         self._prepare = prepare
-        self._completed = store.completed[0]
+        self._completed = store.completed[store.policy]
         self._messages = np.empty(store.topology.num_slots, np.int64)
 
     def collect(self) -> Iterator[Prepared]:

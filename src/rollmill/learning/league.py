@@ -1,4 +1,4 @@
-"""The league of a policy and its past selves: results, ratings, snapshots, and who is to be met next."""
+"""The league of all policies and their past selves: results, ratings, snapshots, and who is to be met next."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from numpy.typing import NDArray
 
 from rollmill.learning.matches import Match
 from rollmill.learning.trajectories import Trajectories
-from rollmill.storage.bank import LIVE, BankTable, SnapshotBank
-from rollmill.storage.bank_config import BankConfig
+from rollmill.storage.bank import BankTable, SnapshotBank
+from rollmill.storage.player_ids import PlayerIds
+from rollmill.storage.population_config import PopulationConfig
 
 _ELO_STEP = 8.0
 _ELO_SCALE = 400.0
 # A result counts half after this many further matches with the same past self, because the policy improves.
 _HALF_LIFE = 200.0
+_DECAY = 0.5 ** (1.0 / _HALF_LIFE)
 _PRIOR_MATCHES = 4.0
 
 
@@ -99,10 +101,14 @@ class ObservedPlaces:
     """Batches tell who is played, so that it does not depend on timing (lockstep). See :class:`Places`.
 
     Args:
+        players: Ids of all players.
+        policy: Whose places they are.
         lag: Iterations that groups may be ahead of the version that they draw opponents with.
     """
 
-    def __init__(self, lag: int) -> None:
+    def __init__(self, players: PlayerIds, policy: int, lag: int) -> None:
+        self._players = players
+        self._policy = policy
         self._lag = lag
         self._closed_at: dict[int, int] = {}
         self._version = 0
@@ -116,7 +122,8 @@ class ObservedPlaces:
         """Note who plays at the end of an iteration."""
         assert batch.last_policies is not None, "slots say who plays"
         self._version = version
-        self._in_use = frozenset((batch.last_policies - 1).tolist())
+        past = [self._players.place(player) for player in batch.last_policies.tolist() if self._players.is_past(player)]
+        self._in_use = frozenset(place for policy, place in past if policy == self._policy)
 
     def is_unused(self, place: int) -> bool:
         """Whether no group can have drawn it since it was closed, and no match with it is under way."""
@@ -135,17 +142,147 @@ class ObservedPlaces:
         self._version, self._in_use = int(state["version"]), frozenset(map(int, state["in_use"]))
 
 
+class Standings:
+    """The ratings (Elo) of all policies; shared by their leagues.
+
+    Args:
+        policies: Number of policies.
+
+    Attributes:
+        ratings: Of each policy.
+        keepers: Who keeps each policy's past selves; empty without banks.
+    """
+
+    def __init__(self, policies: int) -> None:
+        self.ratings = [0.0] * policies
+        self.keepers: dict[int, SnapshotKeeper] = {}
+
+    def rating(self, players: PlayerIds, player: int) -> float | None:
+        """Return the rating of a player; None of a past self that is gone."""
+        if not players.is_past(player):
+            return self.ratings[player]
+        policy, place = players.place(player)
+        member = self.keepers[policy].member(place)
+        return None if member is None else member.rating
+
+
 class League:
-    """Takes snapshots, rates, and publishes who may be met. Not thread-safe.
+    """Counts a policy's results and rates it, and lets its past selves be kept. Not thread-safe.
+
+    Args:
+        policy: Index of the policy.
+        names: Names of all policies.
+        players: Ids of all players.
+        standings: The ratings of all policies.
+        keeper: Keeps the policy's past selves; None without a bank.
+    """
+
+    def __init__(
+        self,
+        policy: int,
+        names: Sequence[str],
+        players: PlayerIds,
+        standings: Standings,
+        keeper: SnapshotKeeper | None = None,
+    ) -> None:
+        self._policy = policy
+        self._names = names
+        self._players = players
+        self._standings = standings
+        self._keeper = keeper
+        if keeper is not None:
+            standings.keepers[policy] = keeper
+        # For each policy: matches against it, older ones counting less, and points in them.
+        self._results = np.zeros((len(names), 2))
+        self._recent = (0.0, 0.0)
+
+    @property
+    def rating(self) -> float:
+        """The policy's Elo rating."""
+        return self._standings.ratings[self._policy]
+
+    def observe(self, batch: Trajectories, version: int) -> None:
+        """Take in the results of a batch, before the version that is learned from it."""
+        if self._keeper is not None:
+            self._keeper.observe(batch, version)
+        for match in batch.matches:
+            self._count(match)
+
+    def publish(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
+        """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""
+        if self._keeper is not None:
+            self._keeper.take_if_due(agent_steps, version, weights, self.rating)
+            self._keeper.publish(version)
+
+    def figures(self, *, is_row: bool) -> dict[str, float | None]:
+        """Numbers for metrics: the rating, snapshots taken, and shares of points.
+
+        Args:
+            is_row: Whether they are for a row, so that the next ones count from here.
+        """
+        found: dict[str, float | None] = {"rating": self.rating}
+        if self._keeper is not None:
+            points, matches = self._recent
+            found |= {
+                "snapshots": float(self._keeper.generation),
+                "past_win_rate": points / matches if matches else None,
+            }
+            if is_row:
+                self._recent = (0.0, 0.0)
+        for other, (name, (matches, points)) in enumerate(zip(self._names, self._results.tolist(), strict=True)):
+            if other != self._policy:
+                found[f"win_rate/{name}"] = points / matches if matches else None
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a checkpoint."""
+        kept = {} if self._keeper is None else self._keeper.state_dict()
+        return {"rating": self.rating, "results": self._results.tolist(), **kept}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of :meth:`state_dict`.
+
+        Raises:
+            ValueError: It belongs to a bank of another size, to other policies or to another network.
+        """
+        results = np.array(state.get("results", np.zeros_like(self._results)), np.float64)
+        if results.shape != self._results.shape:
+            raise ValueError(f"it belongs to a run of {len(results)} policies, but this one has {len(self._results)}")
+        self._results = results
+        self._standings.ratings[self._policy] = float(state["rating"])
+        if self._keeper is not None:
+            self._keeper.load_state_dict(state)
+
+    def _count(self, match: Match) -> None:
+        """Count a match of the policy."""
+        theirs = self._standings.rating(self._players, match.opponent)
+        if theirs is None:
+            return
+        expected = 1.0 / (1.0 + 10.0 ** ((theirs - self.rating) / _ELO_SCALE))
+        self._standings.ratings[self._policy] += _ELO_STEP * (match.points - expected)
+        if not self._players.is_past(match.opponent):
+            self._results[match.opponent] = self._results[match.opponent] * _DECAY + (1.0, match.points)
+            return
+        self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
+        policy, place = self._players.place(match.opponent)
+        if policy == self._policy and self._keeper is not None:
+            self._keeper.count(place, match.points)
+
+
+class SnapshotKeeper:
+    """Takes a policy's snapshots, and publishes which of them may be met. Not thread-safe.
 
     Args:
         bank: The shared memory.
         places: Knows which places are in no match.
-        config: Its settings.
+        config: The settings.
         num_versions: Tables that may be asked for at once.
+
+    Attributes:
+        generation: Snapshots taken so far.
     """
 
-    def __init__(self, bank: SnapshotBank, places: Places, config: BankConfig, *, num_versions: int = 1) -> None:
+    def __init__(self, bank: SnapshotBank, places: Places, config: PopulationConfig, *, num_versions: int = 1) -> None:
         self._tables: deque[tuple[int, BankTable]] = deque(maxlen=num_versions)
         self._bank = bank
         self._places = places
@@ -153,17 +290,25 @@ class League:
         self._members: list[Snapshot | None] = [None] * bank.places
         self._is_closed = [False] * bank.places
         self._taken_at = 0
-        self._generation = 0
-        self.rating = 0.0
-        self._recent = (0.0, 0.0)
+        self.generation = 0
+
+    def member(self, place: int) -> Snapshot | None:
+        """Return the snapshot in a place."""
+        return self._members[place]
 
     def observe(self, batch: Trajectories, version: int) -> None:
-        """Take in the results of a batch, before the version that is learned from it."""
+        """Take in who plays in a batch, before the version that is learned from it."""
         self._places.observe(batch, version)
-        for match in batch.matches:
-            self._count(match)
 
-    def take_snapshot_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
+    def count(self, place: int, points: float) -> None:
+        """Count a match of the policy against this past self, with its points."""
+        member = self._members[place]
+        if member is not None:
+            self._members[place] = member._replace(
+                matches=member.matches * _DECAY + 1.0, points=member.points * _DECAY + points
+            )
+
+    def take_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8], rating: float) -> None:
         """Put the current weights into the bank if it is time and there is a place that nobody plays."""
         if agent_steps - self._taken_at < self._config.snapshot_every:
             return
@@ -172,10 +317,10 @@ class League:
             return
         place = free[0]
         self._taken_at = agent_steps - agent_steps % self._config.snapshot_every
-        self._generation += 1
-        self._members[place] = Snapshot(self._generation, agent_steps, self.rating, 0.0, 0.0, weights.copy())
+        self.generation += 1
+        self._members[place] = Snapshot(self.generation, agent_steps, rating, 0.0, 0.0, weights.copy())
         self._is_closed[place] = False
-        self._bank.write(place, self._generation, weights)
+        self._bank.write(place, self.generation, weights)
         self._close_one(version)
 
     def publish(self, version: int) -> None:
@@ -186,26 +331,10 @@ class League:
             self._tables.pop()
         self._tables.append((version, table))
 
-    def figures(self, *, is_row: bool) -> dict[str, float | None]:
-        """Numbers for metrics: the rating, snapshots taken, and the share of points against past selves lately.
-
-        Args:
-            is_row: Whether they are for a row, so that the next ones count from here.
-        """
-        points, matches = self._recent
-        if is_row:
-            self._recent = (0.0, 0.0)
-        return {
-            "rating": self.rating,
-            "snapshots": float(self._generation),
-            "past_win_rate": points / matches if matches else None,
-        }
-
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         return {
-            "rating": self.rating,
-            "generation": self._generation,
+            "generation": self.generation,
             "taken_at": self._taken_at,
             "closed": list(self._is_closed),
             "places": self._places.state_dict(),
@@ -228,7 +357,7 @@ class League:
             raise ValueError(
                 f"it has a bank of {len(state['members'])} past selves, but population.snapshots={self._bank.places}"
             )
-        self.rating, self._generation = float(state["rating"]), int(state["generation"])
+        self.generation = int(state["generation"])
         self._taken_at, self._is_closed = int(state["taken_at"]), list(state["closed"])
         for place, saved in enumerate(state["members"]):
             if saved is not None:
@@ -273,20 +402,6 @@ class League:
         if self._config.matchmaking == "pfsp":
             return max(1e-3, (1.0 - member.win_rate) ** 2)
         return 1.0
-
-    def _count(self, match: Match) -> None:
-        """Count a match between the policy and a past self."""
-        place = match.policy - 1
-        member = self._members[place] if match.policy != LIVE else None
-        if member is None:
-            return
-        decay = 0.5 ** (1.0 / _HALF_LIFE)
-        expected = 1.0 / (1.0 + 10.0 ** ((member.rating - self.rating) / _ELO_SCALE))
-        self.rating += _ELO_STEP * (match.points - expected)
-        self._members[place] = member._replace(
-            matches=member.matches * decay + 1.0, points=member.points * decay + match.points
-        )
-        self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
 
 
 def least_needed(members: Sequence[tuple[int, int]]) -> tuple[int, int]:

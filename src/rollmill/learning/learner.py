@@ -22,7 +22,7 @@ from rollmill.learning.batch_loader import POLL_S
 from rollmill.learning.league import League
 from rollmill.learning.live_numbers import Request
 from rollmill.learning.optimisers import NonFiniteGradientError
-from rollmill.learning.progress import LearnerSetup
+from rollmill.learning.progress import LearnerSetup, RunSteps
 from rollmill.learning.report import RECENT_EPISODES, CheckpointWritten, LearnerFinished, LearnerReport
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.versions import Versions
@@ -95,20 +95,36 @@ class Trainer(Protocol):
         ...
 
 
-def run_in_turn(learners: Sequence[Learner]) -> None:
-    """Runs the learners of a process, each until it has nothing more to do; they take turns, batch by batch.
+def run_in_turn(learners: Sequence[Learner], steps: RunSteps | None = None) -> None:
+    """Run the learners of a process, each until it has nothing more to do; they take turns, batch by batch.
+
+    In rounds, each waits for its next batch before the one after it gets its turn.
 
     Args:
         learners: One for each policy that the process learns.
+        steps: The agent steps of all of them, which say whether they take turns in rounds; None for one learner.
     """
     with ExitStack() as sessions:
         for learner in learners:
             sessions.enter_context(learner.start())
         active = list(learners)
         while active:
-            active = [learner for learner in active if learner.turn(POLL_S / len(active))]
+            if steps is not None and steps.in_rounds:
+                steps.begin_round()
+                active = [learner for learner in active if _learn_next_batch(learner)]
+            else:
+                active = [learner for learner in active if learner.turn(POLL_S / len(active))]
     for learner in learners:
         learner.finish()
+
+
+def _learn_next_batch(learner: Learner) -> bool:
+    """Give a learner turns until it has learned from a batch; returns whether to continue."""
+    before = learner.progress.batches
+    while learner.turn(POLL_S):
+        if learner.progress.batches > before:
+            return True
+    return False
 
 
 class Learner:
@@ -219,8 +235,7 @@ class Learner:
         self._flat.pack()
         if self._league is not None:
             # First: who acts with this version may ask at once whom to meet.
-            self._league.take_snapshot_if_due(self.progress.agent_steps, self.version, self._flat.bytes)
-            self._league.publish(self.version)
+            self._league.publish(self.progress.agent_steps, self.version, self._flat.bytes)
         self._weights.publish(self.version, self._flat.bytes)
         self._published = self.version
         self._versions.published(self.version, self._flat.bytes, self._trainer.moments())
@@ -255,6 +270,7 @@ class Learner:
                 policy_version=self._published,
                 episodes=progress.episodes,
                 recent_episodes=tuple(progress.recent_episodes),
+                policy=self._plan.policy,
                 is_row=is_row,
             )
         )

@@ -79,6 +79,25 @@ def choose_fast_path(
     return replace(fast_path, graph_samples=max(fast_path.micro_batch, limit))
 
 
+class MeasuredPaths:
+    """Measures once for all policies that compute alike.
+
+    Args:
+        is_stop_wanted: See :func:`choose_fast_path`.
+    """
+
+    def __init__(self, *, is_stop_wanted: Callable[[], bool]) -> None:
+        self._is_stop_wanted = is_stop_wanted
+        self._found: dict[tuple[object, ...], FastPath] = {}
+
+    def choose(self, algorithm: OnPolicyAlgorithm, spec: EnvSpec, config: ComputeConfig) -> FastPath:
+        """Return the result of :func:`choose_fast_path`."""
+        key = (repr(algorithm.acting), algorithm.config.minibatch_size, algorithm.needs_trajectories, config)
+        if key not in self._found:
+            self._found[key] = choose_fast_path(algorithm, spec, config, is_stop_wanted=self._is_stop_wanted)
+        return self._found[key]
+
+
 def activation_bytes(model: ActorCritic, spec: EnvSpec, device: torch.device) -> int:
     """Return the bytes that one sample keeps for the backward pass, without weights."""
     weights = {p.untyped_storage().data_ptr() for p in model.parameters()}

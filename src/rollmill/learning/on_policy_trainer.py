@@ -89,6 +89,7 @@ class OnPolicyTrainer:
         self._context = setup.context
         self._ledger = setup.ledger
         self._progress = setup.progress
+        self._run_steps = setup.run_steps
         self._numbers = setup.numbers
         self._config = config
         self._total_steps = setup.plan.total_steps
@@ -140,7 +141,7 @@ class OnPolicyTrainer:
 
     def advance(self, learner: Learner, wait_s: float) -> bool:
         """Learn from the next batch, if it is ready; False at ``total_steps``, or if a rank was asked to stop."""
-        if self._progress.agent_steps >= self._total_steps:
+        if self._run_steps.value >= self._total_steps:
             return False
         assert self._loader is not None, "call advance() within session()"
         prepared = self._loader.next(timeout_s=wait_s)
@@ -175,7 +176,7 @@ class OnPolicyTrainer:
         return replace(
             report,
             losses=self._update.take_statistics() if report.is_row else {},
-            learning_rate=self._learning_rate_after(report.agent_steps),
+            learning_rate=self._learning_rate_after(self._run_steps.value),
             fast_path=path.describe(),
             precision=path.precision,
             figures=figures,
@@ -273,13 +274,13 @@ class OnPolicyTrainer:
         keep = self._admit(batch, learner.version)
         whole = Whole.of(targets, keep, self._collective, self._config)
         self.invalid_samples += int((~whole.keep).sum()) - int((~keep).sum())  # without the other ranks' rows
-        self._update.set_learning_rate(self._learning_rate_after(progress.agent_steps))
+        self._update.set_learning_rate(self._learning_rate_after(self._run_steps.value))
         self._update_normalisers(batch, targets, keep, whole)
         if self._bounds is not None:
             self._at_bound = self._bounds.share_at(batch.arrays["action_continuous"], keep)
-        entropy_coef = self._numbers.value("entropy_coef", self._entropy.value(progress.agent_steps))
+        entropy_coef = self._numbers.value("entropy_coef", self._entropy.value(self._run_steps.value))
         coefficients = {
-            "clip_range": self._numbers.value("clip_range", self._clip.value(progress.agent_steps)),
+            "clip_range": self._numbers.value("clip_range", self._clip.value(self._run_steps.value)),
             "entropy_coef": self._entropy_guard.coefficient(entropy_coef),
         }
         self.can_resume = False

@@ -33,6 +33,7 @@ class RunPlan:
         checkpoints: The run's checkpoints.
         evaluations: Queue of networks to evaluate; None disables evaluations.
         episodes: Minimum number of ended episodes when resuming; the checkpoint may have counted fewer.
+        policy: Index of the policy that is learned.
     """
 
     total_steps: int
@@ -43,6 +44,7 @@ class RunPlan:
     evaluations: EvaluationQueue | None = None
     episodes: int = 0
     schedule_s: float | None = None
+    policy: int = 0
 
 
 @dataclass
@@ -88,6 +90,33 @@ class Progress:
         self.recent_episodes = list(episodes)
 
 
+class RunSteps:
+    """The agent steps of all policies together, which decide about schedules and about the end of the run.
+
+    Args:
+        policies: The progress of each policy.
+        in_rounds: Whether steps count only when every policy has learned from its next batch (in lockstep, where the
+            order of the policies must not matter).
+    """
+
+    def __init__(self, policies: Sequence[Progress], *, in_rounds: bool = False) -> None:
+        self._policies = policies
+        self.in_rounds = in_rounds and len(policies) > 1
+        self._counted = 0
+
+    @property
+    def value(self) -> int:
+        """The agent steps."""
+        return self._counted if self.in_rounds else self._sum()
+
+    def begin_round(self) -> None:
+        """Count the steps so far."""
+        self._counted = self._sum()
+
+    def _sum(self) -> int:
+        return sum(progress.agent_steps for progress in self._policies)
+
+
 @dataclass(frozen=True, kw_only=True)
 class LearnerSetup:
     """Objects shared by the parts of a learner.
@@ -97,7 +126,8 @@ class LearnerSetup:
         optimiser: How gradients change weights.
         compute: Where and how the learner computes.
         plan: The run.
-        progress: The run's counters.
+        progress: The policy's counters.
+        run_steps: The agent steps of all policies.
         clock: Seconds of training.
         collective: The ranks.
         device: The learner's device.
@@ -109,6 +139,7 @@ class LearnerSetup:
     compute: ComputeConfig
     plan: RunPlan
     progress: Progress
+    run_steps: RunSteps
     clock: TrainingClock
     collective: Collective
     device: torch.device

@@ -67,6 +67,7 @@ class LearnerReport:
         training_s: Seconds of training since the run's first start, without startup and pauses between sessions.
         precision: The learner's precision, "fp32" or "bf16"; empty if its settings fix it.
         figures: Name -> further columns; None without data.
+        policy: Index of the policy.
         is_row: Whether this becomes a row of metrics. Otherwise it is only displayed: it has no losses, and the next
             row's means include its period.
         at: Time of the report by ``time.monotonic``, which all processes of a machine share.
@@ -85,6 +86,7 @@ class LearnerReport:
     training_s: float = 0.0
     precision: str = ""
     figures: Mapping[str, float | None] = field(default_factory=dict)
+    policy: int = 0
     is_row: bool = True
     at: float = field(default_factory=time.monotonic)
 

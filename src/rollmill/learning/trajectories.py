@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from rollmill.learning.matches import Match, matches_of
 from rollmill.learning.turns import turns_only
 from rollmill.native import gather_trajectories
-from rollmill.storage.bank import LIVE
 from rollmill.storage.episodes import EpisodeEnd
 from rollmill.storage.slots import ACTS, OBSERVATION_PREFIX, POLICY_ID, RNN_STATE, SlotStore
 
@@ -34,8 +33,8 @@ class Trajectories:
             ``[num_slots * (T + 1) * B, ...]``.
         slots: One entry for each reference that the batch holds.
         episodes: Episodes that ended within these trajectories.
-        matches: Results of matches against past selves that ended within them.
-        last_policies: Ids of who plays the rows at x_T; None without past selves.
+        matches: Results of matches against other players that ended within them.
+        last_policies: Ids of who plays the rows at x_T; None with one player.
     """
 
     arrays: dict[str, NDArray[Any]]
@@ -63,10 +62,10 @@ class Trajectories:
 
 
 def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Trajectories:
-    """Gather the trajectories of some slots as one batch; with several agents, their turns.
+    """Gather the trajectories of some slots as one batch; with several agents or players, the policy's turns.
 
     Args:
-        store: The slots.
+        store: The slots, as the learner of a policy sees them.
         segments: int64 ``[n, 4]``: slot, first row, number of rows, and the first trajectory in the batch.
     """
     num_trajectories = int(segments[:, 2].sum())
@@ -78,18 +77,25 @@ def gather_trajectories_of(store: SlotStore, segments: NDArray[np.int64]) -> Tra
         out = np.empty((per_step.shape[1], num_trajectories, *per_step.shape[3:]), per_step.dtype)
         gather_trajectories(out, per_step, segments, per_step.shape[1])
         arrays[name] = out if name != RNN_STATE else out[0]
+    if RNN_STATE in arrays and store.state_size is not None:
+        state = arrays.pop(RNN_STATE)[:, : store.state_size]
+        arrays |= {RNN_STATE: state} if store.state_size else {}
     index = _observation_index(store, segments)
     slots, episodes = tuple(segments[:, 0].tolist()), _episodes(store, segments)
-    if ACTS not in arrays:
-        return Trajectories(arrays, index, slots, episodes)
-    last_policies = None
+    matches, last_policies = _matches(store, segments), None
     if (policies := arrays.pop(POLICY_ID, None)) is not None:
-        arrays[ACTS] &= policies == LIVE
-        arrays["valid"] &= policies[:-1] == LIVE
+        own = policies == store.policy
         last_policies = np.unique(policies[-1])
+        if ACTS not in arrays and not own.all():
+            arrays[ACTS] = own
+        elif ACTS in arrays:
+            arrays[ACTS] &= own
+        arrays["valid"] &= own[:-1]
+    if ACTS not in arrays:
+        return Trajectories(arrays, index, slots, episodes, matches, last_policies)
     turns = turns_only(arrays)
     index = np.take_along_axis(index[:, turns.column], turns.step, axis=0)
-    return Trajectories(turns.arrays, index, slots, episodes, _matches(store, segments), last_policies)
+    return Trajectories(turns.arrays, index, slots, episodes, matches, last_policies)
 
 
 def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -103,7 +109,7 @@ def _observation_index(store: SlotStore, segments: NDArray[np.int64]) -> NDArray
 
 def _matches(store: SlotStore, segments: NDArray[np.int64]) -> tuple[Match, ...]:
     agents = store.topology.agents_per_env
-    if POLICY_ID not in store.arrays:
+    if POLICY_ID not in store.arrays or agents == 1:
         return ()
     found: list[Match] = []
     for slot, first, rows, _ in segments.tolist():
@@ -112,7 +118,7 @@ def _matches(store: SlotStore, segments: NDArray[np.int64]) -> tuple[Match, ...]
         arrays = (store.arrays[name][slot] for name in (POLICY_ID, "episode_length", "episode_return"))
         policies, lengths, returns = (array[: store.topology.rollout_length, columns] for array in arrays)
         if lengths.any():
-            found += matches_of(policies, lengths, returns, agents)
+            found += matches_of(policies, lengths, returns, agents, policy=store.policy)
     return tuple(found)
 
 
@@ -123,7 +129,8 @@ def _episodes(store: SlotStore, segments: NDArray[np.int64]) -> tuple[EpisodeEnd
     for slot, first, rows, _ in segments.tolist():
         of_segment = lengths[slot, :, first : first + rows]
         if policies is not None:
-            of_segment = np.where(policies[slot, :steps_of_slot, first : first + rows] == LIVE, of_segment, 0)
+            own = policies[slot, :steps_of_slot, first : first + rows] == store.policy
+            of_segment = np.where(own, of_segment, 0)
         steps, columns = np.nonzero(of_segment)
         if len(steps):
             values = returns[slot, :, first : first + rows][steps, columns]

@@ -122,16 +122,26 @@ class ExactVersions:
         states: The store of groups' states.
         first_iteration: Iteration at which the run starts or resumes.
         collective: The ranks, each with its own groups.
+        keeps_groups: Whether this policy's checkpoints hold the groups' states: those of one policy do, the last that
+            is saved, so that checkpoints of all policies exist where these do.
     """
 
     def __init__(
-        self, *, num_versions: int, num_groups: int, states: GroupStates, first_iteration: int, collective: Collective
+        self,
+        *,
+        num_versions: int,
+        num_groups: int,
+        states: GroupStates,
+        first_iteration: int,
+        collective: Collective,
+        keeps_groups: bool = True,
     ) -> None:
         self._num_versions = num_versions
         self._num_groups = num_groups
         self._states = states
         self._first_iteration = first_iteration
         self._collective = collective
+        self._keeps_groups = keeps_groups
         # The versions that groups may use, the current one last.
         self._versions: list[PastVersion] = []
         self._moments: dict[int, Moments] = {}
@@ -177,7 +187,7 @@ class ExactVersions:
         of_ranks = self._collective.gather(groups if can_resume else None)
         if any(states is None for states in of_ranks):
             return None
-        all_groups = [state for states in of_ranks for state in states or ()]
+        all_groups = [state for states in of_ranks for state in states or ()] if self._keeps_groups else []
         return {"in_flight": InFlight(progress.batches, self._versions[:-1], all_groups).pack()}
 
     def restore(self, state: Mapping[str, Any], weights: WeightStore) -> None:
@@ -197,4 +207,5 @@ class ExactVersions:
 
     def saved(self, progress: Progress) -> None:
         """Remove the states of earlier iterations."""
-        self._states.remove_until(progress.batches)
+        if self._keeps_groups:
+            self._states.remove_until(progress.batches)

@@ -12,7 +12,7 @@ The process functions import torch inside, because the main process, which impor
 
 from __future__ import annotations
 
-from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from rollmill.regimes.setup import (
     allocate_slots,
     group_builder,
     matchmaker,
+    players_of,
     with_delays,
 )
 from rollmill.regimes.spreading import spread_groups
@@ -34,6 +35,9 @@ from rollmill.settings.config import Config
 from rollmill.settings.regime_config import AsyncConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.slots import Topology, slots_needed
+
+if TYPE_CHECKING:
+    from rollmill.learning.learner import Learner
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
@@ -55,9 +59,11 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
     num_groups = len(groups.worker_of_group)
     agents = probed.spec.rows_per_env
     group_rows = config.envs_per_group * agents
-    # Where all agents but one wait at each step, a batch takes as many slots as there are agents.
-    batch_size = config.on_policy.batch_size * agents
-    least = num_groups + -(-batch_size // (config.rollout_length * group_rows)) + 1
+    # Where all agents but one wait at each step, a batch takes as many slots as there are agents, and where policies
+    # take turns, as many as there are policies.
+    players = players_of(config)
+    batch_size = max(policy.on_policy.batch_size for policy in config.policies) * agents
+    least = num_groups + -(-batch_size // (config.rollout_length * group_rows)) * players.policies + 1
     wanted = regime.num_slots
     if wanted == "auto":
         wanted = slots_needed(
@@ -65,11 +71,12 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             group_rows=group_rows,
             rollout_length=config.rollout_length,
             batch_size=batch_size,
+            num_policies=players.policies,
         )
     elif wanted < least:
         raise ConfigError(
             f"num_slots={wanted}: use at least {least}, one for each of the {num_groups} groups and one "
-            "batch's (fewer would deadlock the run), or 'auto'."
+            "batch's for each policy (fewer would deadlock the run), or 'auto'."
         )
     return Topology(
         rollout_length=config.rollout_length,
@@ -79,6 +86,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         slots_of_worker=tuple(-(-wanted * count // num_groups) for count in groups.groups_of_worker),
         num_policy_workers=config.inference.num_workers,
         agents_per_env=agents,
+        players=players,
     )
 
 
@@ -121,7 +129,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         explorer = RandomExplorer(explorer=explorer, action=action, device=device, random=random)
     side.run(
         batching=batching,
-        weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),
+        weights=[NewestWeights(*network, is_lowered=side.is_lowered) for network in side.networks],
         reader=SlotReader(side.store, max_groups=batching.max_groups, device=device, may_view=True),
         explorer=explorer,
         states=side.states(),
@@ -133,21 +141,27 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
-    from rollmill.learning.league import CountedPlaces
-    from rollmill.learning.measure import choose_fast_path
+    from rollmill.learning.league import CountedPlaces, Standings
+    from rollmill.learning.measure import MeasuredPaths
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
-    from rollmill.regimes.torch_side import LearnerSide
+    from rollmill.regimes.torch_side import LearnerSide, run_learners
 
-    side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
-    regime = config.regime_as(AsyncConfig)
+    sides, regime = LearnerSide.of(context, setup), setup.config.regime_as(AsyncConfig)
     make_admission = ADMISSIONS.find(regime.admission, "admission")
-    side.start_on_policy(
-        store,
-        admission=make_admission(store, config.on_policy.batch_size // config.rollout_length),
-        max_policy_lag=regime.max_policy_lag,
-        versions=NewestVersions(regime.publish_every),
-        timetable=ByTime(side.setup.plan.checkpoints, saves=True),
-        choose_path=partial(choose_fast_path, is_stop_wanted=context.stop.is_set),
-        places=CountedPlaces,
-    )
+    paths = MeasuredPaths(is_stop_wanted=context.stop.is_set)
+    standings = Standings(len(sides))
+
+    def learner_of(side: LearnerSide) -> Learner:
+        trajectories = side.config.on_policy.batch_size // side.config.rollout_length
+        return side.on_policy_learner(
+            admission=lambda store: make_admission(store, trajectories),
+            max_policy_lag=regime.max_policy_lag,
+            versions=NewestVersions(regime.publish_every),
+            timetable=ByTime(side.setup.plan.checkpoints, saves=True),
+            choose_path=paths.choose,
+            standings=standings,
+            places=CountedPlaces,
+        )
+
+    run_learners(sides, [learner_of(side) for side in sides])

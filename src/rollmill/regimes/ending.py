@@ -18,6 +18,7 @@ from rollmill.learning.report import CheckpointWritten, LearnerFinished, Learner
 from rollmill.regimes.callbacks import Callbacks
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.policy_reports import PolicyReports
 from rollmill.roles import EVALUATOR, LEARNER
 from rollmill.runtime.arena import MemoryPart, describe_parts
 from rollmill.runtime.events import Exited, Failed, Handle, Hung, Message, ProcessHung
@@ -40,6 +41,7 @@ def watch(
     supervisor: Supervisor,
     config: Config,
     monitor: Monitor,
+    reports: PolicyReports,
     callbacks: Callbacks,
     wanted_end: Callable[[], EndedBy | None],
     *,
@@ -51,15 +53,16 @@ def watch(
     Args:
         supervisor: The supervisor of the started processes.
         config: The resolved configuration.
-        monitor: Receives the reports.
+        monitor: Receives the run's reports.
+        reports: Makes them of the policies' reports.
         callbacks: Notified of checkpoints.
         wanted_end: Called several times a second; returns the reason to end the run, or None.
         is_alone: Whether this is the only rank; with several, a learner also waits for the others.
         memory: Known memory use of the run, for errors when memory runs out.
 
     Returns:
-        The learner's last message, which is not passed on yet, what ended the run, and how many seconds the other
-        processes have to end.
+        The learners' last message, which is not passed on to ``monitor`` yet, what ended the run, and how many seconds
+        the other processes have to end.
 
     Raises:
         ProcessFailed: A process or a callback failed, or a process hung or did not end in time.
@@ -92,7 +95,9 @@ def watch(
                 raise failure.error()
             if isinstance(event, Message) and isinstance(event.content, LearnerReport):
                 has_begun = True
-                monitor.report(event.content, supervisor.snapshot())
+                accounts = supervisor.snapshot()
+                if (report := reports.take(event.content, accounts)) is not None:
+                    monitor.report(report, accounts, reports.statuses)
             if isinstance(event, Message) and isinstance(event.content, CheckpointWritten):
                 callbacks.checkpoint(Path(event.content.path))
             if isinstance(event, Message) and isinstance(event.content, EnvMetrics):
@@ -100,11 +105,14 @@ def watch(
             if isinstance(event, Message) and isinstance(event.content, LearnerNote):
                 monitor.note(event.content.text)
             if isinstance(event, Message) and isinstance(event.content, LearnerFinished):
-                if event.content.stopped_by_others:
+                finished = reports.finish(event.content, supervisor.snapshot())
+                if finished is None:
+                    continue
+                if finished.stopped_by_others:
                     ended_by = "caller"  # The learner's stop flag looks like a signal.
                 if ended_by is None:
                     ended_by = "signal" if supervisor.stop_flag.is_set() else "total_steps"
-                return event.content, ended_by, grace_s(_STOP_GRACE_S)
+                return finished, ended_by, grace_s(_STOP_GRACE_S)
         wanted = wanted_end()
         if ended_by is None:
             if monitor.is_time_up:

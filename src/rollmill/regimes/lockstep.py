@@ -15,6 +15,7 @@ because the main process, which imports this module, too, must not.
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING
 
 from rollmill.regimes.setup import (
     Probed,
@@ -23,6 +24,7 @@ from rollmill.regimes.setup import (
     group_builder,
     group_states,
     matchmaker,
+    players_of,
     with_delays,
 )
 from rollmill.rollout.group_checkpoints import GroupCheckpoints
@@ -34,6 +36,9 @@ from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.storage.slots import Topology
+
+if TYPE_CHECKING:
+    from rollmill.learning.learner import Learner
 
 
 def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topology:
@@ -70,6 +75,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         groups_per_batch=groups_per_batch,
         num_policy_workers=config.inference.num_workers,
         agents_per_env=probed.spec.rows_per_env,
+        players=players_of(config),
     )
 
 
@@ -121,17 +127,14 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     past_selves = side.past_selves()
     side.run(
         batching=batching,
-        weights=ExactWeights(
-            side.store,
-            side.weights,
-            side.algorithm,
-            is_lowered=side.is_lowered,
-            first_iteration=setup.probed.first_iteration,
-        ),
+        weights=[
+            ExactWeights(side.store, *network, is_lowered=side.is_lowered, first_iteration=setup.probed.first_iteration)
+            for network in side.networks
+        ],
         reader=SlotReader(side.store, max_groups=batching.max_groups, device=side.device, may_view=False),
         explorer=KeyedExplorer(
             side.store,
-            width=side.algorithm.acting.distribution.noise_size,
+            width=max(network.algorithm.acting.distribution.noise_size for network in side.networks),
             device=side.device,
             seed=setup.config.seed,
             first_row=setup.first_group * setup.topology.group_rows,
@@ -146,31 +149,37 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
     from rollmill.learning.admission import Iterations
-    from rollmill.learning.league import ObservedPlaces
+    from rollmill.learning.league import ObservedPlaces, Standings
     from rollmill.learning.settled import settled_fast_path
     from rollmill.learning.timetable import ByIteration
     from rollmill.learning.versions import ExactVersions
-    from rollmill.regimes.torch_side import LearnerSide
+    from rollmill.regimes.torch_side import LearnerSide, run_learners
 
-    side, store, config = LearnerSide.of(context, setup), setup.store(), setup.config
-    first_iteration = setup.probed.first_iteration
-    side.start_on_policy(
-        store,
-        admission=Iterations(store),
-        max_policy_lag=config.regime_as(LockstepConfig).max_policy_lag,
-        versions=ExactVersions(
-            num_versions=setup.topology.slots_per_group,
-            num_groups=setup.topology.num_groups,
-            states=group_states(setup.run_dir),
-            first_iteration=first_iteration,
-            collective=side.setup.collective,
-        ),
-        timetable=ByIteration(
-            save_every=config.iterations_per_checkpoint,
-            total_steps=config.total_steps,
-            batch_size=config.on_policy.batch_size,
-            first_iteration=first_iteration,
-        ),
-        choose_path=settled_fast_path,
-        places=lambda bank: ObservedPlaces(setup.topology.slots_per_group - 1),
-    )
+    sides, config, topology = LearnerSide.of(context, setup), setup.config, setup.topology
+    first_iteration, standings = setup.probed.first_iteration, Standings(len(sides))
+
+    def learner_of(side: LearnerSide) -> Learner:
+        return side.on_policy_learner(
+            admission=Iterations,
+            max_policy_lag=config.regime_as(LockstepConfig).max_policy_lag,
+            versions=ExactVersions(
+                num_versions=topology.slots_per_group,
+                num_groups=topology.num_groups,
+                states=group_states(setup.run_dir),
+                first_iteration=first_iteration,
+                collective=side.setup.collective,
+                # The last one saves last.
+                keeps_groups=side is sides[-1],
+            ),
+            timetable=ByIteration(
+                save_every=config.iterations_per_checkpoint,
+                total_steps=config.total_steps,
+                batch_size=config.on_policy.batch_size,
+                first_iteration=first_iteration,
+            ),
+            choose_path=settled_fast_path,
+            standings=standings,
+            places=lambda bank: ObservedPlaces(topology.players, side.policy, topology.slots_per_group - 1),
+        )
+
+    run_learners(sides, [learner_of(side) for side in sides])

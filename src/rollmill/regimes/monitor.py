@@ -23,7 +23,7 @@ from rollmill.reporting.display import Display
 from rollmill.reporting.health import Health
 from rollmill.reporting.ledger_report import Stage, phase_shares
 from rollmill.reporting.metrics import MetricsWriter, Record
-from rollmill.reporting.status import Status
+from rollmill.reporting.status import PolicyStatus, Status
 from rollmill.runtime.ledger import ProcessAccount
 from rollmill.settings.config import Config
 from rollmill.settings.regime_config import LockstepConfig
@@ -51,6 +51,7 @@ class Monitor:
         time_before_s: Seconds that earlier sessions of a resumed run took, added to the time in metrics.
         earlier: Rows of metrics of earlier sessions.
         is_resumed: Whether to note the step at which the run resumes.
+        prefix: Begins every note.
     """
 
     def __init__(
@@ -65,8 +66,10 @@ class Monitor:
         time_before_s: float = 0.0,
         earlier: Sequence[Record] = (),
         is_resumed: bool = False,
+        prefix: str = "",
     ) -> None:
         """Start the clock."""
+        self._prefix = prefix
         self._config = config
         self._frameskip = probed.spec.frameskip
         self._writer = writer
@@ -123,12 +126,27 @@ class Monitor:
 
     def note(self, text: str) -> None:
         """Show a line and write it to ``run.log``."""
+        text = self._prefix + text
         _log.info("%s", text)
         if self._display is not None:
             self._display.note(text)
 
-    def report(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
-        """Process one report of the learner, with the current ledger."""
+    def report(
+        self,
+        report: LearnerReport,
+        accounts: Mapping[str, ProcessAccount],
+        policies: Mapping[str, PolicyStatus] | None = None,
+    ) -> Status:
+        """Process one report of the learner.
+
+        Args:
+            report: The report.
+            accounts: The current ledger.
+            policies: Name -> each policy, where there are several.
+
+        Returns:
+            What the display shows.
+        """
         now = max(0.0, report.at - self._started)
         if self._ends_at_s is None and self._config.max_seconds is not None:
             # Startup does not count; the training time of earlier sessions does.
@@ -154,7 +172,7 @@ class Monitor:
         if report.lag is not None and report.lag.mean is not None:
             self._lag = report.lag
         self.take_evaluations()
-        status = self._status(report, now)
+        status = self._status(report, now, policies or {})
         if self._on_report is not None:
             self._on_report(report, now)
         if report.is_row:
@@ -168,6 +186,7 @@ class Monitor:
             self._on_row(row)
         if self._display is not None:
             self._display.update(status)
+        return status
 
     def take_env_metrics(self, metrics: EnvMetrics) -> None:
         """Takes in what environments have given in ``info["metrics"]``, for the next row."""
@@ -223,7 +242,7 @@ class Monitor:
         (then, before), (_, after) = self._speeds[0], self._speeds[-1]
         return (after - before) / (now - then) if now > then else None
 
-    def _status(self, report: LearnerReport, now: float) -> Status:
+    def _status(self, report: LearnerReport, now: float, policies: Mapping[str, PolicyStatus]) -> Status:
         speed = self._speed(now, report.agent_steps)
         return Status(
             name=self._config.preset or self._config.env.name,
@@ -246,4 +265,5 @@ class Monitor:
             learning_rate=report.learning_rate,
             ends_at_s=self._ends_at_s,
             shares=self._shares,
+            policies=policies,
         )

@@ -6,16 +6,19 @@ Functions import torch inside, because the main process, which imports this modu
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rollmill.regimes.settling import settled_settings
-from rollmill.regimes.setup import Probed, Refusal, group_states
+from rollmill.regimes.settling import settled_policies, settled_settings
+from rollmill.regimes.setup import NetworkSizes, Probed, Refusal, group_states
 from rollmill.regimes.user_code import UserCode
 from rollmill.runtime import cgroups
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
+from rollmill.settings.policies import policies_of_agents
+from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupState
 
@@ -60,35 +63,55 @@ def probe(
     make = make_off_policy if config.in_replay else make_on_policy
     try:
         check_opponents(config.eval_against, spec)
-        algorithm = _make_if_it_fits(lambda: make(config, spec))
+        policies_of_agents(config, spec.agents)
+        algorithms = [_make_if_it_fits(partial(make, settings, spec)) for settings in config.policies]
         first_iteration, saved = 0, None
         if run_dir is not None and config.in_lockstep:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
         elif run_dir is not None and config.in_replay:
             saved = _saved_steps(config, run_dir, ranks or Ranks())
-    except (UnfitActionsError, UntrustedError, MalformedMessageError, TournamentError, PlayerError) as error:
+    except (
+        UnfitActionsError,
+        UntrustedError,
+        MalformedMessageError,
+        TournamentError,
+        PlayerError,
+        ConfigError,
+    ) as error:
         context.send(Refusal(str(error)))
         return
     shared = None
     if config.in_replay:
         try:
-            shared = shared_sizes(algorithm)
+            shared = shared_sizes(algorithms[0])
         except ValueError:
             if config.num_learners > 1:
                 raise
-    size = sum(p.numel() for p in algorithm.parameters() if p.requires_grad)
+    networks = tuple(
+        NetworkSizes(
+            algorithm.state_size,
+            flat_nbytes(algorithm.acting),
+            sum(p.numel() for p in algorithm.parameters() if p.requires_grad),
+        )
+        for algorithm in algorithms
+    )
+    largest = max(range(len(networks)), key=lambda policy: networks[policy].num_parameters)
     context.send(
         Probed(
             spec,
-            algorithm.state_size,
-            flat_nbytes(algorithm.acting),
-            size,
+            networks,
             first_iteration,
             shared=shared,
             saved_steps=saved,
-            largest_parameter=largest_parameter(algorithm),
+            largest_parameter=largest_parameter(algorithms[largest]),
             has_cuda=torch.cuda.is_available(),
-            settings=settled_settings(config, spec, size, lambda: _inference_precision(config, spec, algorithm)),
+            settings=settled_settings(
+                config,
+                spec,
+                networks[largest].num_parameters,
+                lambda: _inference_precision(config, spec, algorithms[largest]),
+            )
+            | settled_policies(config, spec),
         )
     )
 
@@ -147,7 +170,8 @@ def _unpack_states(config: Config, run_dir: Path, ranks: Ranks, *, trust: bool) 
     num_groups = config.num_envs // config.envs_per_group
 
     def find() -> tuple[int, list[bytes]]:
-        store = CheckpointStore(run_dir / "checkpoints", config.checkpoint)
+        # The last policy saves last, with the states of the groups.
+        store = CheckpointStore(config.population.folders(run_dir)[-1] / "checkpoints", config.checkpoint)
         state, path = store.load_latest(to_resume=True)
         in_flight = InFlight.unpack(state)
         in_flight.require_trusted(path, trust=trust)

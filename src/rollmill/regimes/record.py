@@ -142,8 +142,10 @@ def describe_end(
 
 def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks: Ranks) -> list[str]:
     """Return commands that continue, evaluate and watch a run; empty without a checkpoint."""
-    store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
-    if not (run_dir / "config.json").exists() or not store.paths():
+    stores = [
+        CheckpointStore(folder / "checkpoints", CheckpointConfig()) for folder in config.population.folders(run_dir)
+    ]
+    if not (run_dir / "config.json").exists() or not all(store.paths() for store in stores):
         return []
     directory = shlex.quote(str(run_dir))
     more = ""
@@ -153,11 +155,13 @@ def next_commands(run_dir: Path, config: Config, ended_by: EndedBy | None, ranks
         more = " --target-return none"
     elif ended_by == "max_seconds" and config.max_seconds is not None:
         more = f" --max-seconds {2 * config.max_seconds:g}"  # over all sessions
+    names = config.population.names
+    policy = f" --policy {names[0]}" if len(names) > 1 else ""
     train = "rollmill train" if ranks.is_alone else "torchrun ... -m rollmill train"
     return [
         f"continue: {train} --resume --run-dir {directory}{more}",
-        f"evaluate: rollmill eval {directory}",
-        f"watch:    rollmill watch {directory}",
+        f"evaluate: rollmill eval {directory}{policy}",
+        f"watch:    rollmill watch {directory}{policy}",
     ]
 
 

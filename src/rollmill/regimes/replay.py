@@ -341,7 +341,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
     on_cpu = device.type == "cpu"
     side.run(
         batching=ReadyGroups(store, index, config.inference, side.context.stop, on_cpu=on_cpu),
-        weights=NewestWeights(side.weights, side.algorithm, is_lowered=side.is_lowered),
+        weights=[NewestWeights(*network, is_lowered=side.is_lowered) for network in side.networks],
         reader=ShownReader(store, device=device),
         explorer=GeneratorExplorer(
             store.topology,
@@ -369,14 +369,15 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.update import Update
     from rollmill.learning.versions import NewestVersions
-    from rollmill.regimes.torch_side import LearnerSide, make_off_policy
+    from rollmill.regimes.torch_side import LearnerSide, make_off_policy, run_learners
     from rollmill.storage.gradients import GradientExchange
 
     regime = setup.config.regime_as(ReplayRegimeConfig)
     several = regime.num_learners > 1
     # Shared gradients and weights are in channels_last, in any case; the server only adds them up.
     compute = setup.config.compute
-    side = LearnerSide.of(context, setup, replace(compute, channels_last=True) if several else compute)
+    sides = LearnerSide.of(context, setup, replace(compute, channels_last=True) if several else compute)
+    side = sides[0]
     store, arena, replay = store_of(setup), setup.memory.arena, regime.replay
     ranks = side.setup.collective
     algorithm = side.make(make_off_policy)
@@ -402,7 +403,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     else:
         trainer = ReplayTrainer(account)
     timetable = ByTime(side.setup.plan.checkpoints, saves=not ranks.rank)
-    side.start(algorithm, trainer, NewestVersions(regime.publish_every), timetable)
+    run_learners(sides, [side.learner(algorithm, trainer, NewestVersions(regime.publish_every), timetable)])
 
 
 def gradient_learner(context: ChildContext, setup: RunSetup, index: int) -> None:

@@ -28,6 +28,7 @@ from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.memory_parts import is_on_host
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.policy_reports import PolicyReports
 from rollmill.regimes.record import RunRecord
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
 from rollmill.regimes.user_code import UserCode
@@ -91,7 +92,7 @@ def run(
     trust: bool = False,
     changed: Mapping[str, tuple[object, object]] | None = None,
 ) -> Outcome:
-    """Train one policy until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
+    """Train until ``total_steps``, ``max_seconds``, ``target_return``, Ctrl-C or SIGTERM.
 
     Args:
         config: A resolved configuration.
@@ -121,6 +122,7 @@ def run(
     launcher = Launcher()
     spaces: Mapping[str, object] | None = None  # spaces to be written
     has_replay_file = config.in_replay and config.replay.storage == "file"
+    names, folders = config.population.names, config.population.folders(run_dir)
 
     sgd_steps_before: list[int] = []
     record = RunRecord(
@@ -138,7 +140,8 @@ def run(
         if not sgd_steps_before:
             sgd_steps_before.append(report.sgd_steps)
         if spaces is not None:
-            _leave_spaces(run_dir, spaces)
+            for folder in {run_dir, *folders}:
+                _leave_spaces(folder, spaces)
             spaces = None
         if config.in_replay:
             _settle_replays(run_dir, ranks, has_file=has_replay_file)
@@ -167,7 +170,7 @@ def run(
         already = None
         if resume:
             # For a replay, from rank 0's disk: other ranks have no checkpoints.
-            already = saved_steps(run_dir) if probed.saved_steps is None else probed.saved_steps
+            already = saved_steps(folders) if probed.saved_steps is None else probed.saved_steps
         run_setup = prepare(config, probed, run_dir, resume=resume, saved_steps=already, ranks=ranks, trust=trust)
         config = run_setup.config
         writer = None
@@ -182,7 +185,9 @@ def run(
         if earlier and run_setup.memory.inserted:
             run_setup = replace(run_setup, episodes=int(earlier[-1]["episodes"]))
         evaluator = Evaluator(supervisor, run_setup)
-        live_run = LiveRun(run_dir, config, control_block(run_setup.memory.arena), start_evaluator=evaluator.start)
+        arena = run_setup.memory.arena
+        controls = {name: control_block(arena, policy=policy) for policy, name in enumerate(names)}
+        live_run = LiveRun(run_dir, config, controls, start_evaluator=evaluator.start)
         called = at_end.enter_context(Callbacks(() if ranks.rank else callbacks, live_run))
         with Monitor(
             config,
@@ -195,6 +200,8 @@ def run(
             earlier=earlier,
             is_resumed=resume,
         ) as monitor:
+            monitors = [] if len(names) == 1 else policy_monitors(run_setup)
+            reports = PolicyReports(names, [at_end.enter_context(each) for each in monitors])
             caveats = caveats_of(config, probed.spec)
             steps_done = run_setup.memory.steps_done(already) or 0
             signing = [] if ranks.rank or not (note := signing_key().note) else [note]
@@ -203,7 +210,7 @@ def run(
                 *signing,
                 *run_setup.memory.notes,
                 *caveats,
-                *_steps_done_again(run_dir, already),
+                *_steps_done_again(folders, already),
                 *long_wait(config, probed.spec, steps_done=steps_done),
             ):
                 monitor.note(line)
@@ -226,6 +233,7 @@ def run(
                     supervisor,
                     config,
                     monitor,
+                    reports,
                     called,
                     wanted_end,
                     is_alone=ranks.is_alone,
@@ -260,13 +268,16 @@ def run(
             if has_replay_file:
                 _close_replay(run_dir, note=monitor.note)
             _leave_ledger(run_dir, summary, note=monitor.note)
-            monitor.report(finished.report, accounts)  # Now that rollout workers have sent their last metrics.
+            monitor.report(
+                finished.report, accounts, reports.statuses
+            )  # Now that rollout workers have sent their last metrics.
             if not ranks.rank:
                 _leave_curve(run_dir, title=config.preset or config.env.name, note=monitor.note)
             monitor.note(summary)
             if ended_by not in ("signal", "caller"):
                 _play_what_is_left(run_setup, log_path, lambda: wanted_end() in ("signal", "caller"), monitor.note)
-            monitor.take_evaluations()
+            for each in (monitor, *monitors):
+                each.take_evaluations()
             if is_told_to_end():
                 ended_by = "signal"  # Also if the run was ending already, so that the caller ends, too.
             called.end(ended_by)
@@ -278,7 +289,8 @@ def _play_what_is_left(
     run_setup: RunSetup, log_path: Path, is_stop_wanted: Callable[[], bool], note: Callable[[str], None]
 ) -> None:
     """Evaluate remaining networks after training; must not fail the run."""
-    count = len(EvaluationQueue(run_setup.run_dir).pending())
+    folders = run_setup.config.population.folders(run_setup.run_dir)
+    count = sum(len(EvaluationQueue(folder).pending()) for folder in folders)
     if not count:
         return
     note(f"evaluating {count} remaining network(s), {run_setup.config.eval_episodes} episodes each")
@@ -299,9 +311,31 @@ def _play_what_is_left(
         supervisor.stop(grace_s=1.0)
 
 
-def _steps_done_again(run_dir: Path, resumed_at: int | None) -> list[str]:
+def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
+    """Build what writes the metrics of each policy into its folder."""
+    monitors = []
+    for policy, config in enumerate(run_setup.config.policies):
+        folder, resume = run_setup.folder_of(policy), run_setup.resume
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = read_metrics(folder) if resume else []
+        writer = MetricsWriter(folder, resume_at_steps=_saved_steps_in(folder) if resume else None)
+        monitors.append(
+            Monitor(
+                replace(config, max_seconds=None, target_return=None),
+                run_setup.probed,
+                writer=writer,
+                display=None,
+                time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+                earlier=earlier,
+                prefix=f"policy {run_setup.config.population.names[policy]}: ",
+            )
+        )
+    return monitors
+
+
+def _steps_done_again(folders: Sequence[Path], resumed_at: int | None) -> list[str]:
     """Describe the steps that a resumed run repeats."""
-    if resumed_at is None or (newest := saved_steps(run_dir, to_resume=False) or 0) <= resumed_at:
+    if resumed_at is None or (newest := saved_steps(folders, to_resume=False) or 0) <= resumed_at:
         return []
     return [
         f"the run resumes from {resumed_at:,} agent steps, the newest checkpoint that it can resume "
@@ -314,10 +348,20 @@ def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
     return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
 
 
-def saved_steps(run_dir: Path, *, to_resume: bool = True) -> int | None:
-    """Return the agent steps of the newest checkpoint; metrics after it will be repeated."""
+def saved_steps(folders: Sequence[Path], *, to_resume: bool = True) -> int | None:
+    """Return the agent steps of the newest checkpoints of all policies; metrics after them will be repeated.
+
+    Args:
+        folders: Of the policies.
+        to_resume: Whether to leave out checkpoints that cannot be resumed.
+    """
+    found = [steps for folder in folders if (steps := _saved_steps_in(folder, to_resume=to_resume)) is not None]
+    return sum(found) if found else None
+
+
+def _saved_steps_in(folder: Path, *, to_resume: bool = True) -> int | None:
     try:
-        store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
+        store = CheckpointStore(folder / "checkpoints", CheckpointConfig())
         return store.latest_header(to_resume=to_resume).agent_steps
     except CheckpointError:
         return None  # the learner reports the error

@@ -32,16 +32,7 @@ def settled_settings(
     """
     from rollmill.models.precision import settled_precision
 
-    settled: dict[str, object] = {}
-    if isinstance(algorithm := config.algorithm, OnPolicyConfig):
-        if algorithm.epochs == "auto":
-            settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
-        if algorithm.entropy_coef == "auto":
-            settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
-    if config.model.shared == "auto":
-        settled["model.shared"] = config.model.shares_encoder(spec.observation)
-    if config.model.scale_actions == "auto":
-        settled["model.scale_actions"] = config.model.scales_actions(spec.action)
+    settled = _of_policy(config, spec)
     is_small = not spec.has_images and num_parameters <= SMALL_NETWORK
     has_rule = is_small or not isinstance(config.regime, AsyncConfig)
 
@@ -56,4 +47,32 @@ def settled_settings(
             settled["inference.precision"] = by_rule(config.inference.device)
         else:
             settled["inference.precision"] = measure_inference()
+    return settled
+
+
+def settled_policies(config: Config, spec: EnvSpec) -> dict[str, object]:
+    """Return ``policy.NAME.KEY`` -> value for the settings that policies resolve otherwise than their run."""
+    if not config.policy:
+        return {}
+    of_run = _of_policy(config, spec)
+    return {
+        f"policy.{name}.{key}": value
+        for name, policy in zip(config.population.names, config.policies, strict=True)
+        for key, value in _of_policy(policy, spec).items()
+        if of_run.get(key) != value
+    }
+
+
+def _of_policy(config: Config, spec: EnvSpec) -> dict[str, object]:
+    """Return dotted key -> value for the settings of a policy that ``config`` leaves "auto"."""
+    settled: dict[str, object] = {}
+    if isinstance(algorithm := config.algorithm, OnPolicyConfig):
+        if algorithm.epochs == "auto":
+            settled["learner.epochs"] = auto_epochs(has_images=spec.has_images)
+        if algorithm.entropy_coef == "auto":
+            settled["learner.entropy_coef"] = auto_entropy_coef(has_real_numbers=spec.action.num_continuous > 0)
+    if config.model.shared == "auto":
+        settled["model.shared"] = config.model.shares_encoder(spec.observation)
+    if config.model.scale_actions == "auto":
+        settled["model.scale_actions"] = config.model.scales_actions(spec.action)
     return settled

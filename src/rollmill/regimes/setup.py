@@ -14,23 +14,26 @@ from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
+from rollmill.rollout.assignment import Assignment
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.matchmaker import Matchmaker
+from rollmill.rollout.matchmaker import Matchmaker, PastOpponents
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
+from rollmill.settings.policies import policies_of_agents
 from rollmill.settings.regime_config import LockstepConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.bank import add_to_layout as add_bank_to_layout
 from rollmill.storage.group_states import GroupStates
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.rate_limiter import RateLimits
 from rollmill.storage.slots import SlotField, SlotStore, Topology, add_to_layout, slot_fields
-from rollmill.storage.weights import WeightStore
+from rollmill.storage.weights import WeightStore, acting_ring
 from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
 if TYPE_CHECKING:
@@ -39,33 +42,59 @@ if TYPE_CHECKING:
     from rollmill.learning.sharing import SharedSizes
 
 
-@dataclass(frozen=True)
-class Probed:
-    """Sizes of the environment and the network, determined by a probe process.
+class NetworkSizes(NamedTuple):
+    """Sizes of a policy's network.
 
     Attributes:
-        spec: The environment.
         state_size: S of the recurrent state; 0 for a feed-forward network.
         weight_nbytes: Bytes of one published version.
         num_parameters: Trainable numbers.
+    """
+
+    state_size: int
+    weight_nbytes: int
+    num_parameters: int
+
+
+@dataclass(frozen=True)
+class Probed:
+    """Sizes of the environment and the networks, determined by a probe process.
+
+    Attributes:
+        spec: The environment.
+        networks: One for each policy.
         first_iteration: In lockstep, the iteration at which the run starts or resumes.
         shared: In the replay regime, sizes shared by several learners; None if there cannot be several.
         saved_steps: In the replay regime, agent steps of the checkpoint to resume from.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU.
-        settings: Dotted key -> value of resolved "auto" settings; see :mod:`rollmill.regimes.settling`.
+        settings: Dotted key -> value of resolved "auto" settings, of policies, too; see
+            :mod:`rollmill.regimes.settling`.
     """
 
     spec: EnvSpec
-    state_size: int
-    weight_nbytes: int
-    num_parameters: int
+    networks: tuple[NetworkSizes, ...]
     first_iteration: int = 0
     shared: SharedSizes | None = None
     saved_steps: int | None = None
     largest_parameter: str = ""
     has_cuda: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def state_size(self) -> int:
+        """S of the slots, the largest of all networks."""
+        return max(network.state_size for network in self.networks)
+
+    @property
+    def weight_nbytes(self) -> int:
+        """Bytes of one published version of all networks."""
+        return sum(network.weight_nbytes for network in self.networks)
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable numbers of all networks."""
+        return sum(network.num_parameters for network in self.networks)
 
     def settle(self, config: Config) -> Config:
         """Return ``config`` with the resolved settings."""
@@ -148,9 +177,24 @@ class RunSetup:
         """Attach the slots."""
         return SlotStore(self.memory.arena, self.memory.fields, self.topology)
 
-    def bank(self) -> SnapshotBank:
-        """Attach the bank of past selves, if there is one."""
-        return SnapshotBank(self.memory.arena)
+    def store_of(self, policy: int) -> SlotStore:
+        """Attach the slots as the learner of a policy sees them."""
+        size = self.probed.networks[policy].state_size
+        return SlotStore(self.memory.arena, self.memory.fields, self.topology, policy=policy, state_size=size)
+
+    def banks(self) -> list[SnapshotBank]:
+        """Attach the policies' banks of past selves; empty if there are none."""
+        policies = range(self.topology.players.policies) if self.topology.players.places else ()
+        return [SnapshotBank(self.memory.arena, policy=policy) for policy in policies]
+
+    def folder_of(self, policy: int) -> Path:
+        """Return the folder of a policy's checkpoints and metrics."""
+        return self.config.population.folders(self.run_dir)[policy]
+
+
+def players_of(config: Config) -> PlayerIds:
+    """Return who may play a row."""
+    return PlayerIds(len(config.population.names), config.population.snapshots)
 
 
 def allocate_slots(
@@ -176,7 +220,7 @@ def allocate_slots(
 
     Raises:
         NotEnoughMemory: The slots do not fit.
-        ConfigError: Past selves for an environment with one agent.
+        ConfigError: Past selves for an environment with one agent, or policies that do not fit it.
     """
     population = config.population
     if population.snapshots and len(probed.spec.agents) < 2:
@@ -184,21 +228,31 @@ def allocate_slots(
             f"population.snapshots={population.snapshots}, but {probed.spec.name} has one agent: past selves play "
             "against the policy in environments with several agents; use 0."
         )
+    players = topology.players
+    policies_of_agents(config, probed.spec.agents)
+    if players.policies > config.num_envs * probed.spec.rows_per_env:
+        raise ConfigError(
+            f"{players.policies} policies (population.policies), but {config.num_envs} environments (num_envs) with "
+            f"{probed.spec.rows_per_env} agent(s) each: every policy needs an agent to play; use more environments."
+        )
+    _check_actions(config, probed)
     fields = slot_fields(
         probed.spec,
         rollout_length=config.rollout_length,
         state_size=probed.state_size,
         inferred="float64" if config.compute.precision == "fp64" else "float32",
-        has_players=population.snapshots > 0,
+        has_players=players != PlayerIds(),
     )
     layout = ArenaLayout()
     add_to_layout(layout, fields, topology)
-    add_numbers_to_layout(layout)
     # The newest version, and in lockstep those that groups may still use.
     num_versions = max(2, topology.slots_per_group)
-    add_weights_to_layout(layout, nbytes=probed.weight_nbytes, num_versions=num_versions)
-    if population.snapshots:
-        add_bank_to_layout(layout, places=population.snapshots, nbytes=probed.weight_nbytes, num_versions=num_versions)
+    for policy, network in enumerate(probed.networks):
+        add_numbers_to_layout(layout, policy=policy)
+        nbytes = network.weight_nbytes
+        add_weights_to_layout(layout, nbytes=nbytes, num_versions=num_versions, ring=acting_ring(policy))
+        if players.places:
+            add_bank_to_layout(layout, places=players.places, nbytes=nbytes, num_versions=num_versions, policy=policy)
     slots = (
         f"{topology.num_slots} slots of {config.rollout_length} steps of {topology.group_rows} row(s) and other memory "
         "that the processes share"
@@ -213,11 +267,23 @@ def allocate_slots(
         parts=parts,
     )
     SlotStore(arena, fields, topology, create=True)
-    WeightStore(arena, create=True)
-    if population.snapshots:
-        SnapshotBank(arena, create=True)
-    control_block(arena, create=True)
+    for policy in range(players.policies):
+        WeightStore(arena, ring=acting_ring(policy), create=True)
+        control_block(arena, policy=policy, create=True)
+        if players.places:
+            SnapshotBank(arena, policy=policy, create=True)
     return Memory(arena, fields, parts=parts)
+
+
+def _check_actions(config: Config, probed: Probed) -> None:
+    """Refuse policies whose actions slots would hold in different forms."""
+    action, box = config.stored_action(probed.spec.action), config.box_actions
+    for name, policy in zip(config.population.names, config.policies, strict=True):
+        if (policy.stored_action(probed.spec.action), policy.box_actions) != (action, box):
+            raise ConfigError(
+                f"policy.{name}: model.squash_actions and model.scale_actions must be the same for all policies, whose "
+                "actions the environments take in one form; set them without a policy's name."
+            )
 
 
 def with_delays(context: ChildContext, config: Config) -> ChildContext:
@@ -304,23 +370,40 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
     )
 
 
+def is_drawn(config: Config, agents: Sequence[str]) -> bool:
+    """Whether the policy of an agent is drawn for every episode."""
+    given = config.population.assignment
+    return len(agents) > 1 if given == "auto" else given == "random"
+
+
 def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
-    """Return what draws the opponents of a rollout worker's groups; None without past selves."""
-    config = setup.config
-    if not config.population.snapshots:
+    """Return what says who plays the rows of a rollout worker's groups; None with one player."""
+    config, population, agents = setup.config, setup.config.population, setup.probed.spec.agents
+    if setup.topology.players == PlayerIds():
         return None
-    bank = setup.bank()
     assert config.envs_per_group != "auto"
     lag = config.regime.lag if isinstance(config.regime, LockstepConfig) else None
+    seed = setup.sampling_seed if lag is None else config.seed
+    first_env = setup.first_group * config.envs_per_group
+    is_random = is_drawn(config, agents)
+    past_selves = None
+    if banks := setup.banks():
+        past_selves = PastOpponents(
+            banks,
+            setup.topology.players,
+            table_of=lambda bank, i: bank.newest_table() if lag is None else bank.table(max(0, i - lag)),
+            first_version=-1 if lag is None else max(0, setup.probed.first_iteration - lag),
+            share=population.past,
+            seed=seed,
+            counts_users=lag is None,
+        )
     return Matchmaker(
         store,
-        bank,
-        table_of=lambda i: bank.newest_table() if lag is None else bank.table(max(0, i - lag)),
-        first_version=-1 if lag is None else max(0, setup.probed.first_iteration - lag),
-        past=config.population.past,
-        seed=setup.sampling_seed if lag is None else config.seed,
-        first_env=setup.first_group * config.envs_per_group,
-        counts_users=lag is None,
+        assignment=Assignment(
+            policies_of_agents(config, agents), is_random=is_random, num_envs=config.num_envs, seed=seed
+        ),
+        past_selves=past_selves,
+        first_env=first_env,
     )
 
 
@@ -339,23 +422,26 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
         return context.stop.is_set()
 
     env, episodes, opponents = setup.config.env, setup.config.eval_episodes, setup.config.eval_against
-    checkpoints = CheckpointStore(setup.run_dir / "checkpoints", setup.config.checkpoint)
+    folders = {
+        folder: CheckpointStore(folder / "checkpoints", setup.config.checkpoint)
+        for folder in setup.config.population.folders(setup.run_dir)
+    }
     context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
-        play_pending(
-            setup.run_dir,
-            env,
-            episodes=episodes,
-            checkpoints=checkpoints,
-            opponents=opponents,
-            is_stop_wanted=is_stop_wanted,
-        )
+        for folder, checkpoints in folders.items():
+            play_pending(
+                folder,
+                env,
+                episodes=episodes,
+                checkpoints=checkpoints,
+                opponents=opponents,
+                is_stop_wanted=is_stop_wanted,
+            )
         return
     evaluate_until(
-        setup.run_dir,
+        folders,
         env,
         episodes=episodes,
-        checkpoints=checkpoints,
         opponents=opponents,
         is_stop_wanted=is_stop_wanted,
         while_waiting=lambda: context.ledger.enter(EvaluatorPhase.WAITING),

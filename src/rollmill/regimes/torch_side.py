@@ -6,9 +6,9 @@ Only these processes import this module: the main process and rollout workers mu
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,13 +30,13 @@ from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from rollmill.learning.league import League, Places
+from rollmill.learning.league import League, Places, SnapshotKeeper, Standings
 from rollmill.learning.learner import Learner, Trainer, run_in_turn
 from rollmill.learning.live_numbers import LiveNumbers, control_block
 from rollmill.learning.minibatches import Minibatches
 from rollmill.learning.on_policy_trainer import OnPolicyTrainer
 from rollmill.learning.process_group import ProcessGroup
-from rollmill.learning.progress import LearnerSetup, Progress, RunPlan
+from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
 from rollmill.learning.report import LearnerNote
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
@@ -52,10 +52,13 @@ from rollmill.specs import EnvSpec
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.checkpoints import CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import SlotStore
-from rollmill.storage.weights import WeightStore
+from rollmill.storage.weights import WeightStore, acting_ring
 
 AnAlgorithm = TypeVar("AnAlgorithm", bound=Algorithm)
+
+ChoosePath = Callable[[OnPolicyAlgorithm, EnvSpec, ComputeConfig], FastPath]
 
 _SHARED_GPU = (
     "several ranks share a GPU, which NCCL does not support: gradients are exchanged through gloo, which is slower. "
@@ -97,6 +100,18 @@ def _device_of(setup: RunSetup, name: str) -> torch.device:
     return device
 
 
+class PolicyNetwork(NamedTuple, Generic[AnAlgorithm]):
+    """A policy as a policy worker has it.
+
+    Attributes:
+        weights: The store that its learner publishes in.
+        algorithm: The worker's copy of the algorithm, on its device, in evaluation mode.
+    """
+
+    weights: WeightStore
+    algorithm: AnAlgorithm
+
+
 @dataclass(frozen=True)
 class PolicySide(Generic[AnAlgorithm]):
     """The parts of a policy worker.
@@ -106,8 +121,7 @@ class PolicySide(Generic[AnAlgorithm]):
         setup: The run's setup.
         index: Index of this policy worker.
         store: The slots.
-        weights: The store that the learner publishes in.
-        algorithm: The worker's copy of the algorithm, on its device, in evaluation mode.
+        networks: One for each policy.
         device: The worker's device.
         is_lowered: Whether its weights are stored in bf16.
     """
@@ -116,8 +130,7 @@ class PolicySide(Generic[AnAlgorithm]):
     setup: RunSetup
     index: int
     store: SlotStore
-    weights: WeightStore
-    algorithm: AnAlgorithm
+    networks: tuple[PolicyNetwork[AnAlgorithm], ...]
     device: torch.device
     is_lowered: bool
 
@@ -130,38 +143,43 @@ class PolicySide(Generic[AnAlgorithm]):
         store: SlotStore,
         make: Callable[[Config, EnvSpec], AnAlgorithm],
     ) -> PolicySide[AnAlgorithm]:
-        """Register the user's code, set threads and device, and build the algorithm."""
+        """Register the user's code, set threads and device, and build the algorithms."""
         config = setup.config.inference
         take_threads(config.threads)
         device = _device_of(setup, config.device)
-        # A user's network may have layers that differ in evaluation mode.
-        algorithm = make(setup.config, setup.probed.spec).to(device).eval()
+        networks = tuple(
+            PolicyNetwork(
+                WeightStore(setup.memory.arena, ring=acting_ring(policy)),
+                # A user's network may have layers that differ in evaluation mode.
+                make(settings, setup.probed.spec).to(device).eval(),
+            )
+            for policy, settings in enumerate(setup.config.policies)
+        )
         is_lowered = not config.skip_policy and config.precision == "bf16"
-        weights = WeightStore(setup.memory.arena)
-        return cls(with_delays(context, setup.config), setup, index, store, weights, algorithm, device, is_lowered)
+        return cls(with_delays(context, setup.config), setup, index, store, networks, device, is_lowered)
 
-    def past_selves(self) -> PastSelves | None:
-        """Build the networks of past selves; before :meth:`run`'s weights, whose network they copy."""
-        if not self.setup.config.population.snapshots:
-            return None
-        return PastSelves(self.setup.bank(), self.algorithm, is_lowered=self.is_lowered)
+    def past_selves(self) -> list[PastSelves]:
+        """Build the networks of past selves; before :meth:`run`'s weights, whose networks they copy."""
+        banks = self.setup.banks()
+        pairs = zip(banks, self.networks, strict=True) if banks else ()
+        return [PastSelves(bank, network.algorithm, is_lowered=self.is_lowered) for bank, network in pairs]
 
     def states(self, *, is_shared: bool = False) -> RecurrentStates:
         """Build the recurrent states of its groups."""
         groups = self.store.topology.groups_of_policy_worker(self.index)
-        size = self.algorithm.state_size
+        size = max(network.algorithm.state_size for network in self.networks)
         return RecurrentStates(self.store, groups, state_size=size, device=self.device, is_shared=is_shared)
 
     def run(
         self,
         *,
         batching: Batching,
-        weights: ActingWeights,
+        weights: Sequence[ActingWeights],
         reader: ObservationReader,
         explorer: Explorer,
         states: RecurrentStates,
         seed: int,
-        past_selves: PastSelves | None = None,
+        past_selves: Sequence[PastSelves] = (),
     ) -> None:
         """Run the loop with these strategies."""
         config = self.setup.config
@@ -184,26 +202,30 @@ class PolicySide(Generic[AnAlgorithm]):
 
 @dataclass(frozen=True)
 class LearnerSide:
-    """The parts of a learner.
+    """The parts of the learner of one policy.
 
     Attributes:
         run: The run's setup.
+        policy: Index of the policy.
+        config: The policy's settings.
         setup: Objects shared by the parts of the learner.
         weights: The store that it publishes in.
     """
 
     run: RunSetup
+    policy: int
+    config: Config
     setup: LearnerSetup
     weights: WeightStore
 
     @classmethod
-    def of(cls, context: ChildContext, run: RunSetup, compute: ComputeConfig | None = None) -> LearnerSide:
-        """Set threads and device, and connect to the other ranks.
+    def of(cls, context: ChildContext, run: RunSetup, compute: ComputeConfig | None = None) -> list[LearnerSide]:
+        """Set threads and device, and connect to the other ranks; returns the parts for each policy.
 
         Args:
             context: The process's context.
             run: The run's setup.
-            compute: Where and how the learner computes; None as configured.
+            compute: Where and how the learners compute; None as configured.
         """
         compute = compute or run.config.compute
         # Slurm and systemd send SIGTERM to every process; the learner must survive it to save a checkpoint.
@@ -215,42 +237,50 @@ class LearnerSide:
             collective = group = ProcessGroup(run.ranks, device, run.config.distributed.timeout_s)
             if group.shares_gpu and not run.ranks.rank:
                 context.send(LearnerNote(_SHARED_GPU))
-        plan = run_plan(run)
-        setup = LearnerSetup(
-            context=with_delays(context, run.config),
-            optimiser=run.config.optimiser,
-            compute=compute,
-            plan=plan,
-            progress=Progress(),
-            clock=TrainingClock(plan.schedule_s),
-            collective=collective,
-            device=device,
-            numbers=LiveNumbers(
-                None if run.ranks.rank else control_block(run.memory.arena),
-                note=lambda text: context.send(LearnerNote(text)),
-                log=context.log.info,
-            ),
-        )
-        return cls(run, setup, WeightStore(run.memory.arena))
+        policies = run.config.policies
+        progress = [Progress() for _ in policies]
+        steps = RunSteps(progress, in_rounds=run.config.in_lockstep)
+        sides = []
+        for policy, config in enumerate(policies):
+            plan = run_plan(run, policy)
+            setup = LearnerSetup(
+                context=with_delays(context, run.config),
+                optimiser=config.optimiser,
+                compute=compute,
+                plan=plan,
+                progress=progress[policy],
+                run_steps=steps,
+                clock=TrainingClock(plan.schedule_s),
+                collective=collective,
+                device=device,
+                numbers=LiveNumbers(
+                    None if run.ranks.rank else control_block(run.memory.arena, policy=policy),
+                    note=lambda text: context.send(LearnerNote(text)),
+                    log=context.log.info,
+                ),
+            )
+            weights = WeightStore(run.memory.arena, ring=acting_ring(policy))
+            sides.append(cls(run, policy, config, setup, weights))
+        return sides
 
     def make(self, make: Callable[[Config, EnvSpec], AnAlgorithm]) -> AnAlgorithm:
         """Build the algorithm on its device, with initial weights from the run's seed."""
-        torch.manual_seed(int_seed(self.run.config.seed, "initial weights", 0))
-        algorithm = make(self.run.config, self.run.probed.spec)
+        torch.manual_seed(int_seed(self.run.config.seed, "initial weights", self.policy))
+        algorithm = make(self.config, self.run.probed.spec)
         torch.manual_seed(self.setup.plan.seed)
         self.setup.ledger.enter(LearnerPhase.MEASURING)
         return algorithm.to(self.setup.device)
 
-    def start(
+    def learner(
         self,
         algorithm: Algorithm,
         trainer: Trainer,
         versions: Versions,
         timetable: Timetable,
         league: League | None = None,
-    ) -> None:
-        """Run the loop with these strategies."""
-        learner = Learner(
+    ) -> Learner:
+        """Build the loop with these strategies."""
+        return Learner(
             self.setup,
             self.weights,
             algorithm,
@@ -259,32 +289,31 @@ class LearnerSide:
             timetable=timetable,
             league=league,
         )
-        run_in_turn([learner])
-        self.setup.collective.close()
 
-    def start_on_policy(
+    def on_policy_learner(
         self,
-        store: SlotStore,
         *,
-        admission: Admission,
+        admission: Callable[[SlotStore], Admission],
         max_policy_lag: int,
         versions: Versions,
         timetable: Timetable,
-        choose_path: Callable[[OnPolicyAlgorithm, EnvSpec, ComputeConfig], FastPath],
+        choose_path: ChoosePath,
+        standings: Standings,
         places: Callable[[SnapshotBank], Places],
-    ) -> None:
-        """Run the loop with an on-policy algorithm.
+    ) -> Learner:
+        """Build the loop with an on-policy algorithm.
 
         Args:
-            store: The slots.
-            admission: Forms batches of completed slots.
+            admission: Builds what forms batches of completed slots.
             max_policy_lag: Versions by which a sample that counts may be older than the learner's.
             versions: Numbering of versions.
             timetable: Times of metrics rows and checkpoints.
             choose_path: Chooses compute settings, by measurement or by rule.
+            standings: The ratings of all policies.
             places: Builds what knows which places of a bank nobody plays.
         """
         run, setup, spec = self.run, self.setup, self.run.probed.spec
+        store = run.store_of(self.policy)
         algorithm = self.make(make_on_policy)
         random = np.random.default_rng(setup.plan.seed)
         path = choose_path(algorithm, spec, setup.compute)
@@ -292,20 +321,24 @@ class LearnerSide:
         observation, ranks = store.observation, setup.collective
         fingerprints = None
         if run.config.debug_fingerprints:
-            file, first = run.run_dir / FINGERPRINTS_FILE, run.probed.first_iteration
+            file, first = run.folder_of(self.policy) / FINGERPRINTS_FILE, run.probed.first_iteration
             fingerprints = Fingerprints(file, observation, first_update=first)
         league = None
-        if run.config.population.snapshots:
-            bank = run.bank()
-            num_versions = max(1, run.topology.slots_per_group)
-            league = League(bank, places(bank), run.config.population, num_versions=num_versions)
+        if run.topology.players != PlayerIds() and len(spec.agents) > 1:
+            banks, num_versions = run.banks(), max(1, run.topology.slots_per_group)
+            keeper = None
+            if banks:
+                bank = banks[self.policy]
+                keeper = SnapshotKeeper(bank, places(bank), run.config.population, num_versions=num_versions)
+            names = run.config.population.names
+            league = League(self.policy, names, run.topology.players, standings, keeper)
         trainer = OnPolicyTrainer(
             setup,
             store,
             algorithm,
             update=Update(algorithm, setup.optimiser, path, collective=ranks),
             minibatches=Minibatches(algorithm, observation, path, random, ranks),
-            admission=admission,
+            admission=admission(store),
             max_policy_lag=max_policy_lag,
             versions=versions,
             spec=spec,
@@ -313,20 +346,28 @@ class LearnerSide:
             fingerprints=fingerprints,
             league=league,
         )
-        self.start(algorithm, trainer, versions, timetable, league)
+        return self.learner(algorithm, trainer, versions, timetable, league)
 
 
-def run_plan(setup: RunSetup) -> RunPlan:
-    """Build the run's settings for a learner."""
-    config = setup.config
+def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> None:
+    """Run the loops of all policies until they end."""
+    first = sides[0].setup
+    run_in_turn(learners, first.run_steps)
+    first.collective.close()
+
+
+def run_plan(setup: RunSetup, policy: int = 0) -> RunPlan:
+    """Build the run's settings for the learner of a policy."""
+    config, folder = setup.config, setup.folder_of(policy)
     return RunPlan(
         total_steps=config.total_steps,
-        seed=int_seed(config.seed, "learner", 0),
+        seed=int_seed(config.seed, "learner", policy),
         report_every_s=config.report_every_s,
         resume=setup.resume,
-        checkpoints=CheckpointStore(setup.run_dir / "checkpoints", config.checkpoint),
-        evaluations=EvaluationQueue(setup.run_dir, config.eval_every) if not setup.ranks.rank else None,
+        checkpoints=CheckpointStore(folder / "checkpoints", config.checkpoint),
+        evaluations=EvaluationQueue(folder, config.eval_every) if not setup.ranks.rank else None,
         episodes=setup.episodes,
+        policy=policy,
         # Decisions by a clock are neither reproducible nor equal on all ranks.
         schedule_s=None if config.in_lockstep or not setup.ranks.is_alone else config.max_seconds,
     )

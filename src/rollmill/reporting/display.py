@@ -20,6 +20,9 @@ from rollmill.reporting.metric_table import EVALUATION_GROUP, label
 from rollmill.reporting.status import Status
 
 _BAR_WIDTH = 24
+# Policies below each other before a second column begins, and columns at most.
+_POLICY_ROWS = 10
+_POLICY_COLUMNS = 3
 
 
 class _Console(Console):
@@ -169,9 +172,37 @@ def _panel(status: Status) -> RenderableType:
         EVALUATION_GROUP, _number(status.evaluation_return),
     )  # fmt: skip
     parts: list[RenderableType] = [progress, Text(), figures]
+    if status.policies:
+        parts += [Text(), _policies(status)]
     if status.shares:
         parts += [Text(), _stages(status), Text(bottleneck_sentence(status.shares), style="dim")]
     return Panel(Group(*parts), title=Text(f"rollmill {status.name}"), title_align="left", border_style="cyan")
+
+
+def _policies(status: Status) -> Table:
+    """Return one entry for each policy, in as many columns as keep the table short."""
+    names = list(status.policies)
+    rows = max(_POLICY_ROWS, -(-len(names) // _POLICY_COLUMNS))
+    columns = -(-len(names) // rows)
+    titles = ("policy", "rating", "return", "lag", "steps/s")
+    table = Table.grid(padding=(0, 1), expand=True)
+    for _ in range(columns):
+        for title in titles:
+            table.add_column(justify="left" if title == "policy" else "right", no_wrap=True)
+    table.add_row(*[Text(title, style="dim") for _ in range(columns) for title in titles])
+    for row in range(min(rows, len(names))):
+        cells: list[RenderableType] = []
+        for name in names[row::rows]:
+            policy = status.policies[name]
+            cells += [
+                Text(name),
+                _number(policy.rating),
+                _big(_number(policy.episode_return)),
+                _number(policy.lag),
+                _speed(policy.steps_per_second),
+            ]
+        table.add_row(*cells)
+    return table
 
 
 def _stages(status: Status) -> Table:

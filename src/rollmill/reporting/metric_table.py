@@ -94,13 +94,40 @@ METRICS: Mapping[str, Sequence[Metric]] = {
             "every row, with a Box in the action space",
         ),
     ),
+    "Policies": (
+        Metric(
+            "policy/NAME/agent_steps",
+            "agent steps",
+            "Samples that the policy has consumed. All of its metrics are in `policies/NAME/metrics.jsonl`.",
+            when="rows of a run with several policies",
+        ),
+        Metric(
+            "policy/NAME/episode_return",
+            "reward",
+            "Mean return of its last 100 episodes; null before the first.",
+            when="rows of a run with several policies",
+        ),
+        Metric(
+            "policy/NAME/rating",
+            "Elo",
+            "Its rating.",
+            when="rows of a run with several policies, in environments with several agents",
+        ),
+        Metric(
+            "win_rate/NAME",
+            "0..1",
+            "The policy's share of the points in its matches against the policy NAME, older matches counting less: "
+            "half after 200 more; null before the first.",
+            when="rows of a policy, in environments with several agents",
+        ),
+    ),
     "Past selves": (
         Metric(
             "rating",
             "Elo",
-            "Rating of the policy, from its matches against past selves, which keep the rating that they had when they "
-            "were taken; 0 at the start.",
-            when="every row, with population.snapshots",
+            "Rating of the policy, from its matches against other policies and against past selves, which keep the "
+            "rating that they had when they were taken; 0 at the start.",
+            when="every row, with population.snapshots or in environments with several agents and policies",
         ),
         Metric("snapshots", "snapshots", "Snapshots taken.", when="every row, with population.snapshots"),
         Metric(

@@ -9,6 +9,25 @@ from rollmill.reporting.ledger_report import Stage
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicyStatus:
+    """One policy of several.
+
+    Attributes:
+        agent_steps: Distinct valid samples that it has consumed.
+        steps_per_second: The same a second, over the last ten seconds.
+        episode_return: Mean return of its last 100 episodes.
+        rating: Elo; None in environments with one agent.
+        lag: Mean lag of its samples, in versions.
+    """
+
+    agent_steps: int
+    steps_per_second: float | None
+    episode_return: float | None
+    rating: float | None
+    lag: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Status:
     """A run at one moment. Values that are not known yet are ``None``.
 
@@ -33,6 +52,7 @@ class Status:
         learning_rate: Present learning rate.
         ends_at_s: ``time_s`` at which the run ends at the latest; None without such a limit.
         shares: Role (``"learner"``) -> how its processes spent their time lately.
+        policies: Name -> each policy, where there are several.
     """
 
     name: str
@@ -55,6 +75,7 @@ class Status:
     learning_rate: float | None = None
     ends_at_s: float | None = None
     shares: Mapping[str, Stage] = field(default_factory=dict)
+    policies: Mapping[str, PolicyStatus] = field(default_factory=dict)
 
     @property
     def progress(self) -> float:

@@ -1,70 +1,131 @@
-"""Who plays whom: at the start of a match each agent is given the policy that plays it until the match ends.
+"""Who plays whom: at the start of an episode each agent is given a player, which plays it until the episode ends.
 
-Draws depend on nothing but the seed, the environment, the step and the published table, so that workers may differ.
+Draws depend on nothing but the seed, the environment, the step and the published tables, so that workers may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rollmill.rollout.assignment import Assignment
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.row_noise import RowNoise
-from rollmill.storage.bank import LIVE, BankTable, SnapshotBank
+from rollmill.storage.bank import BankTable, SnapshotBank
+from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import POLICY_ID, SlotStore
 
-if TYPE_CHECKING:
-    from rollmill.envs.views import AgentRows
 
-
-class Matchmaker:
-    """Writes the policies of a rollout worker's groups into their slots.
+class PastOpponents:
+    """Puts past selves in the place of policies.
 
     Args:
-        store: The slots.
-        bank: The past selves.
-        table_of: Returns the table to draw from, given the iteration of a group.
-        first_version: The table that must be published before the first draw; -1 for none.
-        past: Share of the matches with a past self.
+        banks: The past selves of each policy.
+        players: Ids of all players.
+        table_of: Returns the table of a bank to draw from, given the iteration of a group.
+        first_version: The tables that must be published before the first draw; -1 for none.
+        share: Share of the matches with a past self.
         seed: Keys the draws.
-        first_env: Index of this rank's first environment among those of all ranks.
         counts_users: Whether to count the matches with each past self, so that its place is not overwritten; in
             lockstep the learner knows them from the batches.
     """
 
     def __init__(
         self,
-        store: SlotStore,
-        bank: SnapshotBank,
+        banks: Sequence[SnapshotBank],
+        players: PlayerIds,
         *,
-        table_of: Callable[[int], BankTable],
+        table_of: Callable[[SnapshotBank, int], BankTable],
         first_version: int = -1,
-        past: float,
+        share: float,
         seed: int,
-        first_env: int,
         counts_users: bool,
     ) -> None:
-        topology = store.topology
-        self._bank = bank
+        self._banks = banks
+        self._players = players
         self._table_of = table_of
         self._first_version = first_version
-        self._past = past
+        self._share = share
         self._noise = RowNoise(seed, "matches", width=2)
+        self._counts_users = counts_users
+
+    def is_ready(self, timeout_s: float) -> bool:
+        """Wait for the first tables; False after the timeout."""
+        return all(bank.wait_for(self._first_version, timeout_s=timeout_s) for bank in self._banks)
+
+    def replace(
+        self,
+        ids: NDArray[np.int16],
+        envs: NDArray[np.int64],
+        episodes: NDArray[np.int64],
+        *,
+        iteration: int,
+        step: int,
+    ) -> None:
+        """Replace the policy of one agent in some of the matches that begin, by a past self of that policy.
+
+        Args:
+            ids: int16 ``[n, agents]``, who plays; changed in place.
+            envs: int64 ``[n]``, indices of the environments among those of the whole run.
+            episodes: int64 ``[n]``, episodes that these have begun.
+            iteration: Slots that their group has filled.
+            step: Steps that it has made, all slots counted.
+        """
+        tables = [self._table_of(bank, iteration) for bank in self._banks]
+        if not any(table.probability.any() for table in tables):
+            return
+        uniform = self._noise.uniform(envs, np.full(len(envs), step))
+        for index in np.flatnonzero(uniform[:, 0] < self._share).tolist():
+            # Each agent in turn, so that seats are balanced.
+            seat = int(envs[index] + episodes[index]) % ids.shape[1]
+            policy = int(ids[index, seat])
+            bank, table = self._banks[policy], tables[policy]
+            bounds = np.cumsum(table.probability)
+            if not bounds[-1]:
+                continue
+            place = int(np.searchsorted(bounds, uniform[index, 1] * bounds[-1], side="right"))
+            place = min(place, bank.places - 1)
+            if not self._counts_users or bank.begin(place, int(table.generation[place])):
+                ids[index, seat] = self._players.past(policy, place)
+
+    def end(self, ids: NDArray[np.int16]) -> None:
+        """End matches of these players."""
+        if self._counts_users:
+            for player in ids[ids >= self._players.policies].tolist():
+                policy, place = self._players.place(player)
+                self._banks[policy].end(place)
+
+
+class Matchmaker:
+    """Writes who plays the rows of a rollout worker's groups into their slots.
+
+    Args:
+        store: The slots.
+        assignment: Gives each agent a policy.
+        past_selves: Puts past selves in their place; None without banks.
+        first_env: Index of this rank's first environment among those of all ranks.
+    """
+
+    def __init__(
+        self, store: SlotStore, *, assignment: Assignment, past_selves: PastOpponents | None, first_env: int
+    ) -> None:
+        topology = store.topology
+        self._assignment = assignment
+        self._past_selves = past_selves
         self._agents = topology.agents_per_env
         self._envs_per_group = topology.group_rows // topology.agents_per_env
-        self._steps = topology.rollout_length
+        self._rollout_length = topology.rollout_length
         self._first_env = first_env
-        self._counts_users = counts_users
         self._policies = store.arrays[POLICY_ID]
+        self._reset = store.arrays["reset"]
         # Group -> who plays, int16 [envs, agents], and the episodes of its environments when that was drawn.
         self._playing: dict[int, tuple[NDArray[np.int16], NDArray[np.int64]]] = {}
 
     def is_ready(self, timeout_s: float) -> bool:
-        """Wait for the first table; False after the timeout."""
-        return self._bank.wait_for(self._first_version, timeout_s=timeout_s)
+        """Wait for what the first draw needs; False after the timeout."""
+        return self._past_selves is None or self._past_selves.is_ready(timeout_s)
 
     def forget(self, group: HostedGroup) -> None:
         """End the matches of a group whose environments are replaced."""
@@ -75,19 +136,20 @@ class Matchmaker:
     def resume(self, group: HostedGroup) -> None:
         """Take over who plays from x_0 of a restored group's slot."""
         ids = self._policies[group.slot, 0].reshape(-1, self._agents).copy()
-        self._playing[group.index] = ids, self._episodes(group).copy()
+        self._playing[group.index] = ids, self._episodes(group, 0).copy()
 
     def write(self, group: HostedGroup, step: int) -> None:
-        """Write who plays at x_t, t = ``step``; draws opponents for the matches that begin there."""
-        episodes = self._episodes(group)
+        """Write who plays at x_t, t = ``step``; draws players for the episodes that begin there."""
+        episodes = self._episodes(group, step)
         if group.index not in self._playing:
-            ids = np.full((self._envs_per_group, self._agents), LIVE, np.int16)
+            ids = np.empty((self._envs_per_group, self._agents), np.int16)
             begun = np.ones(self._envs_per_group, bool)
         else:
             ids, before = self._playing[group.index]
             begun = episodes != before
+            if begun.any():
+                self._end(ids[begun])
         if begun.any():
-            self._end(ids[begun])
             ids[begun] = self._draw(group, step, np.flatnonzero(begun), episodes)
             self._playing[group.index] = ids, episodes.copy()
         self._policies[group.slot, step] = ids.reshape(-1)
@@ -95,27 +157,23 @@ class Matchmaker:
     def _draw(
         self, group: HostedGroup, step: int, envs: NDArray[np.int64], episodes: NDArray[np.int64]
     ) -> NDArray[np.int16]:
-        ids = np.full((len(envs), self._agents), LIVE, np.int16)
-        table = self._table_of(group.iteration)
-        if not table.probability.any():
-            return ids
-        rows = self._first_env + group.index * self._envs_per_group + envs
-        uniform = self._noise.uniform(rows, np.full(len(envs), group.iteration * self._steps + step))
-        bounds = np.cumsum(table.probability)
-        for index in np.flatnonzero(uniform[:, 0] < self._past).tolist():
-            place = int(np.searchsorted(bounds, uniform[index, 1] * bounds[-1], side="right"))
-            place = min(place, self._bank.places - 1)
-            if self._counts_users and not self._bank.begin(place, int(table.generation[place])):
-                continue
-            # Each agent in turn, so that seats are balanced.
-            seat = int(rows[index] + episodes[envs[index]]) % self._agents
-            ids[index, seat] = 1 + place
+        of_run = self._first_env + group.index * self._envs_per_group + envs
+        steps = group.iteration * self._rollout_length + step
+        ids = self._assignment.assign(of_run, steps)
+        if self._past_selves is not None:
+            self._past_selves.replace(ids, of_run, episodes[envs], iteration=group.iteration, step=steps)
         return ids
 
     def _end(self, ids: NDArray[np.int16]) -> None:
-        if self._counts_users:
-            for policy in ids[ids != LIVE].tolist():
-                self._bank.end(policy - 1)
+        if self._past_selves is not None:
+            self._past_selves.end(ids)
 
-    def _episodes(self, group: HostedGroup) -> NDArray[np.int64]:
-        return cast("AgentRows", group.environments).episodes
+    def _episodes(self, group: HostedGroup, step: int) -> NDArray[np.int64]:
+        """Return how many episodes each environment has begun, int64 ``[envs]``."""
+        begun: NDArray[np.int64] | None = getattr(group.environments, "episodes", None)
+        if begun is not None:
+            return begun
+        # Environments with one agent: a row that resets has begun one more.
+        _, before = self._playing.get(group.index, (None, np.zeros(self._envs_per_group, np.int64)))
+        begun = before + self._reset[group.slot, step]
+        return begun  # noqa: RET504  # its type is declared

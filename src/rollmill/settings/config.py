@@ -5,6 +5,7 @@ No layer below may import it; each part receives its own configuration only.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import Literal, TypeVar
@@ -19,11 +20,12 @@ from rollmill.rollout.config import RolloutConfig
 from rollmill.runtime.affinity import PlacementConfig, usable_cores
 from rollmill.runtime.ranks import DistributedConfig
 from rollmill.settings.fields import setting
+from rollmill.settings.policies import check_policies, config_of_policy
 from rollmill.settings.regime_config import AsyncConfig, LockstepConfig, RegimeConfig, ReplayRegimeConfig
 from rollmill.settings.value_checks import ABOVE_ZERO, ANY_NUMBER, AT_LEAST_ZERO, Checked, ConfigError, integer
 from rollmill.specs import ActionSpec, BoxActions
-from rollmill.storage.bank_config import BankConfig
 from rollmill.storage.checkpoints import CheckpointConfig
+from rollmill.storage.population_config import PopulationConfig
 from rollmill.storage.replay_config import ReplayConfig
 
 R = TypeVar("R", AsyncConfig, LockstepConfig, ReplayRegimeConfig)
@@ -58,7 +60,9 @@ class Config(Checked):
         checkpoint: When checkpoints are written and which are kept.
         placement: Cores and niceness of the processes.
         distributed: Ranks that train together.
-        population: Past selves as opponents.
+        population: The policies that learn, and past selves as opponents.
+        policy: Settings that one of several policies has for itself, as ``NAME.KEY`` -> value, for example
+            ``policy.attacker.learner.learning_rate``.
         num_envs: Environments, over all rollout workers.
         envs_per_group: Environments that are stepped and inferred together. "auto" gives every rollout worker
             ``rollout.groups_per_worker`` groups. In lockstep, where it is a hyperparameter, "auto" is about 16, with
@@ -97,7 +101,8 @@ class Config(Checked):
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
     distributed: DistributedConfig = field(default_factory=DistributedConfig)
-    population: BankConfig = field(default_factory=BankConfig)
+    population: PopulationConfig = field(default_factory=PopulationConfig)
+    policy: Mapping[str, object] = field(default_factory=dict)
     num_envs: int = setting(64, integer(1))
     envs_per_group: int | Literal["auto"] = setting("auto", integer(1))
     rollout_length: int = setting(32, integer(1))
@@ -123,6 +128,14 @@ class Config(Checked):
         self._check_groups()
         self.regime.check(self)
         self._check_compile()
+        check_policies(self)
+
+    @property
+    def policies(self) -> tuple[Config, ...]:
+        """The settings of each policy; of this run where it has one."""
+        if len(self.population.names) == 1 and not self.policy:
+            return (self,)
+        return tuple(config_of_policy(self, name) for name in self.population.names)
 
     @property
     def in_lockstep(self) -> bool:

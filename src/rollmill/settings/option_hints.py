@@ -107,7 +107,7 @@ _NAMES: Final = {
     Hint("model.mlp_sizes", "such as 64,64"): "hidden_sizes net_arch hidden_size hidden_dim hidden_dims hidden_units "
     "fcnet_hiddens policy_kwargs layers layer_sizes mlp_layers encoder_mlp_layers num_cells hidden network_size units "
     "net_width hidden_layers num_hidden",
-    Hint("model.encoder"): "policy network policy_class encoder_conv_architecture cnn conv_filters features_extractor "
+    Hint("model.encoder"): "network policy_class encoder_conv_architecture cnn conv_filters features_extractor "
     "features_extractor_class network_type nature_cnn resnet",
     Hint("model.head_sizes"): "decoder_mlp_layers post_fcnet_hiddens",
     Hint("model.activation"): "activation_fn nonlinearity fcnet_activation act activation_function",

@@ -166,6 +166,12 @@ def check_can_resume(directory: Path, saved: Config, config: Config) -> None:
     # The arguments may change, for example a difficulty or a path. Loading the weights checks the spaces.
     if saved.env.name != config.env.name:
         changed.append("env.name")
+    if saved.population.names != config.population.names:
+        changed.append("population.policies")
+    elif any(a.model != b.model for a, b in zip(saved.policies, config.policies, strict=True)):
+        changed.append("policy.NAME.model")
+    if saved.population.snapshots != config.population.snapshots:
+        changed.append("population.snapshots")
     if saved.regime.name != config.regime.name:
         changed.append("regime")
     before, now = flatten(saved), flatten(config)

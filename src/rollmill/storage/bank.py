@@ -1,4 +1,4 @@
-"""The bank of past selves in shared memory: weights in places with generations, and who may be met.
+"""A policy's bank of past selves in shared memory: weights in places with generations, and who may be met.
 
 The learner writes snapshots and publishes, with each version of its weights, a table of the places and of the
 probability with which each is met. Rollout workers draw opponents from the table when a match begins, and policy
@@ -19,10 +19,6 @@ from rollmill.runtime.arena import ArenaLayout
 from rollmill.storage.weights import WeightStore
 from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
-LIVE = 0
-"""The id of the policy that learns, in ``policy_id`` of a slot; 1 + place is that of a past self."""
-
-_TABLES = "population"
 _EMPTY = 0
 
 
@@ -53,20 +49,22 @@ class BankTable(NamedTuple):
         return cls(packed[:half].view(np.int64), packed[half:].view(np.float64))
 
 
-def add_to_layout(layout: ArenaLayout, *, places: int, nbytes: int, num_versions: int) -> None:
-    """Reserve the bank.
+def add_to_layout(layout: ArenaLayout, *, places: int, nbytes: int, num_versions: int, policy: int = 0) -> None:
+    """Reserve the bank of one policy.
 
     Args:
         layout: The arena.
         places: Places of the bank.
         nbytes: Bytes of the acting network's weights.
         num_versions: Tables that may be read at once, as versions of the weights.
+        policy: Whose bank it is.
     """
-    layout.add("bank/header", (places, 2), "int64", poisoned=False)
-    layout.add("bank/data", (places, -(-nbytes // 64) * 64), "uint8", poisoned=False)
-    layout.add("bank/open", (places,), "int64", poisoned=False)
-    layout.add("bank/users", (places,), "int64", poisoned=False)
-    add_weights_to_layout(layout, nbytes=16 * places, num_versions=num_versions, ring=_TABLES)
+    prefix = f"bank/{policy}"
+    layout.add(f"{prefix}/header", (places, 2), "int64", poisoned=False)
+    layout.add(f"{prefix}/data", (places, -(-nbytes // 64) * 64), "uint8", poisoned=False)
+    layout.add(f"{prefix}/open", (places,), "int64", poisoned=False)
+    layout.add(f"{prefix}/users", (places,), "int64", poisoned=False)
+    add_weights_to_layout(layout, nbytes=16 * places, num_versions=num_versions, ring=f"{prefix}/tables")
 
 
 class SnapshotBank:
@@ -74,19 +72,21 @@ class SnapshotBank:
 
     Args:
         arena: Shared memory that was laid out with :func:`add_to_layout`.
+        policy: As in the layout.
         create: True in one process, before the others start: the bank is empty then.
 
     Attributes:
         places: Number of places.
     """
 
-    def __init__(self, arena: Mapping[str, NDArray[Any]], *, create: bool = False) -> None:
-        self._header = arena["bank/header"]
-        self._data = arena["bank/data"]
-        self._open = arena["bank/open"]
-        self._users = arena["bank/users"]
+    def __init__(self, arena: Mapping[str, NDArray[Any]], *, policy: int = 0, create: bool = False) -> None:
+        prefix = f"bank/{policy}"
+        self._header = arena[f"{prefix}/header"]
+        self._data = arena[f"{prefix}/data"]
+        self._open = arena[f"{prefix}/open"]
+        self._users = arena[f"{prefix}/users"]
         self.places = len(self._open)
-        self._tables = WeightStore(arena, ring=_TABLES, create=create)
+        self._tables = WeightStore(arena, ring=f"{prefix}/tables", create=create)
         self._packed = BankTable.empty(self.places).pack()
         self._version = -1
         if create:

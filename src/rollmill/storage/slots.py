@@ -20,8 +20,8 @@ finished episodes instead, and rollout workers retry when it is full.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from rollmill.native import LaneRing, atomic_add
 from rollmill.runtime.arena import ArenaLayout
 from rollmill.specs import ArraySpec, EnvSpec
+from rollmill.storage.player_ids import PlayerIds
 
 ACTIONS = 0
 FREE_SLOT = 1
@@ -72,6 +73,7 @@ class Topology:
         num_policy_workers: Policy workers.
         num_learners: Learners.
         agents_per_env: Rows of an environment.
+        players: Who may play a row.
     """
 
     rollout_length: int
@@ -84,6 +86,12 @@ class Topology:
     num_policy_workers: int = 1
     num_learners: int = 1
     agents_per_env: int = 1
+    players: PlayerIds = field(default_factory=PlayerIds)
+
+    @property
+    def num_completed_rings(self) -> int:
+        """Rings of completed slots: one for each policy; a replay's are for its learners."""
+        return max(self.num_learners, self.players.policies)
 
     @property
     def num_workers(self) -> int:
@@ -152,7 +160,7 @@ def slot_fields(
         inferred: Dtype of what a policy worker computes: values, log-probabilities and recurrent state. A network in
             double precision wants float64, since rounding would make differences of 1e-16 between batches of different
             sizes into differences of 1e-8.
-        has_players: Whether past selves play, so that a slot says who plays each row.
+        has_players: Whether there are several players, so that a slot says who plays each row.
     """
     steps = rollout_length
 
@@ -227,7 +235,7 @@ def _ring_shapes(topology: Topology) -> list[tuple[str, int, int]]:
     return (
         [(f"ring/requests/{i}", topology.num_workers, capacity) for i in range(topology.num_policy_workers)]
         + [(f"ring/inbox/{i}", inbox_lanes, capacity) for i in range(topology.num_workers)]
-        + [(f"ring/completed/{i}", topology.num_workers, capacity) for i in range(topology.num_learners)]
+        + [(f"ring/completed/{i}", topology.num_workers, capacity) for i in range(topology.num_completed_rings)]
     )
 
 
@@ -238,10 +246,14 @@ class SlotStore:
         arena: Shared memory that was laid out with :func:`add_to_layout`.
         fields: What :func:`slot_fields` gave.
         topology: The same in every process.
+        policy: In a learner, the policy that it learns.
+        state_size: In a learner, S of this policy's recurrent state; None is that of the slots.
         create: True in exactly one process, before the others start: initialises rings, table and free lists.
         is_kept: With ``create``: the contents of the slots are kept.
 
     Attributes:
+        policy: As given.
+        state_size: As given.
         ticket: int64 ``[num_slots]``: the place of each slot among all slots in the order in which they were begun.
     """
 
@@ -251,11 +263,15 @@ class SlotStore:
         fields: list[SlotField],
         topology: Topology,
         *,
+        policy: int = 0,
+        state_size: int | None = None,
         create: bool = False,
         is_kept: bool = False,
     ) -> None:
         """Builds the views, and in the creating process the contents that others rely on."""
         self.topology = topology
+        self.policy = policy
+        self.state_size = state_size
         self.arrays: dict[str, NDArray[Any]] = {f.name: arena[f.name] for f in fields}
         self.observation = {
             f.name.removeprefix(OBSERVATION_PREFIX): arena[f.name]
@@ -283,7 +299,7 @@ class SlotStore:
         }
         self.requests = [rings[f"ring/requests/{i}"] for i in range(topology.num_policy_workers)]
         self.inboxes = [rings[f"ring/inbox/{i}"] for i in range(topology.num_workers)]
-        self.completed = [rings[f"ring/completed/{i}"] for i in range(topology.num_learners)]
+        self.completed = [rings[f"ring/completed/{i}"] for i in range(topology.num_completed_rings)]
         self._policy_workers_of_worker = [
             sorted({topology.policy_worker_of_group[group] for group in topology.groups_of_worker(worker)})
             for worker in range(topology.num_workers)
@@ -312,10 +328,20 @@ class SlotStore:
             array[slot, 0] = array[full, self.topology.rollout_length]
 
     def complete(self, slot: int) -> None:
-        """Hands a complete slot to the learner, with one reference."""
-        self.retain(slot)
-        delivered = self.completed[0].put(int(self._owner[slot]), slot)
-        assert delivered, "the completion ring holds a place for every slot"
+        """Hands a complete slot to the learners of the policies that play in it, with one reference for each.
+
+        In lockstep, where slots belong to groups, every learner gets it: it waits for the slots of all groups.
+        """
+        learners: Sequence[int] = range(self.topology.players.policies)
+        if len(learners) > 1 and not self.topology.slots_per_group:
+            players = np.unique(self.arrays[POLICY_ID][slot, : self.topology.rollout_length])
+            # Somebody must return a slot that past selves alone have played in.
+            learners = players[players < len(learners)].tolist() or [0]
+        for _ in learners:  # All before the first is told, whose release would otherwise be the last.
+            self.retain(slot)
+        for learner in learners:
+            delivered = self.completed[learner].put(int(self._owner[slot]), slot)
+            assert delivered, "the completion ring holds a place for every slot"
 
     def retain(self, slot: int) -> None:
         """Takes one more reference on a completed slot, so that it is not reused while it is read."""
@@ -339,15 +365,17 @@ class SlotStore:
             self.requests[policy_worker].wake()
 
 
-def slots_needed(*, num_groups: int, group_rows: int, rollout_length: int, batch_size: int) -> int:
+def slots_needed(
+    *, num_groups: int, group_rows: int, rollout_length: int, batch_size: int, num_policies: int = 1
+) -> int:
     """The number of slots with which no stage waits for storage, and no sample waits longer than necessary.
 
     Each group fills one slot; one batch is being learned from and another one is collected. More slots would only let
     samples grow old while the learner is the slower stage. Below ``num_groups + one batch's + 1`` the run could
     deadlock: every group would hold a full slot and wait for a free one, while the learner waits for a batch that
-    cannot become complete.
+    cannot become complete. Each policy has batches of its own.
     """
     slot_samples = rollout_length * group_rows
     # If slots do not divide a batch, the next batch begins in the middle of this one's last slot.
     batch_slots = -(-batch_size // slot_samples) + (batch_size % slot_samples != 0)
-    return num_groups + 2 * batch_slots
+    return num_groups + 2 * batch_slots * num_policies

@@ -22,9 +22,15 @@ from rollmill.native import atomic_load, atomic_store, snapshot_read, snapshot_w
 from rollmill.runtime.arena import ArenaLayout
 
 NOT_PUBLISHED = -1
+FIRST_RING = "acting/0"
 
 
-def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, ring: str = "acting") -> None:
+def acting_ring(policy: int) -> str:
+    """Return the name of the ring in which a policy's learner publishes, and from which policy workers read."""
+    return f"acting/{policy}"
+
+
+def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, ring: str = FIRST_RING) -> None:
     """Reserves a ring of versions (``nbytes`` for each of ``num_versions`` >= 2 versions)."""
     if num_versions < 2:
         raise ValueError(
@@ -37,9 +43,9 @@ def add_to_layout(layout: ArenaLayout, *, nbytes: int, num_versions: int = 2, ri
 
 
 class WeightStore:
-    """A ring of published weights, seen from any process; ``"acting"`` is what policy workers read."""
+    """A ring of published weights, seen from any process; see :func:`acting_ring`."""
 
-    def __init__(self, arena: Mapping[str, NDArray[Any]], *, ring: str = "acting", create: bool = False) -> None:
+    def __init__(self, arena: Mapping[str, NDArray[Any]], *, ring: str = FIRST_RING, create: bool = False) -> None:
         """Attaches; ``create`` (in one process, before the others start) marks every version as not published."""
         self._header = arena[f"weights/{ring}/header"]
         self._newest = arena[f"weights/{ring}/newest"]

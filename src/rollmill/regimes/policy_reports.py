@@ -1,0 +1,143 @@
+"""The reports of several policies as one report of the run, and the metrics of each policy."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rollmill.learning.report import (
+    RECENT_EPISODES,
+    LearnerFinished,
+    LearnerReport,
+    PolicyLag,
+)
+from rollmill.regimes.monitor import Monitor
+from rollmill.reporting.status import PolicyStatus
+from rollmill.runtime.ledger import ProcessAccount
+
+
+class PolicyReports:
+    """Combines the newest reports of all policies; the reports of a single policy stay as they are.
+
+    Args:
+        names: The policies' names.
+        monitors: Of each policy, which write its metrics; empty for a single one.
+
+    Attributes:
+        statuses: Name -> each policy, where there are several.
+    """
+
+    def __init__(self, names: Sequence[str], monitors: Sequence[Monitor] = ()) -> None:
+        self._names = names
+        self._monitors = monitors
+        self._newest: dict[int, LearnerReport] = {}
+        # The newest row of each policy since the last row of the run.
+        self._rows: dict[int, LearnerReport] = {}
+        self._finished: dict[int, LearnerFinished] = {}
+        self.statuses: dict[str, PolicyStatus] = {}
+
+    def take(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> LearnerReport | None:
+        """Return the run's report after a policy's; None until each policy has reported.
+
+        It is a row when every policy has sent one, or one of them a second one.
+        """
+        if len(self._names) == 1:
+            return report
+        self._take(report, accounts)
+        is_row = False
+        if report.is_row:
+            is_row = report.policy in self._rows
+            self._rows[report.policy] = report
+            is_row |= len(self._rows) == len(self._names)
+        if len(self._newest) < len(self._names):
+            return None
+        combined = self._combined(self._rows.values() if is_row else ())
+        if is_row:
+            self._rows = {}
+        return combined
+
+    def finish(self, finished: LearnerFinished, accounts: Mapping[str, ProcessAccount]) -> LearnerFinished | None:
+        """Return the run's last message after a policy's; None until each policy has finished."""
+        if len(self._names) == 1:
+            return finished
+        policy = finished.report.policy
+        self._take(finished.report, accounts)
+        self._finished[policy] = finished
+        if finished.report.is_row:
+            self._rows[policy] = finished.report
+        if len(self._finished) < len(self._names):
+            return None
+        stopped = any(each.stopped_by_others for each in self._finished.values())
+        return replace(finished, report=self._combined(self._rows.values()), stopped_by_others=stopped)
+
+    def _take(self, report: LearnerReport, accounts: Mapping[str, ProcessAccount]) -> None:
+        self._newest[report.policy] = report
+        status = self._monitors[report.policy].report(report, accounts)
+        self.statuses[self._names[report.policy]] = PolicyStatus(
+            agent_steps=report.agent_steps,
+            steps_per_second=status.steps_per_second,
+            episode_return=status.episode_return,
+            rating=report.figures.get("rating"),
+            lag=status.policy_lag_mean,
+        )
+
+    def _combined(self, rows: Iterable[LearnerReport]) -> LearnerReport:
+        """Return the sums and means of the newest reports, with the losses and lags of these rows."""
+        reports, rows = [self._newest[policy] for policy in range(len(self._names))], list(rows)
+        first, share = reports[0], -(-RECENT_EPISODES // len(reports))
+        return LearnerReport(
+            agent_steps=sum(report.agent_steps for report in reports),
+            batches=sum(report.batches for report in reports),
+            sgd_steps=sum(report.sgd_steps for report in reports),
+            policy_version=max(report.policy_version for report in reports),
+            episodes=sum(report.episodes for report in reports),
+            recent_episodes=tuple(episode for report in reports for episode in report.recent_episodes[-share:]),
+            learning_rate=first.learning_rate,
+            fast_path=first.fast_path,
+            losses=_means([row.losses for row in rows]),
+            lag=None if first.lag is None else _lag([row.lag for row in rows if row.lag], reports),
+            training_s=max(report.training_s for report in reports),
+            precision=first.precision,
+            figures=self._figures(),
+            is_row=bool(rows),
+            at=max(report.at for report in reports),
+        )
+
+    def _figures(self) -> dict[str, float | None]:
+        """Return the columns of all policies in the run's metrics."""
+        found: dict[str, float | None] = {}
+        for name in self._names:
+            status = self.statuses[name]
+            found[f"policy/{name}/agent_steps"] = status.agent_steps
+            found[f"policy/{name}/episode_return"] = status.episode_return
+            if status.rating is not None:
+                found[f"policy/{name}/rating"] = status.rating
+        return found
+
+
+def _means(losses: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each loss over the policies that have it."""
+    names = dict.fromkeys(name for of_policy in losses for name in of_policy)
+    return {name: statistics.fmean(each[name] for each in losses if name in each) for name in names}
+
+
+def _lag(rows: Sequence[PolicyLag], reports: Sequence[LearnerReport]) -> PolicyLag:
+    """Return the lag of all policies' samples since the run's last row."""
+    known = [lag for lag in rows if lag.mean is not None and lag.maximum is not None]
+    longest = max((len(lag.histogram) for lag in known), default=0)
+    histogram = np.zeros(longest, np.int64)
+    for lag in known:
+        histogram[: len(lag.histogram)] += lag.histogram
+    versions = [lag.versions_per_trajectory for lag in known if lag.versions_per_trajectory is not None]
+    newest = [report.lag for report in reports if report.lag is not None]
+    return PolicyLag(
+        mean=statistics.fmean(lag.mean for lag in known if lag.mean is not None) if known else None,
+        maximum=max((lag.maximum for lag in known if lag.maximum is not None), default=None),
+        histogram=tuple(histogram.tolist()),
+        versions_per_trajectory=statistics.fmean(versions) if versions else None,
+        stale_samples=sum(lag.stale_samples for lag in newest),
+        invalid_samples=sum(lag.invalid_samples for lag in newest),
+    )

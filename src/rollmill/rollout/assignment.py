@@ -1,0 +1,48 @@
+"""Which policy plays which agent of an environment, from the start of an episode to its end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.runtime.row_noise import RowNoise
+
+
+class Assignment:
+    """Gives each agent one of the policies that may play it.
+
+    Draws depend on nothing but the seed, the environment and the step, so that workers may differ.
+
+    Args:
+        allowed: For each agent, the policies that may play it.
+        is_random: Whether to draw for each episode. Otherwise policies have the same environments for the whole run:
+            with several agents, environments and agents within them take the policies in turn; with one, each policy
+            has environments that follow each other, so that few of them share a group, whose rows a network infers
+            together.
+        num_envs: Environments of the whole run.
+        seed: Keys the draws.
+    """
+
+    def __init__(self, allowed: Sequence[Sequence[int]], *, is_random: bool, num_envs: int, seed: int) -> None:
+        self._allowed = [np.array(policies, np.int16) for policies in allowed]
+        self._is_random = is_random
+        self._num_envs = num_envs
+        self._noise = RowNoise(seed, "policies", width=len(allowed))
+
+    def assign(self, envs: NDArray[np.int64], step: int) -> NDArray[np.int16]:
+        """Return who plays the agents of some environments of a group, int16 ``[n, agents]``.
+
+        Args:
+            envs: int64 ``[n]``, their indices among those of the whole run.
+            step: Steps that the group has made, all slots counted.
+        """
+        if self._is_random:
+            drawn = self._noise.uniform(envs, np.full(len(envs), step))
+            columns = [p[(drawn[:, agent] * len(p)).astype(np.int64)] for agent, p in enumerate(self._allowed)]
+        elif len(self._allowed) > 1:
+            columns = [policies[(envs + agent) % len(policies)] for agent, policies in enumerate(self._allowed)]
+        else:
+            columns = [policies[envs * len(policies) // self._num_envs] for policies in self._allowed]
+        return np.stack(columns, axis=1)

@@ -1,0 +1,75 @@
+"""Which policies learn, who plays whom, and the bank of past selves."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rollmill.settings.fields import setting
+from rollmill.settings.value_checks import UNIT, Checked, ConfigError, integer
+
+Matchmaking = Literal["uniform", "latest", "pfsp"]
+POLICIES_FOLDER = "policies"
+"""Holds a folder for each policy, if there are several."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PopulationConfig(Checked, section="population"):
+    """The policies of a run, and their past selves.
+
+    Attributes:
+        policies: The policies that learn, each with a network, an optimiser and checkpoints of its own: their number,
+            or their names ("attacker,defender"). ``policy.NAME.KEY`` gives one of them its own value of a setting
+            ``model.*`` or ``learner.*`` that concerns its network, its algorithm or its optimiser, and
+            ``policy.NAME.agents`` the agents that it plays, as names or patterns ("adversary_*").
+        assignment: Which of the policies that may play an agent plays it: "random" draws one for every episode,
+            "fixed" divides them evenly over environments and agents, for the whole run. "auto" is "random" for
+            environments with several agents and "fixed" for others.
+        snapshots: Places of each policy's bank of past selves; 0 is no bank: all agents are played by the policies
+            that learn. One place is kept free for the next snapshot.
+        snapshot_every: Agent steps of a policy between two of its snapshots. A snapshot takes the place of an older
+            one, as soon as nobody plays against that.
+        keep: Which snapshots stay when the bank is full: "recent" ones, or some that are "spread" over the whole run.
+        past: Share of the matches in which one agent is played by a past self; the others are played by policies that
+            learn.
+        matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
+            policy wins least: with probability proportional to (1 - win rate)^2 (prioritised fictitious self-play,
+            Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting).
+    """
+
+    policies: int | tuple[str, ...] = 1
+    assignment: Literal["auto", "random", "fixed"] = "auto"
+    snapshots: int = setting(0, integer(0))
+    snapshot_every: int = setting(50_000, integer(1), "(agent steps)")
+    keep: Literal["recent", "spread"] = "recent"
+    past: float = setting(0.2, UNIT)
+    matchmaking: Matchmaking = "uniform"
+
+    def __post_init__(self) -> None:
+        """Check the number or the names of the policies, too."""
+        super().__post_init__()
+        given = self.policies
+        if isinstance(given, int) and not isinstance(given, bool):
+            integer(1).check("population.policies", given, ", or names")
+            return
+        if not isinstance(given, tuple) or not given or len(set(given)) < len(given):
+            raise ConfigError(f"population.policies={given!r}: give a number of at least 1, or different names.")
+        for name in given:
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"population.policies: {name!r} is not a name for a policy, which is also that of a folder: use "
+                    "letters, digits and _."
+                )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The policies' names; "0", "1", ... where only their number is given."""
+        return tuple(map(str, range(self.policies))) if isinstance(self.policies, int) else self.policies
+
+    def folders(self, run_dir: Path) -> list[Path]:
+        """Return the folders of the policies' checkpoints and metrics; of a single policy that is the run's."""
+        return [run_dir] if len(self.names) == 1 else [run_dir / POLICIES_FOLDER / name for name in self.names]

@@ -1,0 +1,92 @@
+"""One report of a run from those of its policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rollmill.api import make_config
+from rollmill.learning.report import LearnerFinished, LearnerReport, PolicyLag
+from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.policy_reports import PolicyReports
+from rollmill.regimes.setup import NetworkSizes, Probed
+from rollmill.specs import ActionSpec, ArraySpec, CategoricalHead, EnvSpec
+from rollmill.storage.episodes import EpisodeEnd
+
+PROBED = Probed(
+    EnvSpec(
+        name="any",
+        observation={"obs": ArraySpec(shape=(3,), dtype="float32")},
+        action=ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"),
+    ),
+    (NetworkSizes(0, 0, 0),) * 2,
+)
+
+
+@pytest.fixture
+def reports() -> PolicyReports:
+    config = make_config("gym/CartPole-v1")
+    return PolicyReports(["a", "b"], [Monitor(config, PROBED, writer=None, display=None) for _ in range(2)])
+
+
+def report_of(policy: int, *, steps: int = 100, is_row: bool = True) -> LearnerReport:
+    return LearnerReport(
+        agent_steps=steps,
+        batches=2,
+        sgd_steps=4,
+        policy_version=4 + policy,
+        episodes=10,
+        recent_episodes=(EpisodeEnd(float(policy), 5),) * 100,
+        losses={"value": 1.0 + policy} if is_row else {},
+        lag=PolicyLag(mean=1.0 + 2 * policy, maximum=3 + policy, histogram=(policy, 1), stale_samples=7),
+        figures={"rating": 10.0 * policy},
+        policy=policy,
+        is_row=is_row,
+    )
+
+
+def test_a_single_policys_report_is_the_runs() -> None:
+    report = report_of(0)
+    single = PolicyReports(["0"])
+    assert single.take(report, {}) is report
+    finished = LearnerFinished(report, "file")
+    assert single.finish(finished, {}) is finished
+    assert single.statuses == {}
+
+
+def test_the_run_has_a_row_when_each_policy_has_sent_one(reports: PolicyReports) -> None:
+    assert reports.take(report_of(0), {}) is None
+    row = reports.take(report_of(1, steps=50), {})
+    assert row is not None
+    assert row.is_row
+    assert (row.agent_steps, row.batches, row.sgd_steps, row.episodes, row.policy_version) == (150, 4, 8, 20, 5)
+    assert sorted(end.episode_return for end in row.recent_episodes) == [0.0] * 50 + [1.0] * 50
+    assert row.losses == {"value": 1.5}
+    assert row.lag == PolicyLag(mean=2.0, maximum=4, histogram=(1, 2), stale_samples=14)
+    assert row.figures["policy/b/rating"] == 10.0
+    assert (row.figures["policy/a/agent_steps"], row.figures["policy/a/episode_return"]) == (100, 0.0)
+    assert list(reports.statuses) == ["a", "b"]
+    between = reports.take(report_of(0, steps=120), {})
+    assert between is not None
+    assert not between.is_row
+    assert between.agent_steps == 170
+
+
+def test_a_policy_that_learns_nothing_does_not_hold_up_the_rows(reports: PolicyReports) -> None:
+    reports.take(report_of(0), {})
+    reports.take(report_of(1, is_row=False), {})
+    row = reports.take(report_of(0, steps=200), {})
+    assert row is not None
+    assert row.is_row
+
+
+def test_the_run_has_finished_when_each_policy_has(reports: PolicyReports) -> None:
+    for policy in (0, 1):
+        reports.take(report_of(policy), {})
+    first = LearnerFinished(report_of(0, steps=300), "a.pt", stopped_by_others=True)
+    assert reports.finish(first, {}) is None
+    last = reports.finish(LearnerFinished(replace(report_of(1), agent_steps=400), "b.pt"), {})
+    assert last is not None
+    assert last.report.agent_steps == 700
+    assert last.stopped_by_others
