@@ -12,11 +12,18 @@ def summary(what: str, result: Mapping[str, Any]) -> str:
     """One sentence for each fact, each on a line.
 
     Args:
-        what: "sim", "sampler", "train", "ring" or "replay".
+        what: "sim", "sampler", "train", "population", "ring" or "replay".
         result: What that benchmark's ``run`` returned.
     """
-    sentences = {"sim": _sim, "sampler": _sampler, "train": _train, "ring": _ring, "replay": _replay}[what](result)
-    return "\n".join(sentences)
+    sentences = {
+        "sim": _sim,
+        "sampler": _sampler,
+        "train": _train,
+        "population": _population,
+        "ring": _ring,
+        "replay": _replay,
+    }
+    return "\n".join(sentences[what](result))
 
 
 def details(result: Mapping[str, object], indent: str = "") -> str:
@@ -31,6 +38,18 @@ def details(result: Mapping[str, object], indent: str = "") -> str:
         else:
             lines.append(f"{label:<44}{value}")
     return "\n".join(lines)
+
+
+def _population(result: Mapping[str, Any]) -> list[str]:
+    return [
+        *(
+            f"{count} {'policy' if count == '1' else 'policies'} on {result['num_envs']} environments of "
+            f"{result['preset']}: {speed:,.0f} agent steps/s, {result['memory_mib'][count]:,} MiB in "
+            f"{result['processes'][count]} processes."
+            for count, speed in result["policies"].items()
+        ),
+        f"Twelve policies cost {result['loss_12']:.1%} of the speed of one.",
+    ]
 
 
 def _sim(result: Mapping[str, Any]) -> list[str]:

@@ -14,20 +14,28 @@ from rollmill.settings.option_values import OptionError
 
 _DEFAULT_PRESET = "atari/breakout"
 # What can be measured, and the module of rollmill.benchmarking that measures it.
-_MODULES = {"sim": "sim", "sampler": "sampler", "train": "train", "ring": "ring", "replay": "replay_speed"}
+_MODULES = {
+    "sim": "sim",
+    "sampler": "sampler",
+    "train": "train",
+    "population": "population",
+    "ring": "ring",
+    "replay": "replay_speed",
+}
 
 
 def make_command() -> Command:
     """The command and its options."""
     command = Command(
         "bench",
-        "{sim,sampler,train,ring,replay} [PRESET] [OPTIONS] [--KEY VALUE ...]",
+        "{sim,sampler,train,population,ring,replay} [PRESET] [OPTIONS] [--KEY VALUE ...]",
         "Measure speed.\n\n"
-        "  sim      environments alone, without a policy\n"
-        "  sampler  simulation and inference with random actions, without learning\n"
-        "  train    the whole system, beside its environments alone\n"
-        "  ring     the queue between processes (takes no PRESET and no settings)\n"
-        "  replay   the prioritised replay, beside other libraries' (takes no PRESET and no settings)",
+        "  sim         environments alone, without a policy\n"
+        "  sampler     simulation and inference with random actions, without learning\n"
+        "  train       the whole system, beside its environments alone\n"
+        "  population  the whole system with 1, 4, 8 and 12 policies\n"
+        "  ring        the queue between processes (takes no PRESET and no settings)\n"
+        "  replay      the prioritised replay, beside other libraries' (takes no PRESET and no settings)",
         run=run,
         examples=("rollmill bench train atari/breakout", "rollmill bench sim gym/CartPole-v1 --num-envs 256"),
     )

@@ -1,0 +1,126 @@
+"""``rollmill bench population``: the whole system's speed with 1, 4, 8 and 12 policies on the same environments.
+
+Each policy learns from batches of its own, so that with twelve of them a batch is complete every few seconds only. The
+speed of a policy is therefore measured between two of its batches, and those of all policies are added.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rollmill.api import make_config
+from rollmill.benchmarking.footprint import Footprint, footprint_of_children
+from rollmill.benchmarking.stepping import TooShortError
+from rollmill.learning.report import LearnerReport
+from rollmill.regimes.running import run as run_regime
+from rollmill.settings.config import Config
+from rollmill.settings.value_checks import ConfigError
+
+COUNTS = (1, 4, 8, 12)
+# Environments of each policy where there are most policies: fewer rows make a network's forward pass inefficient.
+_ENVS_PER_POLICY = 16
+_ROUNDS = 3
+_LOOK_EVERY_S = 2.0
+_WARM_UP_BATCHES = 2
+
+
+class Arrivals:
+    """When the batches of each policy were learned, after a few of each."""
+
+    def __init__(self) -> None:
+        self._steps: dict[str, list[tuple[float, int]]] = {}
+        self._begins_at: float | None = None
+
+    def take(self, report: LearnerReport, time_s: float) -> None:
+        """Receive a report of the run."""
+        now = {name: int(value or 0) for name, value in report.figures.items() if name.endswith("/agent_steps")}
+        for name, steps in (now or {"": report.agent_steps}).items():
+            seen = self._steps.setdefault(name, [])
+            if steps and (not seen or steps > seen[-1][1]):
+                seen.append((time_s, steps))
+        if self._begins_at is None and all(len(seen) > _WARM_UP_BATCHES for seen in self._steps.values()):
+            self._begins_at = time_s
+
+    def have_lasted(self, seconds: float) -> bool:
+        """Whether every policy's batches have arrived for this long, after the first ones."""
+        return self._begins_at is not None and all(
+            seen[-1][0] - self._begins_at >= seconds for seen in self._steps.values()
+        )
+
+    @property
+    def steps_per_second(self) -> float:
+        """Agent steps a second of all policies together.
+
+        Raises:
+            TooShortError: A policy has learned from too few batches.
+        """
+        total = 0.0
+        for seen in self._steps.values():
+            counted = seen[_WARM_UP_BATCHES:]
+            if len(counted) < 2:
+                raise TooShortError("a policy has learned from too few batches: measure for longer (--seconds).")
+            (began, before), (ended, after) = counted[0], counted[-1]
+            total += (after - before) / (ended - began)
+        return total
+
+
+def run(preset: str, *, seconds: float, overrides: Mapping[str, object] | None = None) -> dict[str, object]:
+    """Train with each number of policies, several times in turns, because speeds of machines drift.
+
+    Args:
+        preset: A preset's name.
+        seconds: Measured training of each number of policies, in all turns together.
+        overrides: Settings that replace the preset's.
+
+    Raises:
+        ConfigError: They give a number of policies, or choose the replay regime.
+    """
+    given = dict(overrides or {})
+    if {"population.policies", "policies"} & given.keys():
+        raise ConfigError(f"population.policies: `bench population` measures {', '.join(map(str, COUNTS))}; omit it.")
+    given = {"num_envs": _ENVS_PER_POLICY * COUNTS[-1], **given}
+    configs = {count: make_config(preset, {**given, "population.policies": count}).resolved() for count in COUNTS}
+    speeds: dict[int, list[float]] = {count: [] for count in COUNTS}
+    largest = {count: Footprint(0, 0) for count in COUNTS}
+    for turn in range(_ROUNDS):
+        # There and back, so that a steady drift does not favour one of them.
+        for count in COUNTS if turn % 2 == 0 else COUNTS[::-1]:
+            speed, footprint = _measure(configs[count], seconds / _ROUNDS)
+            speeds[count].append(speed)
+            largest[count] = max(largest[count], footprint)
+    means = {count: statistics.fmean(found) for count, found in speeds.items()}
+    return {
+        "preset": preset,
+        "seconds": seconds,
+        "num_envs": configs[1].num_envs,
+        "assignment": configs[1].population.assignment,
+        "steps_per_second": {str(count): found for count, found in speeds.items()},
+        "memory_mib": {str(count): round(found.nbytes / 2**20) for count, found in largest.items()},
+        "processes": {str(count): found.processes for count, found in largest.items()},
+        "policies": {str(count): mean for count, mean in means.items()},
+        "loss_12": 1.0 - means[COUNTS[-1]] / means[COUNTS[0]],
+    }
+
+
+def _measure(config: Config, seconds: float) -> tuple[float, Footprint]:
+    """Train for a while; returns agent steps a second, and the most that the processes occupied."""
+    arrivals, largest, look_at = Arrivals(), Footprint(0, 0), time.monotonic()
+
+    def is_over() -> bool:
+        nonlocal largest, look_at
+        if time.monotonic() >= look_at:
+            look_at = time.monotonic() + _LOOK_EVERY_S
+            largest = max(largest, footprint_of_children())
+        return arrivals.have_lasted(seconds)
+
+    endless = replace(config, total_steps=10**15, max_seconds=None, target_return=None)
+    with tempfile.TemporaryDirectory(prefix="rollmill-bench-") as folder:
+        outcome = run_regime(endless, Path(folder), quiet=True, on_report=arrivals.take, stop_when=is_over)
+    if outcome.ended_by == "signal":
+        raise KeyboardInterrupt
+    return arrivals.steps_per_second, largest
