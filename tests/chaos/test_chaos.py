@@ -1,7 +1,8 @@
 """Processes of real runs killed at random moments, again and again: the run ends, says why, and leaves nothing.
 
-Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, replay with two learners. ``make chaos`` runs
-this; ``ROLLMILL_CHAOS_ROUNDS`` changes how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
+Rounds take turns: async, lockstep, lockstep on two ranks of torchrun, replay with two learners, three policies, and
+self-play of two policies and their past selves in lockstep. ``make chaos`` runs this; ``ROLLMILL_CHAOS_ROUNDS`` changes
+how often (50), ``ROLLMILL_CHAOS_SEED`` repeats a sequence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from rollmill.learning.in_flight import InFlight
+from rollmill.storage.checkpoint_file import read_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
@@ -40,6 +42,8 @@ REGIMES = {
     "ranks": f"{LOCKSTEP} --lag 2",
     "replay": "--algo dqn --learner.batch-size 32 --learner.num-learners 2 --replay.min-size 100 --replay.capacity 4096"
     " --replay.storage file --model.mlp-sizes 16 --checkpoint.every-s 1",
+    "policies": f"{ON_POLICY} --learner.batch-size 128 --checkpoint.every-s 1 --policies 3 --assignment random",
+    "self-play": f"{LOCKSTEP} --lag 1 --policies 2 --population.snapshots 3 --population.snapshot-every 100",
 }
 TORCHRUN = ["torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
 
@@ -116,6 +120,8 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         pytest.importorskip("vizdoom")
         preset = ["vizdoom/basic"]
     regime = list(REGIMES)[round_number % len(REGIMES)]
+    if regime == "self-play":
+        preset = ["envpool/ConnectFour-v1"]
     helpers, signals = ["fork server", "watchdog"], ["SIGINT", "SIGTERM"]
     action = dice.choice(["launched", "main", "child", "child", "child", *helpers, *signals, "simulator"])
     process = start(run_dir, token, preset, regime)
@@ -130,7 +136,7 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
             if victim == process.pid:
                 action = "launched"
             os.kill(victim, signal.SIGKILL)
-        if action == "simulator" and preset[0] == "test/walk":
+        if action == "simulator" and preset[0] != "vizdoom/basic":
             # No process waits for this environment's sleeping child: the run continues, and is ended as by a user.
             time.sleep(1.0)
             assert process.poll() is None
@@ -157,9 +163,16 @@ def test_a_run_killed_at_a_random_moment_leaves_nothing(round_number: int, tmp_p
         for pid in living(token):
             os.kill(pid, signal.SIGKILL)
         process.wait()
-    store = CheckpointStore(run_dir / "checkpoints", CheckpointConfig())
-    if store.paths():
-        assert store.load_latest().state["counters"]["agent_steps"] >= 0
-    if regime in ("lockstep", "ranks") and any("_end" not in path.name for path in store.paths()):
+    folders = sorted((run_dir / "policies").glob("*")) or [run_dir]
+    stores = [CheckpointStore(folder / "checkpoints", CheckpointConfig()) for folder in folders]
+    for store in stores:
+        if store.paths():
+            assert store.load_latest().state["counters"]["agent_steps"] >= 0
+    store = stores[-1]  # With the groups' states, and saved last.
+    if regime in ("lockstep", "ranks", "self-play") and any("_end" not in path.name for path in store.paths()):
         state = store.load_latest(to_resume=True).state
-        assert len(InFlight.unpack(state).groups) == (4 if state["counters"]["batches"] else 0)
+        found = InFlight.unpack(state)
+        assert len(found.groups) == (4 if state["counters"]["batches"] else 0)
+        for other in stores:
+            states = [read_checkpoint(path, "cpu")[1] for path in other.paths(to_resume=True)]
+            assert found.iteration in [InFlight.unpack(state).iteration for state in states]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -359,12 +359,16 @@ def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> N
 def run_plan(setup: RunSetup, policy: int = 0) -> RunPlan:
     """Build the run's settings for the learner of a policy."""
     config, folder = setup.config, setup.folder_of(policy)
+    checkpoint = config.checkpoint
+    if config.in_lockstep and len(config.population.names) > 1:
+        # Policies save one after another; one that has saved must still have the iteration that all others have.
+        checkpoint = replace(checkpoint, keep=max(2, checkpoint.keep))
     return RunPlan(
         total_steps=config.total_steps,
         seed=int_seed(config.seed, "learner", policy),
         report_every_s=config.report_every_s,
         resume=setup.resume,
-        checkpoints=CheckpointStore(folder / "checkpoints", config.checkpoint),
+        checkpoints=CheckpointStore(folder / "checkpoints", checkpoint),
         evaluations=EvaluationQueue(folder, config.eval_every) if not setup.ranks.rank else None,
         episodes=setup.episodes,
         policy=policy,
