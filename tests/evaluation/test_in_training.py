@@ -115,10 +115,9 @@ def test_the_evaluator_waits_for_the_run_and_plays_networks_as_they_appear(make_
             aside.rename(config)  # The learner has started.
 
     evaluate_until(
-        run_dir,
+        {run_dir: store_of(run_dir)},
         CARTPOLE,
         episodes=2,
-        checkpoints=store_of(run_dir),
         is_stop_wanted=lambda: len(waits) == 2,
         while_waiting=while_waiting,
     )
@@ -129,5 +128,5 @@ def test_the_evaluator_waits_for_the_run_and_plays_networks_as_they_appear(make_
 def test_an_evaluator_that_is_told_to_stop_plays_nothing(make_run: MakeRun) -> None:
     run_dir = make_run(CARTPOLE.name)
     queue = queue_of(run_dir, 10)
-    evaluate_until(run_dir, CARTPOLE, episodes=2, checkpoints=store_of(run_dir), is_stop_wanted=lambda: True)
+    evaluate_until({run_dir: store_of(run_dir)}, CARTPOLE, episodes=2, is_stop_wanted=lambda: True)
     assert len(queue.pending()) == 1

@@ -77,7 +77,7 @@ def test_policies_with_networks_of_their_own_meet_each_other_and_their_past(tmp_
     again = rows_of(run.dir / "policies" / "b")
     assert again[-1]["agent_steps"] > of_policies["b"][-1]["agent_steps"]
     with pytest.raises(RunDirectoryError, match=r"another population\.policies"):
-        rollmill.train(run_dir=run.dir, resume=True, quiet=True, **{"population.policies": 2})
+        rollmill.train(run_dir=run.dir, resume=True, quiet=True, **{"population.policies": "a,b,d"})
 
 
 def agent_weights(run_dir: Path, policy: str, checkpoint: str = "latest") -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_single_agents_are_divided_among_the_policies(assignment: str, tmp_path:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algo": "dqn"}, r"population\.policies=0,1: in the replay regime one policy learns"),
+        ({"algo": "dqn"}, r"0, 1 \(population\.policies, population\.guests\): in the replay regime one policy learns"),
         ({"policy.0.agents": "ann"}, "fits none of the agents"),
         ({"policy.0.model.scale_actions": False}, "must be the same for all policies"),
         ({"num_slots": 5}, "one batch's for each policy"),

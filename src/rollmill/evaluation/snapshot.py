@@ -172,6 +172,18 @@ def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> 
     require_trust(Path(run_dir) / "config.json", snapshot.verdict, named_code(snapshot.env), trust=trust)
 
 
+def snapshot_of_player(player: Path | str) -> Snapshot:
+    """Read the checkpoint of a player of matches: a run directory, or a checkpoint file of a run.
+
+    Raises:
+        NoRunError: It is neither.
+    """
+    path = Path(player)
+    if path.is_file():  # DIR/checkpoints/FILE
+        return read_snapshot(path.parent.parent, str(path))
+    return read_snapshot(folder_of_policy(path, None))
+
+
 def newest_checkpoint(run_dir: Path | str) -> Path | None:
     """Return the file that ``"latest"`` tries first; None if there is none."""
     return next(iter(_store(Path(run_dir)).paths()), None)

@@ -21,6 +21,7 @@ from rollmill.inference.action_checks import check_action
 from rollmill.inference.batching import Batching
 from rollmill.inference.config import InferenceConfig
 from rollmill.inference.explorers import Explorer
+from rollmill.inference.guests import Guest, ScriptedGuest
 from rollmill.inference.observation_readers import ObservationReader
 from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
@@ -50,6 +51,7 @@ class PolicyWorker:
         states: Recurrent states.
         seed: Keys random actions.
         past_selves: For each policy, the networks of its past selves; empty without banks.
+        guests: Players that do not learn.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class PolicyWorker:
         states: RecurrentStates,
         seed: int,
         past_selves: Sequence[PastSelves] = (),
+        guests: Sequence[Guest] = (),
     ) -> None:
         self._context = context
         self._ledger = context.ledger
@@ -88,6 +91,7 @@ class PolicyWorker:
         self._reset = store.arrays["reset"]
         self._random = np.random.default_rng(seed)
         self._past_selves = past_selves
+        self._guests = guests
         self._players = store.topology.players
         self._policy_id = store.arrays.get(POLICY_ID)
 
@@ -134,11 +138,14 @@ class PolicyWorker:
         else:
             players = requests.read(self._policy_id)
             for player in np.unique(players).tolist():
-                if wants_value_only and self._players.is_past(player):
-                    continue  # no value is needed: turns of past selves are not learned from
+                if wants_value_only and player >= self._players.policies:
+                    continue  # no value is needed: only turns of policies are learned from
                 self._ledger.enter(InferencePhase.LOADING)
-                acting = self._acting_for(player, requests.groups)
                 chosen = players == player
+                acting = self._acting_for(player, requests.groups)
+                if isinstance(acting, ScriptedGuest):
+                    self._follow(acting, requests.only(chosen), None if mask is None else mask[chosen])
+                    continue
                 size = acting.algorithm.state_size
                 self._forward(
                     acting,
@@ -150,8 +157,19 @@ class PolicyWorker:
         if wants_value_only:
             self._states.share(requests.groups)
 
-    def _acting_for(self, player: int, groups: NDArray[np.int64]) -> ActingAlgorithm:
-        """Return a player's network, with its weights loaded."""
+    def _follow(self, guest: ScriptedGuest, requests: Requests, mask: NDArray[np.bool_] | None) -> None:
+        """Write the actions that a scripted guest chooses."""
+        self._ledger.enter(InferencePhase.FORWARD)
+        store, first = self._store, int(requests.groups[0])
+        observation = {name: requests.read(array) for name, array in store.observation.items()}
+        when = first, int(store.group_iteration[first]), int(requests.steps[0])
+        self._write_actions(requests, *guest.choose(observation, mask, requests.num_rows, when))
+        requests.fill(store.arrays["policy_version"], 0)
+
+    def _acting_for(self, player: int, groups: NDArray[np.int64]) -> Guest:
+        """Return a player's network, with its weights loaded, or a scripted guest."""
+        if (guest := self._players.guest_index(player)) is not None:
+            return self._guests[guest]
         if not self._players.is_past(player):
             return self._weights[player].acting_for(groups)
         policy, place = self._players.place(player)

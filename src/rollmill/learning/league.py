@@ -158,7 +158,9 @@ class Standings:
         self.keepers: dict[int, SnapshotKeeper] = {}
 
     def rating(self, players: PlayerIds, player: int) -> float | None:
-        """Return the rating of a player; None of a past self that is gone."""
+        """Return the rating of a player: 0 of a guest, None of a past self that is gone."""
+        if players.guest_index(player) is not None:
+            return 0.0
         if not players.is_past(player):
             return self.ratings[player]
         policy, place = players.place(player)
@@ -171,7 +173,7 @@ class League:
 
     Args:
         policy: Index of the policy.
-        names: Names of all policies.
+        names: Names of all policies, and after them of the guests.
         players: Ids of all players.
         standings: The ratings of all policies.
         keeper: Keeps the policy's past selves; None without a bank.
@@ -192,7 +194,7 @@ class League:
         self._keeper = keeper
         if keeper is not None:
             standings.keepers[policy] = keeper
-        # For each policy: matches against it, older ones counting less, and points in them.
+        # For each policy and guest: matches against it, older ones counting less, and points in them.
         self._results = np.zeros((len(names), 2))
         self._recent = (0.0, 0.0)
 
@@ -247,7 +249,9 @@ class League:
         """
         results = np.array(state.get("results", np.zeros_like(self._results)), np.float64)
         if results.shape != self._results.shape:
-            raise ValueError(f"it belongs to a run of {len(results)} policies, but this one has {len(self._results)}")
+            raise ValueError(
+                f"it belongs to a run of {len(results)} policies and guests, but this one has {len(self._results)}"
+            )
         self._results = results
         self._standings.ratings[self._policy] = float(state["rating"])
         if self._keeper is not None:
@@ -261,7 +265,9 @@ class League:
         expected = 1.0 / (1.0 + 10.0 ** ((theirs - self.rating) / _ELO_SCALE))
         self._standings.ratings[self._policy] += _ELO_STEP * (match.points - expected)
         if not self._players.is_past(match.opponent):
-            self._results[match.opponent] = self._results[match.opponent] * _DECAY + (1.0, match.points)
+            guest = self._players.guest_index(match.opponent)
+            other = match.opponent if guest is None else self._players.policies + guest
+            self._results[other] = self._results[other] * _DECAY + (1.0, match.points)
             return
         self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
         policy, place = self._players.place(match.opponent)

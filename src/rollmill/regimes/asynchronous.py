@@ -135,6 +135,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         states=side.states(),
         seed=seed,
         past_selves=past_selves,
+        guests=side.guests(),
     )
 
 

@@ -142,6 +142,7 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
         states=side.states(is_shared=True),
         seed=setup.config.seed,
         past_selves=past_selves,
+        guests=side.guests(),
     )
 
 

@@ -17,13 +17,14 @@ from rollmill.runtime import cgroups
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
-from rollmill.settings.policies import policies_of_agents
+from rollmill.settings.policies import players_of_agents, source_of
 from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
 from rollmill.storage.group_states import GroupState
 
 if TYPE_CHECKING:
     from rollmill.algorithms.base import Algorithm
+    from rollmill.inference.guests import Guest
 
 
 def probe(
@@ -50,21 +51,30 @@ def probe(
     from rollmill.algorithms.requirements import UnfitActionsError
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.evaluation.players import PlayerError
+    from rollmill.evaluation.snapshot import NoRunError
     from rollmill.evaluation.tournament import TournamentError, check_opponents
     from rollmill.learning.sharing import shared_sizes
     from rollmill.models.flat_state import flat_nbytes
     from rollmill.models.sizing import largest_parameter
+    from rollmill.regimes.guests import load_weights, make_guest
     from rollmill.regimes.torch_side import make_off_policy, make_on_policy
     from rollmill.runtime.plain_data import MalformedMessageError
     from rollmill.runtime.signed_files import UntrustedError
+    from rollmill.storage.checkpoint_file import CheckpointError
 
+    guests: list[Guest] = []
     assert config.envs_per_group != "auto"
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
     make = make_off_policy if config.in_replay else make_on_policy
     try:
         check_opponents(config.eval_against, spec)
-        policies_of_agents(config, spec.agents)
+        players_of_agents(config, spec.agents)
+        for _, player in config.population.named_guests:
+            guests.append(make_guest(player, config, spec, torch.device("cpu")))
         algorithms = [_make_if_it_fits(partial(make, settings, spec)) for settings in config.policies]
+        for name, made in zip(config.population.names, algorithms, strict=True):
+            if (source := source_of(config, name)) is not None and run_dir is None:
+                load_weights(made, source)
         first_iteration, saved = 0, None
         if run_dir is not None and config.in_lockstep:
             first_iteration = _unpack_states(config, run_dir, ranks or Ranks(), trust=trust)
@@ -77,6 +87,8 @@ def probe(
         TournamentError,
         PlayerError,
         ConfigError,
+        NoRunError,
+        CheckpointError,
     ) as error:
         context.send(Refusal(str(error)))
         return
@@ -104,6 +116,7 @@ def probe(
             shared=shared,
             saved_steps=saved,
             largest_parameter=largest_parameter(algorithms[largest]),
+            guest_state_size=max([_state_size(guest) for guest in guests], default=0),
             has_cuda=torch.cuda.is_available(),
             settings=settled_settings(
                 config,
@@ -114,6 +127,12 @@ def probe(
             | settled_policies(config, spec),
         )
     )
+
+
+def _state_size(guest: Guest) -> int:
+    from rollmill.inference.acting_weights import ActingAlgorithm
+
+    return guest.algorithm.state_size if isinstance(guest, ActingAlgorithm) else 0
 
 
 def _make_if_it_fits(make: Callable[[], Algorithm]) -> Algorithm:

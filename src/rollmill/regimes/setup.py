@@ -16,14 +16,14 @@ from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
 from rollmill.rollout.assignment import Assignment
 from rollmill.rollout.group_builder import GroupBuilder
-from rollmill.rollout.matchmaker import Matchmaker, PastOpponents
+from rollmill.rollout.matchmaker import Guests, Matchmaker, PastOpponents
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
-from rollmill.settings.policies import policies_of_agents
+from rollmill.settings.policies import players_of_agents
 from rollmill.settings.regime_config import LockstepConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
@@ -66,6 +66,7 @@ class Probed:
         first_iteration: In lockstep, the iteration at which the run starts or resumes.
         shared: In the replay regime, sizes shared by several learners; None if there cannot be several.
         saved_steps: In the replay regime, agent steps of the checkpoint to resume from.
+        guest_state_size: The largest S of a guest's network.
         largest_parameter: For messages: the network's largest parameter, in parentheses.
         has_cuda: Whether there is a GPU.
         settings: Dotted key -> value of resolved "auto" settings, of policies, too; see
@@ -77,6 +78,7 @@ class Probed:
     first_iteration: int = 0
     shared: SharedSizes | None = None
     saved_steps: int | None = None
+    guest_state_size: int = 0
     largest_parameter: str = ""
     has_cuda: bool = False
     settings: Mapping[str, object] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class Probed:
     @property
     def state_size(self) -> int:
         """S of the slots, the largest of all networks."""
-        return max(network.state_size for network in self.networks)
+        return max(self.guest_state_size, *(network.state_size for network in self.networks))
 
     @property
     def weight_nbytes(self) -> int:
@@ -194,7 +196,8 @@ class RunSetup:
 
 def players_of(config: Config) -> PlayerIds:
     """Return who may play a row."""
-    return PlayerIds(len(config.population.names), config.population.snapshots)
+    population = config.population
+    return PlayerIds(len(population.names), population.snapshots, len(population.guests))
 
 
 def allocate_slots(
@@ -229,7 +232,12 @@ def allocate_slots(
             "against the policy in environments with several agents; use 0."
         )
     players = topology.players
-    policies_of_agents(config, probed.spec.agents)
+    players_of_agents(config, probed.spec.agents)
+    if population.guests and len(probed.spec.agents) < 2:
+        raise ConfigError(
+            f"population.guests={','.join(population.guests)}, but {probed.spec.name} has one agent: guests play "
+            "against policies in environments with several agents; omit them."
+        )
     if players.policies > config.num_envs * probed.spec.rows_per_env:
         raise ConfigError(
             f"{players.policies} policies (population.policies), but {config.num_envs} environments (num_envs) with "
@@ -397,12 +405,21 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
             seed=seed,
             counts_users=lag is None,
         )
+    players = setup.topology.players
+    allowed = [
+        [index if index < players.policies else players.guest(index - players.policies) for index in of_agent]
+        for of_agent in players_of_agents(config, agents)
+    ]
+    anywhere = [
+        players.guest(index)
+        for index in range(players.guests)
+        if not any(players.guest(index) in of_agent for of_agent in allowed)
+    ]
     return Matchmaker(
         store,
-        assignment=Assignment(
-            policies_of_agents(config, agents), is_random=is_random, num_envs=config.num_envs, seed=seed
-        ),
+        assignment=Assignment(allowed, is_random=is_random, num_envs=config.num_envs, seed=seed),
         past_selves=past_selves,
+        guests=Guests(anywhere, players.policies, share=population.guest_share, seed=seed) if anywhere else None,
         first_env=first_env,
     )
 

@@ -20,6 +20,7 @@ from rollmill.algorithms.requirements import require_bounds
 from rollmill.inference.acting_weights import ActingWeights
 from rollmill.inference.batching import Batching
 from rollmill.inference.explorers import Explorer
+from rollmill.inference.guests import Guest
 from rollmill.inference.observation_readers import ObservationReader
 from rollmill.inference.past_selves import PastSelves
 from rollmill.inference.recurrent_states import RecurrentStates
@@ -42,12 +43,14 @@ from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
 from rollmill.models.device import compute_repeatably, resolve_device, take_device, take_threads
+from rollmill.regimes.guests import load_weights, make_guest
 from rollmill.regimes.setup import RunSetup, with_delays
 from rollmill.roles import LearnerPhase
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.config import Config
+from rollmill.settings.policies import source_of
 from rollmill.specs import EnvSpec
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.checkpoints import CheckpointStore
@@ -167,8 +170,18 @@ class PolicySide(Generic[AnAlgorithm]):
     def states(self, *, is_shared: bool = False) -> RecurrentStates:
         """Build the recurrent states of its groups."""
         groups = self.store.topology.groups_of_policy_worker(self.index)
-        size = max(network.algorithm.state_size for network in self.networks)
+        size = self.setup.probed.state_size
         return RecurrentStates(self.store, groups, state_size=size, device=self.device, is_shared=is_shared)
+
+    def guests(self) -> list[Guest]:
+        """Build the guests.
+
+        Raises:
+            PlayerError: One is not known, or does not fit the environment.
+        """
+        setup = self.setup
+        players = [player for _, player in setup.config.population.named_guests]
+        return [make_guest(player, setup.config, setup.probed.spec, self.device) for player in players]
 
     def run(
         self,
@@ -180,6 +193,7 @@ class PolicySide(Generic[AnAlgorithm]):
         states: RecurrentStates,
         seed: int,
         past_selves: Sequence[PastSelves] = (),
+        guests: Sequence[Guest] = (),
     ) -> None:
         """Run the loop with these strategies."""
         config = self.setup.config
@@ -197,6 +211,7 @@ class PolicySide(Generic[AnAlgorithm]):
             states=states,
             seed=seed,
             past_selves=past_selves,
+            guests=guests,
         ).run()
 
 
@@ -315,6 +330,9 @@ class LearnerSide:
         run, setup, spec = self.run, self.setup, self.run.probed.spec
         store = run.store_of(self.policy)
         algorithm = self.make(make_on_policy)
+        source = source_of(run.config, run.config.population.names[self.policy])
+        if source is not None and not run.resume:
+            load_weights(algorithm, source)
         random = np.random.default_rng(setup.plan.seed)
         path = choose_path(algorithm, spec, setup.compute)
         algorithm.encoder_batch = path.micro_batch
@@ -330,7 +348,8 @@ class LearnerSide:
             if banks:
                 bank = banks[self.policy]
                 keeper = SnapshotKeeper(bank, places(bank), run.config.population, num_versions=num_versions)
-            names = run.config.population.names
+            population = run.config.population
+            names = [*population.names, *(name for name, _ in population.named_guests)]
             league = League(self.policy, names, run.topology.players, standings, keeper)
         trainer = OnPolicyTrainer(
             setup,

@@ -81,6 +81,8 @@ class PastOpponents:
             # Each agent in turn, so that seats are balanced.
             seat = int(envs[index] + episodes[index]) % ids.shape[1]
             policy = int(ids[index, seat])
+            if policy >= len(self._banks):
+                continue  # a guest's agent
             bank, table = self._banks[policy], tables[policy]
             bounds = np.cumsum(table.probability)
             if not bounds[-1]:
@@ -93,9 +95,35 @@ class PastOpponents:
     def end(self, ids: NDArray[np.int16]) -> None:
         """End matches of these players."""
         if self._counts_users:
-            for player in ids[ids >= self._players.policies].tolist():
+            for player in filter(self._players.is_past, ids.ravel().tolist()):
                 policy, place = self._players.place(player)
                 self._banks[policy].end(place)
+
+
+class Guests:
+    """Puts guests in the place of policies.
+
+    Args:
+        guests: Ids of the guests that may play any agent.
+        policies: Number of policies.
+        share: Share of the matches with a guest.
+        seed: Keys the draws.
+    """
+
+    def __init__(self, guests: Sequence[int], policies: int, *, share: float, seed: int) -> None:
+        self._guests = guests
+        self._policies = policies
+        self._share = share
+        self._noise = RowNoise(seed, "guests", width=2)
+
+    def replace(self, ids: NDArray[np.int16], envs: NDArray[np.int64], episodes: NDArray[np.int64], step: int) -> None:
+        """Replace the policy of one agent in some of the matches that begin; arguments as in :class:`PastOpponents`."""
+        uniform = self._noise.uniform(envs, np.full(len(envs), step))
+        for index in np.flatnonzero(uniform[:, 0] < self._share).tolist():
+            seat = int(envs[index] + episodes[index]) % ids.shape[1]
+            # Not a past self, whose match is counted already.
+            if ids[index, seat] < self._policies and (ids[index] < self._policies).sum() > 1:
+                ids[index, seat] = self._guests[int(uniform[index, 1] * len(self._guests))]
 
 
 class Matchmaker:
@@ -105,15 +133,23 @@ class Matchmaker:
         store: The slots.
         assignment: Gives each agent a policy.
         past_selves: Puts past selves in their place; None without banks.
+        guests: Puts guests in their place; None without guests.
         first_env: Index of this rank's first environment among those of all ranks.
     """
 
     def __init__(
-        self, store: SlotStore, *, assignment: Assignment, past_selves: PastOpponents | None, first_env: int
+        self,
+        store: SlotStore,
+        *,
+        assignment: Assignment,
+        past_selves: PastOpponents | None,
+        guests: Guests | None = None,
+        first_env: int,
     ) -> None:
         topology = store.topology
         self._assignment = assignment
         self._past_selves = past_selves
+        self._guests = guests
         self._agents = topology.agents_per_env
         self._envs_per_group = topology.group_rows // topology.agents_per_env
         self._rollout_length = topology.rollout_length
@@ -162,6 +198,8 @@ class Matchmaker:
         ids = self._assignment.assign(of_run, steps)
         if self._past_selves is not None:
             self._past_selves.replace(ids, of_run, episodes[envs], iteration=group.iteration, step=steps)
+        if self._guests is not None:
+            self._guests.replace(ids, of_run, episodes[envs], steps)
         return ids
 
     def _end(self, ids: NDArray[np.int16]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from rollmill.settings.config import Config
 
 AGENTS = "agents"
+LOAD = "load"
 
 # Only `apply` needs to know the class.
 C = TypeVar("C", bound="Config")
@@ -33,8 +33,8 @@ def config_of_policy(config: C, name: str) -> C:
     Raises:
         ConfigError: An unknown setting, a value that is not allowed, or a setting that all policies share.
     """
-    own = {key: value for key, value in own_values(config, name).items() if key != AGENTS}
-    alone = replace(config, policy={}, population=replace(config.population, policies=1))
+    own = {key: value for key, value in own_values(config, name).items() if key not in (AGENTS, LOAD)}
+    alone = replace(config, policy={}, population=replace(config.population, policies=1, guests=()))
     try:
         changed = apply(alone, own)
     except ValueError as error:
@@ -56,12 +56,29 @@ def check_policies(config: Config) -> None:
         ConfigError: Which setting, and what to do.
     """
     names = config.population.names
+    guests = [name for name, _ in config.population.named_guests]
     for key in config.policy:
-        if key.partition(".")[0] not in names:
-            raise ConfigError(f"policy.{key}: this run has the policies {', '.join(names)} (population.policies).")
-    for name in names if config.policy else ():
+        name, _, rest = key.partition(".")
+        if name in guests and rest != AGENTS:
+            raise ConfigError(
+                f"policy.{key}: {name} is a guest, which does not learn: it takes policy.{name}.agents only."
+            )
+        if name not in (*names, *guests):
+            known = ", ".join((*names, *guests))
+            raise ConfigError(f"policy.{key}: this run has the policies {known} (population.policies).")
+    for name in (*names, *guests) if config.policy else ():
         _patterns(config, name)
+    for name in names if config.policy else ():
+        source_of(config, name)
         config_of_policy(config, name)
+
+
+def source_of(config: Config, name: str) -> str | None:
+    """Return the run directory or checkpoint file whose weights a policy starts with; None for new ones."""
+    given = own_values(config, name).get(LOAD)
+    if given is not None and (not isinstance(given, str) or not given):
+        raise ConfigError(f"policy.{name}.load={given!r}: give a run directory or a checkpoint file.")
+    return given
 
 
 def _patterns(config: Config, name: str) -> tuple[str, ...] | None:
@@ -75,18 +92,21 @@ def _patterns(config: Config, name: str) -> tuple[str, ...] | None:
     return tuple(word.strip() for word in words)
 
 
-def policies_of_agents(config: Config, agents: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the policies that may play each agent, as indices.
+def players_of_agents(config: Config, agents: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return who may play each agent: policies, and after them guests, by index.
+
+    An agent that some of them name is played by these alone; the others are played by policies that name no agents.
 
     Args:
         config: The run's settings.
         agents: The environment's agents; empty where there is one without a name.
 
     Raises:
-        ConfigError: An agent that no policy plays, or a pattern that fits no agent.
+        ConfigError: An agent that nobody plays, a pattern that fits no agent, or a policy that plays no agent.
     """
-    names = config.population.names
-    plays: Mapping[str, tuple[str, ...] | None] = {name: _patterns(config, name) for name in names}
+    population = config.population
+    names = [*population.names, *(name for name, _ in population.named_guests)]
+    plays = {name: _patterns(config, name) for name in names}
     for name, patterns in plays.items():
         for pattern in patterns or ():
             if not any(fnmatchcase(agent, pattern) for agent in agents):
@@ -94,14 +114,18 @@ def policies_of_agents(config: Config, agents: Sequence[str]) -> list[tuple[int,
                     f"policy.{name}.agents: {pattern!r} fits none of the agents "
                     f"{', '.join(agents) if agents else '(the environment has one, without a name)'}."
                 )
+    open_to_all = tuple(index for index, name in enumerate(population.names) if plays[name] is None)
     found = []
     for agent in agents or ("",):
-        allowed = tuple(
+        named = tuple(
             index
             for index, patterns in enumerate(plays.values())
-            if patterns is None or any(fnmatchcase(agent, pattern) for pattern in patterns)
+            if any(fnmatchcase(agent, pattern) for pattern in patterns or ())
         )
-        if not allowed:
+        if not named and not open_to_all:
             raise ConfigError(f"no policy plays the agent {agent!r}: name it in one of policy.NAME.agents.")
-        found.append(allowed)
+        found.append(named or open_to_all)
+    for index, name in enumerate(population.names):
+        if not any(index in allowed for allowed in found):
+            raise ConfigError(f"policy {name} plays no agent: others name all of them (policy.NAME.agents).")
     return found

@@ -188,10 +188,11 @@ class ReplayRegimeConfig(Checked, section=""):
                     f"model.{name}=True: off-policy networks have no normalisers; use false, or normalise in a wrapper "
                     "of the environment."
                 )
-        if len(names := run.population.names) > 1:
+        names = (*run.population.names, *run.population.guests)
+        if len(names) > 1:
             raise ConfigError(
-                f"population.policies={','.join(names)}: in the replay regime one policy learns; use regime='async' or "
-                "'lockstep'."
+                f"{', '.join(names)} (population.policies, population.guests): in the replay regime one policy learns; "
+                "use regime='async' or 'lockstep'."
             )
         if run.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")

@@ -36,6 +36,10 @@ class PopulationConfig(Checked, section="population"):
         keep: Which snapshots stay when the bank is full: "recent" ones, or some that are "spread" over the whole run.
         past: Share of the matches in which one agent is played by a past self; the others are played by policies that
             learn.
+        guests: Players that do not learn, as in a tournament: run directories, checkpoint files, names given to
+            ``register_player`` and "random"; ``NAME=PLAYER`` gives one a name. ``policy.NAME.agents`` gives a guest
+            agents of its own; otherwise it is an opponent like a past self.
+        guest_share: Share of the matches in which one agent is played by a guest without agents of its own.
         matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
             policy wins least: with probability proportional to (1 - win rate)^2 (prioritised fictitious self-play,
             Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting).
@@ -48,27 +52,44 @@ class PopulationConfig(Checked, section="population"):
     keep: Literal["recent", "spread"] = "recent"
     past: float = setting(0.2, UNIT)
     matchmaking: Matchmaking = "uniform"
+    guests: tuple[str, ...] = ()
+    guest_share: float = setting(0.2, UNIT)
 
     def __post_init__(self) -> None:
         """Check the number or the names of the policies, too."""
         super().__post_init__()
+        self._check_policies()
+        players = [*self.names, *(name for name, _ in self.named_guests)]
+        for name in players:
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"population: {name!r} is not a name for a policy or a guest, which is also that of a folder and "
+                    "of settings: use letters, digits and _ (for a guest NAME=PLAYER)."
+                )
+        if len(set(players)) < len(players):
+            raise ConfigError(f"population: the names {', '.join(players)} of policies and guests must differ.")
+
+    def _check_policies(self) -> None:
         given = self.policies
         if isinstance(given, int) and not isinstance(given, bool):
             integer(1).check("population.policies", given, ", or names")
             return
         if not isinstance(given, tuple) or not given or len(set(given)) < len(given):
             raise ConfigError(f"population.policies={given!r}: give a number of at least 1, or different names.")
-        for name in given:
-            if not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"population.policies: {name!r} is not a name for a policy, which is also that of a folder: use "
-                    "letters, digits and _."
-                )
 
     @property
     def names(self) -> tuple[str, ...]:
         """The policies' names; "0", "1", ... where only their number is given."""
         return tuple(map(str, range(self.policies))) if isinstance(self.policies, int) else self.policies
+
+    @property
+    def named_guests(self) -> tuple[tuple[str, str], ...]:
+        """Name and player of each guest; without a name, that is the last part of a path."""
+        found = []
+        for given in self.guests:
+            name, equals, player = given.partition("=")
+            found.append((name, player) if equals else (re.sub(r"\W", "_", Path(given).name), given))
+        return tuple(found)
 
     def folders(self, run_dir: Path) -> list[Path]:
         """Return the folders of the policies' checkpoints and metrics; of a single policy that is the run's."""
