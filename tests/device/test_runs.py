@@ -53,7 +53,7 @@ def test_runs_on_a_gpu(tmp_path: Path, name: str) -> None:
     assert all(value.isfinite().all() for value in state["model"].values() if value.is_floating_point())
 
 
-@pytest.mark.parametrize("name", ["lockstep", "replay"])
+@pytest.mark.parametrize("name", ["lockstep", pytest.param("replay", marks=pytest.mark.slow)])
 def test_resumes_on_another_device(tmp_path: Path, name: str) -> None:
     settings, steps = RUNS[name], RUNS[name]["total_steps"]
     before = train(tmp_path / "run", {**settings, **ON_CPU})

@@ -45,7 +45,9 @@ def train(run_dir: Path, **settings: Any) -> rollmill.Run:
     )
 
 
-@pytest.mark.parametrize("settings", [{"regime": "async"}, {"regime": "lockstep", "model.core": "gru"}])
+@pytest.mark.parametrize(
+    "settings", [{"regime": "async"}, pytest.param({"regime": "lockstep", "model.core": "gru"}, marks=pytest.mark.slow)]
+)
 def test_its_own_parameters_are_learned_saved_and_resumed(settings: dict[str, Any], tmp_path: Path) -> None:
     run = train(tmp_path / "run", **settings)
     first = read_snapshot(run.dir)
@@ -59,6 +61,7 @@ def test_its_own_parameters_are_learned_saved_and_resumed(settings: dict[str, An
     assert len(rollmill.evaluate(run.dir, episodes=2).returns) == 2
 
 
+@pytest.mark.slow
 def test_it_is_reproducible_in_lockstep(tmp_path: Path) -> None:
     hashes = []
     for name, workers in (("a", 1), ("b", 2)):

@@ -211,7 +211,9 @@ def test_numbers_that_are_set_act_as_the_settings_do(tmp_path: Path) -> None:
     assert first_difference(one, other) is None
 
 
-@pytest.mark.parametrize("numbers", [{"learning_rate": 1e-4}, {"reward_scale": 0.5, "entropy_coef": 0.1}])
+@pytest.mark.parametrize(
+    "numbers", [{"learning_rate": 1e-4}, pytest.param({"reward_scale": 0.5, "entropy_coef": 0.1}, marks=slow)]
+)
 def test_a_change_from_a_batch_on_is_the_same_for_any_number_of_workers(
     tmp_path: Path, numbers: dict[str, float]
 ) -> None:
@@ -248,7 +250,7 @@ def test_a_resumed_run_keeps_the_numbers_that_were_set(tmp_path: Path) -> None:
     assert first_difference(whole, parts) is None
 
 
-@pytest.mark.parametrize("regime", ["async", "lockstep"])
+@pytest.mark.parametrize("regime", ["async", pytest.param("lockstep", marks=slow)])
 def test_checkpoints_and_evaluations_on_request(tmp_path: Path, regime: str) -> None:
     class Asking(Recorder):
         def on_start(self, run: rollmill.LiveRun) -> None: ...
@@ -329,6 +331,7 @@ def _run(*words: str, cwd: Path, launcher: tuple[str, ...] = ()) -> subprocess.C
 
 
 @pytest.mark.timeout(300)
+@slow
 def test_two_ranks_use_the_same_numbers_in_the_same_batch(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(MODULE)
     ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
