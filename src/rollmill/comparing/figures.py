@@ -12,7 +12,7 @@ from rollmill.comparing.method_curves import curves_of_method, is_coarse
 from rollmill.comparing.runs import ComparedRun, Comparison
 from rollmill.comparing.statistics import AGGREGATES, Profile
 from rollmill.evaluation.stats import Estimate
-from rollmill.reporting.plots import curve_of
+from rollmill.reporting.plots import Curve, curve_of
 
 _TITLES = {"median": "median", "iqm": "interquartile mean", "mean": "mean", "optimality_gap": "optimality gap"}
 _LABEL_WIDTH = 60  # characters of a method's name in a line
@@ -132,6 +132,27 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
         )
     _legend(figure, handles)
     figure.suptitle(env, fontweight="bold", parse_math=False)
+    return _save(figure, path)
+
+
+def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Path:
+    """Draw Elo ratings over agent steps: a line for each policy."""
+    from matplotlib.ticker import EngFormatter
+
+    style_of = _styles_of(list(ratings))
+    figure = _figure(8.0, 4.2 + 0.05 * len(ratings))
+    axes = figure.subplots()
+    handles = []
+    for name, curve in ratings.items():
+        style = style_of[name]
+        handles += axes.plot(
+            curve.x, curve.y, color=style.colour, linestyle=style.line, linewidth=1.8, label=_wrapped(name)
+        )
+    _tidy(axes)
+    axes.set(xlabel="agent steps of the policy", ylabel="rating (Elo)")
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    _legend(figure, handles)
+    figure.suptitle(title, fontweight="bold", parse_math=False)
     return _save(figure, path)
 
 

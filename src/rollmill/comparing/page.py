@@ -14,6 +14,7 @@ from typing import Any
 import rollmill
 from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles, draw_scores
 from rollmill.comparing.method_curves import curve_notes
+from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
 from rollmill.comparing.runs import Comparison, compare
 from rollmill.comparing.statistics import (
     AGGREGATES,
@@ -95,8 +96,14 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         found = aggregates(matrices, seed=seed)
         pictures = [draw_aggregates(found, folder / "aggregates.png")]
         pictures += [draw_profiles(profile(matrices, seed=seed), folder / "profiles.png")]
+    rated = rated_runs(comparison)
+    pictures_of_rated = [
+        draw_rated_run(each, folder / f"ratings-{number}.png") for number, each in enumerate(rated, start=1)
+    ]
     runs_of_game = {label: len(scores) for label, scores in matrices.items()}
     figures = _figures(comparison, intervals, games, runs_of_game, found)
+    if rated:
+        figures["populations"] = [figures_of(each) for each in rated]
     (folder / FIGURES).write_text(json.dumps(figures, indent=2) + "\n")
     page = folder / PAGE
     title = title or f"Comparison of {len(comparison.runs)} runs"
@@ -106,8 +113,11 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
         parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
     if games:
         parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(_picture, pictures)]
+    for each, picture in zip(rated, pictures_of_rated, strict=True):
+        parts += [population_section(each), _picture(picture)]
     page.write_text(_page(title, parts))
-    return Report(page, (*(path for paths in pictures_of.values() for path in paths), *pictures), figures)
+    drawn = (*(path for paths in pictures_of.values() for path in paths), *pictures, *pictures_of_rated)
+    return Report(page, drawn, figures)
 
 
 def _draw(comparison: Comparison, env: str, intervals: Mapping[str, Estimate], folder: Path) -> list[Path]:
