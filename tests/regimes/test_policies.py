@@ -13,6 +13,7 @@ from tests.envs.agent_games import Crowd, Rounds
 import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.snapshot import NoRunError
+from rollmill.runtime.events import ProcessFailed
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.verification import verify
 
@@ -110,6 +111,16 @@ def test_populations_in_lockstep_are_reproducible_and_resumable(game: str, setti
     assert result.equal, result.describe()
     assert result.updates > result.resumed_from
     assert result.resumed_from > 0
+
+
+@pytest.mark.usefixtures("leaves_nothing")
+def test_the_policy_that_diverges_is_named_and_all_are_saved(tmp_path: Path) -> None:
+    settings = {**SMALL, "population.policies": "a,b", "policy.b.learner.learning_rate": 1e30}
+    settings |= {"checkpoint.every_s": None}
+    with pytest.raises(ProcessFailed, match="policy 'b'"):
+        rollmill.train("test/rounds", run_dir=tmp_path / "run", quiet=True, total_steps=100_000, **settings)
+    for name in "ab":  # The first checkpoint is that of the untrained network.
+        assert list((tmp_path / "run" / "policies" / name / "checkpoints").glob("checkpoint_000002_*"))
 
 
 @pytest.mark.parametrize("assignment", ["fixed", "random"])

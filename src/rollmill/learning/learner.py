@@ -109,11 +109,16 @@ def run_in_turn(learners: Sequence[Learner], steps: RunSteps | None = None) -> N
             sessions.enter_context(learner.start())
         active = list(learners)
         while active:
-            if steps is not None and steps.in_rounds:
-                steps.begin_round()
-                active = [learner for learner in active if _learn_next_batch(learner)]
-            else:
-                active = [learner for learner in active if learner.turn(POLL_S / len(active))]
+            try:
+                if steps is not None and steps.in_rounds:
+                    steps.begin_round()
+                    active = [learner for learner in active if _learn_next_batch(learner)]
+                else:
+                    active = [learner for learner in active if learner.turn(POLL_S / len(active))]
+            except (NonFiniteGradientError, NonFiniteSampleError):
+                for learner in learners:  # Gradients that are not finite are not applied: all weights are valid.
+                    learner.save_after_failure()
+                raise
     for learner in learners:
         learner.finish()
 
@@ -194,9 +199,9 @@ class Learner:
             if not self._trainer.advance(self, wait_s):
                 self._trainer.check()
                 return False
-        except (NonFiniteGradientError, NonFiniteSampleError):
-            # Non-finite gradients were not applied, so the weights are valid.
-            self._save(is_failing=True)
+        except (NonFiniteGradientError, NonFiniteSampleError) as error:
+            if self._plan.policy_name:
+                error.args = (f"policy {self._plan.policy_name!r}: {error}",)
             raise
         self._trainer.count()
         self._leave_for_evaluation(is_asked=numbers.take_request(Request.EVALUATION))
@@ -206,6 +211,10 @@ class Learner:
         if self._timetable.is_save_due(self.progress) or is_asked:
             self._save()
         return True
+
+    def save_after_failure(self) -> None:
+        """Save the weights before the run ends with an error."""
+        self._save(is_failing=True)
 
     def finish(self) -> None:
         """Publish and save the last weights, and send the last report."""

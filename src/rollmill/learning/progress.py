@@ -34,6 +34,7 @@ class RunPlan:
         evaluations: Queue of networks to evaluate; None disables evaluations.
         episodes: Minimum number of ended episodes when resuming; the checkpoint may have counted fewer.
         policy: Index of the policy that is learned.
+        policy_name: Its name, for messages; empty where it is the only one.
     """
 
     total_steps: int
@@ -45,6 +46,7 @@ class RunPlan:
     episodes: int = 0
     schedule_s: float | None = None
     policy: int = 0
+    policy_name: str = ""
 
 
 @dataclass

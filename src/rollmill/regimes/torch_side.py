@@ -378,8 +378,8 @@ def run_learners(sides: Sequence[LearnerSide], learners: Sequence[Learner]) -> N
 def run_plan(setup: RunSetup, policy: int = 0) -> RunPlan:
     """Build the run's settings for the learner of a policy."""
     config, folder = setup.config, setup.folder_of(policy)
-    checkpoint = config.checkpoint
-    if config.in_lockstep and len(config.population.names) > 1:
+    names, checkpoint = config.population.names, config.checkpoint
+    if config.in_lockstep and len(names) > 1:
         # Policies save one after another; one that has saved must still have the iteration that all others have.
         checkpoint = replace(checkpoint, keep=max(2, checkpoint.keep))
     return RunPlan(
@@ -391,6 +391,7 @@ def run_plan(setup: RunSetup, policy: int = 0) -> RunPlan:
         evaluations=EvaluationQueue(folder, config.eval_every) if not setup.ranks.rank else None,
         episodes=setup.episodes,
         policy=policy,
+        policy_name=names[policy] if len(names) > 1 else "",
         # Decisions by a clock are neither reproducible nor equal on all ranks.
         schedule_s=None if config.in_lockstep or not setup.ranks.is_alone else config.max_seconds,
     )
