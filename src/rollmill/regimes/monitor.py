@@ -52,6 +52,7 @@ class Monitor:
         earlier: Rows of metrics of earlier sessions.
         is_resumed: Whether to note the step at which the run resumes.
         prefix: Begins every note.
+        num_policies: Policies that share the rows.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class Monitor:
         earlier: Sequence[Record] = (),
         is_resumed: bool = False,
         prefix: str = "",
+        num_policies: int = 1,
     ) -> None:
         """Start the clock."""
         self._prefix = prefix
@@ -76,13 +78,14 @@ class Monitor:
         self._display = display
         self._on_report = on_report
         self._on_row = on_row
+        num_rows = max(1, config.num_envs * probed.spec.rows_per_env // num_policies)
         # In policy versions, like the measured lag.
         self._expected_lag: float | None = None
         if isinstance(config.regime, LockstepConfig):
             self._expected_lag = float(config.regime.lag)
         elif isinstance(algorithm := config.algorithm, OnPolicyConfig):
             self._expected_lag = expected_lag(
-                num_rows=config.num_envs * probed.spec.rows_per_env,
+                num_rows=num_rows,
                 rollout_length=config.rollout_length,
                 batch_size=algorithm.batch_size,
                 sgd_steps_per_batch=algorithm.sgd_steps_per_batch,
@@ -106,7 +109,6 @@ class Monitor:
         self._env_names: dict[str, None] = {}
         self._env_refused: set[str] = set()
         self._fast_path = ""
-        num_rows = config.num_envs * probed.spec.rows_per_env
         least = partial(least_entropy, probed.spec.action, share=_COLLAPSED)
         self._health = Health(
             config.total_steps, num_rows, least_entropy=None if config.in_replay else least, earlier=earlier

@@ -199,6 +199,7 @@ def run(
             time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
             earlier=earlier,
             is_resumed=resume,
+            num_policies=len(names),
         ) as monitor:
             monitors = [] if len(names) == 1 else policy_monitors(run_setup)
             reports = PolicyReports(names, [at_end.enter_context(each) for each in monitors])
@@ -327,6 +328,7 @@ def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
                 display=None,
                 time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
                 earlier=earlier,
+                num_policies=len(run_setup.config.population.names),
                 prefix=f"policy {run_setup.config.population.names[policy]}: ",
             )
         )
