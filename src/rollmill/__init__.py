@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rollmill.models.observation import register_encoder
     from rollmill.models.registry import register_model
     from rollmill.reporting.plots import plot_runs
+    from rollmill.rollout.assignment import register_assignment
     from rollmill.storage.removers import register_remover
     from rollmill.tuning.tune import tune
 
@@ -42,6 +43,7 @@ __all__ = [
     "plot_runs",
     "register_admission",
     "register_algorithm",
+    "register_assignment",
     "register_encoder",
     "register_env",
     "register_model",
@@ -66,6 +68,7 @@ _HOME = {
     "watch": "rollmill.evaluation.watch",
     "plot_runs": "rollmill.reporting.plots",
     "register_admission": "rollmill.learning.admission",
+    "register_assignment": "rollmill.rollout.assignment",
     "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.observation",

@@ -13,6 +13,7 @@ from tests.envs.agent_games import Crowd, Rounds
 import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.snapshot import NoRunError
+from rollmill.rollout.assignment import ASSIGNMENTS
 from rollmill.runtime.events import ProcessFailed
 from rollmill.settings.run_directory import RunDirectoryError
 from rollmill.verification import verify
@@ -131,6 +132,29 @@ def test_single_agents_are_divided_among_the_policies(assignment: str, tmp_path:
     shares = [last[f"policy/{name}/agent_steps"] / run.agent_steps for name in range(4)]
     assert min(shares) > 0.1
     assert "rating" not in rows_of(run.dir / "policies" / "0")[-1]
+
+
+def by_episode(agent: str, env: int, episode: int) -> str:
+    """The first policy plays ann in odd episodes, the second one everything else."""
+    return "a" if agent == "ann" and episode % 2 else "b"
+
+
+def misspelt(agent: str, env: int, episode: int) -> str:
+    return "c"
+
+
+def test_a_function_says_who_plays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ASSIGNMENTS, "factories", {})
+    rollmill.register_assignment("by_episode", by_episode)
+    rollmill.register_assignment("misspelt", misspelt)
+    settings = {**SMALL, "population.policies": "a,b", "population.assignment": "by_episode"}
+    run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=1500, **settings)
+    last = rows_of(run.dir)[-1]
+    assert 0.05 < last["policy/a/agent_steps"] / last["agent_steps"] < 0.3
+    for name, message in (("misspelt", "gave 'c' for agent 'ann': give one of a, b"), ("unknown", "is not known")):
+        settings["population.assignment"] = name
+        with pytest.raises((ProcessFailed, ValueError), match=message):
+            rollmill.train("test/crowd", run_dir=tmp_path / name, quiet=True, total_steps=1500, **settings)
 
 
 @pytest.mark.parametrize(

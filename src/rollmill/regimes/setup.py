@@ -14,7 +14,7 @@ from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
-from rollmill.rollout.assignment import Assignment
+from rollmill.rollout.assignment import ASSIGNMENTS, AUTO, FIXED, RANDOM, Assignment
 from rollmill.rollout.group_builder import GroupBuilder
 from rollmill.rollout.matchmaker import Guests, Matchmaker, PastOpponents
 from rollmill.runtime.arena import Arena, ArenaLayout, MemoryPart
@@ -233,6 +233,7 @@ def allocate_slots(
         )
     players = topology.players
     players_of_agents(config, probed.spec.agents)
+    assignment_rule(config, probed.spec.agents)  # Raises for unknown names before processes start.
     if population.guests and len(probed.spec.agents) < 2:
         raise ConfigError(
             f"population.guests={','.join(population.guests)}, but {probed.spec.name} has one agent: guests play "
@@ -378,10 +379,36 @@ def group_builder(context: ChildContext, setup: RunSetup, seed_of: Callable[[int
     )
 
 
+def assignment_rule(config: Config, agents: Sequence[str]) -> Callable[[int, int, int], int] | None:
+    """Return the user's rule in numbers: agent, environment and episode -> player; None without one.
+
+    Raises:
+        ConfigError: The name is not known; when called, the rule names no policy and no guest.
+    """
+    name = config.population.assignment
+    if name in (AUTO, RANDOM, FIXED):
+        return None
+    choose = ASSIGNMENTS.find(name, "population.assignment")
+    players, population = players_of(config), config.population
+    numbers = {policy: number for number, policy in enumerate(population.names)}
+    numbers |= {guest: players.guest(index) for index, (guest, _) in enumerate(population.named_guests)}
+
+    def rule(agent: int, env: int, episode: int) -> int:
+        who = agents[agent] if agents else ""
+        chosen = choose(who, env, episode)
+        if chosen not in numbers:
+            raise ConfigError(
+                f"the assignment {name!r} gave {chosen!r} for agent {who!r}: give one of {', '.join(numbers)}."
+            )
+        return numbers[chosen]
+
+    return rule
+
+
 def is_drawn(config: Config, agents: Sequence[str]) -> bool:
     """Whether the policy of an agent is drawn for every episode."""
     given = config.population.assignment
-    return len(agents) > 1 if given == "auto" else given == "random"
+    return len(agents) > 1 if given == AUTO else given == RANDOM
 
 
 def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
@@ -417,7 +444,9 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
     ]
     return Matchmaker(
         store,
-        assignment=Assignment(allowed, is_random=is_random, num_envs=config.num_envs, seed=seed),
+        assignment=Assignment(
+            allowed, is_random=is_random, num_envs=config.num_envs, seed=seed, rule=assignment_rule(config, agents)
+        ),
         past_selves=past_selves,
         guests=Guests(anywhere, players.policies, share=population.guest_share, seed=seed) if anywhere else None,
         first_env=first_env,

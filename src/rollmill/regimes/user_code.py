@@ -24,6 +24,7 @@ _ENVIRONMENT, _GYMNASIUM_ID = "environment", "Gymnasium environment"
 _REGISTRIES = {
     "remover": ("rollmill.storage.removers", "REMOVERS"),
     "admission": ("rollmill.learning.admission", "ADMISSIONS"),
+    "assignment": ("rollmill.rollout.assignment", "ASSIGNMENTS"),
     "model": ("rollmill.models.registry", "MODELS"),
     "encoder": ("rollmill.models.observation", "ENCODERS"),
     "algorithm": ("rollmill.algorithms.registry", "ALGORITHMS"),
@@ -83,12 +84,14 @@ def _definitions(config: Config) -> Iterator[Definition]:
         "encoder": config.model.encoder,
         "algorithm": config.algorithm_name,
         "admission": settings.get("admission"),
+        "assignment": config.population.assignment,
     }
+    players = (*config.eval_against, *(player for _, player in config.population.named_guests))
     for kind, (module, attribute) in _REGISTRIES.items():
         # A registry that is not loaded is empty; loading it may import torch.
         if (loaded := sys.modules.get(module)) is not None:
             for name, factory in getattr(loaded, attribute).registered().items():
-                is_needed = name in config.eval_against if kind == "player" else name == used[kind]
+                is_needed = name in players if kind == "player" else name == used[kind]
                 yield Definition(kind, name, factory, is_needed=is_needed)
 
 

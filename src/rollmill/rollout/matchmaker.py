@@ -195,7 +195,7 @@ class Matchmaker:
     ) -> NDArray[np.int16]:
         of_run = self._first_env + group.index * self._envs_per_group + envs
         steps = group.iteration * self._rollout_length + step
-        ids = self._assignment.assign(of_run, steps)
+        ids = self._assignment.assign(of_run, episodes[envs], steps)
         if self._past_selves is not None:
             self._past_selves.replace(ids, of_run, episodes[envs], iteration=group.iteration, step=steps)
         if self._guests is not None:

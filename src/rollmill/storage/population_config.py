@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from rollmill.settings.fields import setting
-from rollmill.settings.value_checks import UNIT, Checked, ConfigError, integer
+from rollmill.settings.value_checks import NAME, UNIT, Checked, ConfigError, integer
 
 Matchmaking = Literal["uniform", "latest", "pfsp"]
 POLICIES_FOLDER = "policies"
@@ -28,7 +28,7 @@ class PopulationConfig(Checked, section="population"):
             ``policy.NAME.agents`` the agents that it plays, as names or patterns ("adversary_*").
         assignment: Which of the policies that may play an agent plays it: "random" draws one for every episode,
             "fixed" divides them evenly over environments and agents, for the whole run. "auto" is "random" for
-            environments with several agents and "fixed" for others.
+            environments with several agents and "fixed" for others. Or a name given to ``register_assignment``.
         snapshots: Places of each policy's bank of past selves; 0 is no bank: all agents are played by the policies
             that learn. One place is kept free for the next snapshot.
         snapshot_every: Agent steps of a policy between two of its snapshots. A snapshot takes the place of an older
@@ -46,7 +46,7 @@ class PopulationConfig(Checked, section="population"):
     """
 
     policies: int | tuple[str, ...] = 1
-    assignment: Literal["auto", "random", "fixed"] = "auto"
+    assignment: str = setting("auto", NAME)
     snapshots: int = setting(0, integer(0))
     snapshot_every: int = setting(50_000, integer(1), "(agent steps)")
     keep: Literal["recent", "spread"] = "recent"
