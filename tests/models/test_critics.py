@@ -1,4 +1,4 @@
-"""Ensembles of Q-functions against each member computed by itself."""
+"""Ensembles of Q-functions against each member computed alone."""
 
 from __future__ import annotations
 

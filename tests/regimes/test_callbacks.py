@@ -1,4 +1,4 @@
-"""Callbacks in whole runs: what they are told, what they change, and how a run ends that one of them ends."""
+"""Callbacks in whole runs: their arguments, what they change, and how one ends a run."""
 
 from __future__ import annotations
 

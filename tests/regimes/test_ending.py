@@ -1,4 +1,4 @@
-"""The end of a run: what it is said to be of, and which of its processes' ends is a failure."""
+"""The end of a run: its reason, and which ends of processes are failures."""
 
 from __future__ import annotations
 

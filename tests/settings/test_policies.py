@@ -60,7 +60,7 @@ def test_agents_are_played_by_the_policies_that_name_them() -> None:
     assert players_of_agents(roles, agents) == [(0,), (0, 1), (1,)]
     assert players_of_agents(config_with(), ()) == [(0, 1)]
     named = config_with(**{"policy.a.agents": "adversary_*"})
-    assert players_of_agents(named, agents) == [(0,), (0,), (1,)], "b plays the agents that nobody names"
+    assert players_of_agents(named, agents) == [(0,), (0,), (1,)], "b plays all other agents"
     with_guest = config_with(**{"population.guests": "random", "policy.random.agents": "agent_*"})
     assert players_of_agents(with_guest, agents) == [(0, 1), (0, 1), (2,)]
 

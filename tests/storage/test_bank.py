@@ -57,7 +57,7 @@ def test_tables_are_read_by_version_or_newest(bank: SnapshotBank, arena: Arena) 
 def test_a_closed_place_takes_no_new_matches_and_is_unused_when_the_last_one_ends(bank: SnapshotBank) -> None:
     bank.publish(0, table(1, 2, 0))
     assert bank.begin(0, 1)
-    assert not bank.begin(0, 9), "another snapshot stands there"
+    assert not bank.begin(0, 9), "it holds another snapshot"
     assert not bank.is_unused(0)
     bank.publish(1, table(0, 2, 0))
     assert not bank.begin(0, 1)

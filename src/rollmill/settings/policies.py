@@ -102,7 +102,7 @@ def players_of_agents(config: Config, agents: Sequence[str]) -> list[tuple[int, 
         agents: The environment's agents; empty where there is one without a name.
 
     Raises:
-        ConfigError: An agent that nobody plays, a pattern that fits no agent, or a policy that plays no agent.
+        ConfigError: An agent without a policy, a pattern that fits no agent, or a policy that plays no agent.
     """
     population = config.population
     names = [*population.names, *(name for name, _ in population.named_guests)]

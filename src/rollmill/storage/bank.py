@@ -2,7 +2,7 @@
 
 The learner writes snapshots and publishes, with each version of its weights, a table of the places and of the
 probability with which each is met. Rollout workers draw opponents from the table when a match begins, and policy
-workers load a place's weights. A place is overwritten only while nobody plays it: the learner closes it first, and a
+workers load a place's weights. A place is overwritten only while it is in no match: the learner closes it first, and a
 rollout worker that begins a match counts itself as a user before it looks whether the place is still open.
 """
 
@@ -96,7 +96,7 @@ class SnapshotBank:
     # --- The learner.
 
     def write(self, place: int, generation: int, weights: NDArray[np.uint8]) -> None:
-        """Write a snapshot into a place that nobody plays."""
+        """Write a snapshot into a place that is in no match."""
         snapshot_write(self._header[place], self._data[place, : weights.nbytes], weights, generation)
 
     def publish(self, version: int, table: BankTable) -> None:

@@ -32,7 +32,7 @@ class PopulationConfig(Checked, section="population"):
         snapshots: Places of each policy's bank of past selves; 0 is no bank: all agents are played by the policies
             that learn. One place is kept free for the next snapshot.
         snapshot_every: Agent steps of a policy between two of its snapshots. A snapshot takes the place of an older
-            one, as soon as nobody plays against that.
+            one, as soon as that one is in no match.
         keep: Which snapshots stay when the bank is full: "recent" ones, or some that are "spread" over the whole run.
         past: Share of the matches in which one agent is played by a past self; the others are played by policies that
             learn.

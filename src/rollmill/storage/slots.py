@@ -337,7 +337,7 @@ class SlotStore:
             players = np.unique(self.arrays[POLICY_ID][slot, : self.topology.rollout_length])
             # Somebody must return a slot that past selves alone have played in.
             learners = players[players < len(learners)].tolist() or [0]
-        for _ in learners:  # All before the first is told, whose release would otherwise be the last.
+        for _ in learners:  # All before the first message: the release of its receiver would otherwise be the last.
             self.retain(slot)
         for learner in learners:
             delivered = self.completed[learner].put(int(self._owner[slot]), slot)
