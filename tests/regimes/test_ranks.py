@@ -182,7 +182,7 @@ def test_ranks_whose_groups_overshoot_have_all_steps_when_they_end(tmp_path: Pat
     for seed in ("1", "2"):
         run_dir = tmp_path / seed
         output = finish(torchrun(2, run_dir, *words, "--total-steps", "503", "--seed", seed))
-        saved = saved_steps(run_dir, to_resume=False)
+        saved = saved_steps([run_dir], to_resume=False)
         assert saved is not None, output
         assert saved >= 503, output
 
