@@ -74,7 +74,7 @@ class SpielGame(AECEnv):
         }
 
     def reset(self, seed: int | None = None, options: Any = None) -> None:
-        """Deal anew."""
+        """Start the next game."""
         if seed is not None:
             self._random = np.random.default_rng(seed)
         self.agents = list(self.possible_agents)

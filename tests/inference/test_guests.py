@@ -1,13 +1,14 @@
-"""What counts as a scripted guest."""
+"""Scripted guests."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from rollmill.inference.guests import ScriptedGuest
-from rollmill.regimes.guests import RandomGuest
-from rollmill.specs import ActionSpec, CategoricalHead
 
 
-def test_what_chooses_is_scripted() -> None:
-    guest = RandomGuest(ActionSpec(heads=(CategoricalHead(n=2),), structure="discrete"), 0)
-    assert isinstance(guest, ScriptedGuest)
-    assert not isinstance(object(), ScriptedGuest)
+def test_a_scripted_guest_calls_its_function() -> None:
+    guest = ScriptedGuest(lambda observation, mask, count, when: (np.full((count, 1), sum(when), np.int32), None))
+    chosen, _ = guest.choose({}, None, 3, (1, 2, 3))
+    assert chosen is not None
+    assert chosen.tolist() == [[6]] * 3

@@ -13,7 +13,7 @@ from tests.envs.agent_games import Crowd, Rounds
 import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
-from rollmill.regimes.guests import RandomGuest
+from rollmill.regimes.guests import random_guest
 from rollmill.specs import ActionSpec, CategoricalHead
 from rollmill.verification import verify
 
@@ -118,7 +118,7 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
 
 
 def test_random_choices_depend_on_the_batch_and_the_step_alone() -> None:
-    guest = RandomGuest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), 3)
+    guest = random_guest(ActionSpec(heads=(CategoricalHead(n=50),), structure="discrete"), 3)
     one, again, later = (guest.choose({}, None, 8, when)[0] for when in ((0, 1, 2), (0, 1, 2), (0, 1, 3)))
     assert one is not None
     assert again is not None

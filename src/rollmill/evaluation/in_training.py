@@ -69,6 +69,26 @@ def play_pending(
         queue.found(path, {key: value for key, value in result.items() if key not in ("video", "checkpoint")})
 
 
+def play_pending_of_all(
+    folders: Mapping[Path, CheckpointStore],
+    env: EnvConfig,
+    *,
+    episodes: int,
+    opponents: Sequence[str] = (),
+    is_stop_wanted: Callable[[], bool] = lambda: False,
+) -> None:
+    """Evaluate the pending networks of several policies; arguments as in :func:`evaluate_until`."""
+    for folder, checkpoints in folders.items():
+        play_pending(
+            folder,
+            env,
+            episodes=episodes,
+            checkpoints=checkpoints,
+            opponents=opponents,
+            is_stop_wanted=is_stop_wanted,
+        )
+
+
 def evaluate_until(
     folders: Mapping[Path, CheckpointStore],
     env: EnvConfig,
@@ -89,15 +109,8 @@ def evaluate_until(
         while_waiting: Called several times a second while no network is pending.
     """
     while not is_stop_wanted():
-        for folder, checkpoints in folders.items():
-            if (folder / "config.json").exists():  # Written when the learner has started.
-                play_pending(
-                    folder,
-                    env,
-                    episodes=episodes,
-                    checkpoints=checkpoints,
-                    opponents=opponents,
-                    is_stop_wanted=is_stop_wanted,
-                )
+        # The configuration is written when the learner has started.
+        ready = {folder: checkpoints for folder, checkpoints in folders.items() if (folder / "config.json").exists()}
+        play_pending_of_all(ready, env, episodes=episodes, opponents=opponents, is_stop_wanted=is_stop_wanted)
         while_waiting()
         time.sleep(_LOOK_S)

@@ -7,70 +7,52 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.random_actions import random_actions
-from rollmill.envs.views import ObservationView
+from rollmill.envs.views import Array, ObservationView
 from rollmill.evaluation.players import PLAYERS, RANDOM, Choose, PlayerError, ScriptedPlayer
 from rollmill.evaluation.snapshot import Snapshot, snapshot_of_player
 from rollmill.inference.acting_weights import ActingAlgorithm
-from rollmill.inference.guests import Guest
+from rollmill.inference.guests import Actions, Guest, ScriptedGuest, When
 from rollmill.settings.config import Config
 from rollmill.specs import ActionSpec, EnvSpec
 
 
-class RandomGuest:
-    """Chooses uniformly among the allowed actions. See :class:`rollmill.inference.guests.ScriptedGuest`.
+def random_guest(action: ActionSpec, seed: int) -> ScriptedGuest:
+    """Build a guest that chooses uniformly among the allowed actions.
 
     Args:
         action: The action, as slots hold it.
         seed: Keys its choices.
     """
 
-    def __init__(self, action: ActionSpec, seed: int) -> None:
-        self._action = action
-        self._seed = seed
+    def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
+        return random_actions(action, mask, count, np.random.default_rng([seed, *when]))
 
-    def choose(
-        self,
-        observation: Mapping[str, NDArray[Any]],
-        mask: NDArray[np.bool_] | None,
-        count: int,
-        when: tuple[int, int, int],
-    ) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
-        """See :class:`rollmill.inference.guests.ScriptedGuest`."""
-        return random_actions(self._action, mask, count, np.random.default_rng([self._seed, *when]))
+    return ScriptedGuest(choose)
 
 
-class FunctionGuest:
-    """A registered function. See :class:`rollmill.inference.guests.ScriptedGuest`.
+def function_guest(name: str, function: Choose, action: ActionSpec) -> ScriptedGuest:
+    """Build a guest that is a registered function.
 
     Args:
         name: Its name.
-        choose: The function.
+        function: The function.
         action: The action, as slots hold it.
     """
+    player = ScriptedPlayer(name, function, action)
 
-    def __init__(self, name: str, choose: Choose, action: ActionSpec) -> None:
-        self._player = ScriptedPlayer(name, choose, action)
-
-    def choose(
-        self,
-        observation: Mapping[str, NDArray[Any]],
-        mask: NDArray[np.bool_] | None,
-        count: int,
-        when: tuple[int, int, int],
-    ) -> tuple[NDArray[np.int32] | None, NDArray[np.float32] | None]:
-        """See :class:`rollmill.inference.guests.ScriptedGuest`."""
+    def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
         view = ObservationView(dict(observation), mask, np.zeros(count, np.bool_), None)
-        return self._player.choose(view, np.ones(count, np.bool_))
+        return player.choose(view, np.ones(count, np.bool_))
+
+    return ScriptedGuest(choose)
 
 
 def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device) -> Guest:
@@ -87,9 +69,9 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device)
     """
     action = config.stored_action(spec.action)
     if player == RANDOM:
-        return RandomGuest(action, config.seed)
+        return random_guest(action, config.seed)
     if not Path(player).exists():
-        return FunctionGuest(player, PLAYERS.find(player)(), action)
+        return function_guest(player, PLAYERS.find(player)(), action)
     snapshot = snapshot_of_player(player)
     algorithm = network_of(snapshot, config, spec)
     return ActingAlgorithm(algorithm.to(device).eval(), is_lowered=False)

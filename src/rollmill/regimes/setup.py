@@ -458,7 +458,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     setup.user_code.install()
     import torch
 
-    from rollmill.evaluation.in_training import evaluate_until, play_pending
+    from rollmill.evaluation.in_training import evaluate_until, play_pending_of_all
     from rollmill.storage.checkpoints import CheckpointStore
 
     torch.set_num_threads(1)
@@ -474,15 +474,7 @@ def evaluator(context: ChildContext, setup: RunSetup, is_last: bool) -> None:
     }
     context.ledger.enter(EvaluatorPhase.PLAYING)
     if is_last:
-        for folder, checkpoints in folders.items():
-            play_pending(
-                folder,
-                env,
-                episodes=episodes,
-                checkpoints=checkpoints,
-                opponents=opponents,
-                is_stop_wanted=is_stop_wanted,
-            )
+        play_pending_of_all(folders, env, episodes=episodes, opponents=opponents, is_stop_wanted=is_stop_wanted)
         return
     evaluate_until(
         folders,

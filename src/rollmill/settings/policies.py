@@ -39,6 +39,7 @@ def config_of_policy(config: C, name: str) -> C:
         changed = apply(alone, own)
     except ValueError as error:
         raise ConfigError(f"policy.{name}: {error}") from error
+    # Both have the same regime, and so algorithms of the same kind, which the type checker cannot know.
     regime = replace(changed.regime, algorithm=alone.regime.algorithm)  # type: ignore[arg-type]
     if replace(changed, model=alone.model, optimiser=alone.optimiser, regime=regime) != alone:
         raise ConfigError(
