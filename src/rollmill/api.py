@@ -424,7 +424,7 @@ def _play_what_is_left(directory: Path, config: Config) -> None:
 
 def _finished(directory: Path, config: Config) -> Run | None:
     """The result of a run whose newest checkpoints have all steps; None if the run is not complete."""
-    from rollmill.regimes.running import saved_steps
+    from rollmill.regimes.steps_done import saved_steps
     from rollmill.reporting.ledger_report import LEDGER_FILE
     from rollmill.reporting.metrics import METRICS_FILE, read_metrics
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rollmill.learning.process_group import interface_towards
-from rollmill.regimes.running import saved_steps
+from rollmill.regimes.steps_done import saved_steps
 from rollmill.reporting.metrics import read_metrics
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 

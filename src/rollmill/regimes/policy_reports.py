@@ -15,6 +15,9 @@ from rollmill.learning.report import (
     PolicyLag,
 )
 from rollmill.regimes.monitor import Monitor
+from rollmill.regimes.setup import RunSetup
+from rollmill.regimes.steps_done import saved_steps
+from rollmill.reporting.metrics import MetricsWriter, read_metrics
 from rollmill.reporting.status import PolicyStatus
 from rollmill.runtime.ledger import ProcessAccount
 
@@ -116,6 +119,29 @@ class PolicyReports:
             if status.rating is not None:
                 found[f"policy/{name}/rating"] = status.rating
         return found
+
+
+def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
+    """Build what writes the metrics of each policy into its folder."""
+    monitors = []
+    for policy, config in enumerate(run_setup.config.policies):
+        folder, resume = run_setup.folder_of(policy), run_setup.resume
+        folder.mkdir(parents=True, exist_ok=True)
+        earlier = read_metrics(folder) if resume else []
+        writer = MetricsWriter(folder, resume_at_steps=saved_steps([folder]) if resume else None)
+        monitors.append(
+            Monitor(
+                replace(config, max_seconds=None, target_return=None),
+                run_setup.probed,
+                writer=writer,
+                display=None,
+                time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
+                earlier=earlier,
+                num_policies=len(run_setup.config.population.names),
+                prefix=f"policy {run_setup.config.population.names[policy]}: ",
+            )
+        )
+    return monitors
 
 
 def _means(losses: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -28,9 +28,10 @@ from rollmill.regimes.first_batch import long_wait, nothing_learned
 from rollmill.regimes.hanging import HangLimits
 from rollmill.regimes.memory_parts import is_on_host
 from rollmill.regimes.monitor import Monitor
-from rollmill.regimes.policy_reports import PolicyReports
+from rollmill.regimes.policy_reports import PolicyReports, policy_monitors
 from rollmill.regimes.record import RunRecord
 from rollmill.regimes.setup import Probed, Refusal, RunSetup
+from rollmill.regimes.steps_done import saved_steps, steps_done_again
 from rollmill.regimes.user_code import UserCode
 from rollmill.reporting.display import Display
 from rollmill.reporting.ledger_report import LEDGER_FILE, format_ledger
@@ -48,8 +49,6 @@ from rollmill.runtime.supervisor import Supervisor
 from rollmill.settings.config import Config
 from rollmill.settings.options import flatten
 from rollmill.settings.value_checks import ConfigError
-from rollmill.storage.checkpoint_file import CheckpointError
-from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
 from rollmill.storage.evaluations import EvaluationQueue
 from rollmill.storage.replay_file import adopt_replay, close_replay, discard_new_replay, remove_replay
 
@@ -211,7 +210,7 @@ def run(
                 *signing,
                 *run_setup.memory.notes,
                 *caveats,
-                *_steps_done_again(folders, already),
+                *steps_done_again(folders, already),
                 *long_wait(config, probed.spec, steps_done=steps_done),
             ):
                 monitor.note(line)
@@ -312,61 +311,9 @@ def _play_what_is_left(
         supervisor.stop(grace_s=1.0)
 
 
-def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
-    """Build what writes the metrics of each policy into its folder."""
-    monitors = []
-    for policy, config in enumerate(run_setup.config.policies):
-        folder, resume = run_setup.folder_of(policy), run_setup.resume
-        folder.mkdir(parents=True, exist_ok=True)
-        earlier = read_metrics(folder) if resume else []
-        writer = MetricsWriter(folder, resume_at_steps=_saved_steps_in(folder) if resume else None)
-        monitors.append(
-            Monitor(
-                replace(config, max_seconds=None, target_return=None),
-                run_setup.probed,
-                writer=writer,
-                display=None,
-                time_before_s=float(earlier[-1]["time_s"]) if earlier else 0.0,
-                earlier=earlier,
-                num_policies=len(run_setup.config.population.names),
-                prefix=f"policy {run_setup.config.population.names[policy]}: ",
-            )
-        )
-    return monitors
-
-
-def _steps_done_again(folders: Sequence[Path], resumed_at: int | None) -> list[str]:
-    """Describe the steps that a resumed run repeats."""
-    if resumed_at is None or (newest := saved_steps(folders, to_resume=False) or 0) <= resumed_at:
-        return []
-    return [
-        f"the run resumes from {resumed_at:,} agent steps, the newest checkpoint that it can resume "
-        f"exactly; the {newest - resumed_at:,} steps after it are repeated"
-    ]
-
-
 def _summary(supervisor: Supervisor, caveats: Sequence[str]) -> str:
     """Summarise the ledger and the caveats."""
     return "\n".join([format_ledger(supervisor.snapshot()), *caveats])
-
-
-def saved_steps(folders: Sequence[Path], *, to_resume: bool = True) -> int | None:
-    """Return the agent steps of the newest checkpoints of all policies; metrics after them will be repeated.
-
-    Args:
-        folders: Of the policies.
-        to_resume: Whether to leave out checkpoints that cannot be resumed.
-    """
-    found = [steps for folder in folders if (steps := _saved_steps_in(folder, to_resume=to_resume)) is not None]
-    return sum(found) if found else None
-
-
-def _saved_steps_in(folder: Path, *, to_resume: bool = True) -> int | None:
-    try:
-        store = CheckpointStore(folder / "checkpoints", CheckpointConfig())
-        return store.latest_header(to_resume=to_resume).agent_steps
-    except CheckpointError:
-        return None  # the learner reports the error
 
 
 def _settle_replays(run_dir: Path, ranks: Ranks, *, has_file: bool) -> None:
