@@ -24,6 +24,10 @@ _COMMANDS = {
     ],
     "finetune.py": ["gym/CartPole-v1", "--callback", "finetune.py:Finetune", *_BATCH],
     "shuffled.py": ["gym/CartPole-v1", "--import", "shuffled.py", "--admission", "shuffled", *_BATCH],
+    "beaten.py": [
+        *("envpool/ConnectFour-v1", "--import", "beaten.py", "--population.matchmaking", "beaten"),
+        *("--population.snapshot-every", "100", *_BATCH),
+    ],
 }
 
 

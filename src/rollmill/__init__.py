@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rollmill.evaluation.tournament import tournament
     from rollmill.evaluation.watch import watch
     from rollmill.learning.admission import register_admission
+    from rollmill.learning.matchmaking import register_matchmaking
     from rollmill.models.observation import register_encoder
     from rollmill.models.registry import register_model
     from rollmill.reporting.plots import plot_runs
@@ -46,6 +47,7 @@ __all__ = [
     "register_assignment",
     "register_encoder",
     "register_env",
+    "register_matchmaking",
     "register_model",
     "register_player",
     "register_remover",
@@ -69,6 +71,7 @@ _HOME = {
     "plot_runs": "rollmill.reporting.plots",
     "register_admission": "rollmill.learning.admission",
     "register_assignment": "rollmill.rollout.assignment",
+    "register_matchmaking": "rollmill.learning.matchmaking",
     "register_algorithm": "rollmill.algorithms.registry",
     "register_env": "rollmill.envs.registry",
     "register_encoder": "rollmill.models.observation",

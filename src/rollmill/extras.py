@@ -18,6 +18,7 @@ EXTRAS: Final = {
     "box2d": ("gymnasium[box2d]",),
     "minigrid": ("minigrid",),
     "pettingzoo": ("pettingzoo", "mpe2", "pymunk"),
+    "ratings": ("openskill",),
     "report": ("rliable", "pandas<3"),
 }
 

@@ -1,4 +1,4 @@
-"""Snapshots, ratings and matchmaking of a policy and its past selves."""
+"""Ratings and results of a policy against others and its past selves."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.learning.league import (
-    CountedPlaces,
-    League,
-    ObservedPlaces,
-    SnapshotKeeper,
-    Standings,
-    least_needed,
-)
+from rollmill.learning.league import League, Standings
 from rollmill.learning.matches import Match
+from rollmill.learning.ratings import Elo, OpenSkill, RatingSystem
+from rollmill.learning.snapshot_keeper import ObservedPlaces, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories
 from rollmill.runtime.arena import Arena, ArenaLayout
 from rollmill.storage.bank import SnapshotBank, add_to_layout
@@ -26,91 +21,30 @@ NBYTES = 64
 PLAYERS = PlayerIds(1, 3)
 
 
-def make_bank(places: int, num_versions: int = 4) -> SnapshotBank:
+def make_bank(places: int = 3) -> SnapshotBank:
     layout = ArenaLayout()
-    add_to_layout(layout, places=places, nbytes=NBYTES, num_versions=num_versions)
+    add_to_layout(layout, places=places, nbytes=NBYTES, num_versions=4)
     return SnapshotBank(Arena.create(layout), create=True)
 
 
 def batch(*matches: Match, last: Any = (0,)) -> Trajectories:
-    index = np.zeros((2, 1), np.int64)
-    return Trajectories({}, index, (), (), tuple(matches), np.array(last, np.int16))
+    return Trajectories({}, np.zeros((2, 1), np.int64), (), (), tuple(matches), np.array(last, np.int16))
 
 
 def weights(value: int) -> Any:
     return np.full(NBYTES, value, np.uint8)
 
 
-def make_league(bank: SnapshotBank, places: Any = None, **options: Any) -> League:
+def make_league(bank: SnapshotBank, system: RatingSystem | None = None, **options: Any) -> League:
     config = PopulationConfig(snapshots=bank.places, snapshot_every=100, **options)
-    keeper = SnapshotKeeper(bank, places or CountedPlaces(bank), config, num_versions=2)
-    return League(0, ["0"], PlayerIds(1, bank.places), Standings(1), keeper)
-
-
-def test_snapshots_are_taken_at_intervals_and_the_oldest_leaves_when_nobody_plays_it() -> None:
-    bank = make_bank(3)
-    league, into = make_league(bank), np.zeros(NBYTES, np.uint8)
-    for version in range(60):
-        league.publish(30 * version, version, weights(version))
-        generations = bank.newest_table().generation
-        assert sum(generations > 0) <= 2, "one place waits for the next snapshot"
-        for place, generation in enumerate(generations.tolist()):
-            if generation:
-                assert bank.read(place, into, unless=-1) == generation
-                # Snapshot n is the first version with 100 n agent steps.
-                assert (into == -(-100 * generation // 30)).all()
-    assert league.figures(is_row=True)["snapshots"] == 17
-    oldest = int(generations[generations > 0].min())
-    place = int(np.flatnonzero(generations == oldest)[0])
-    assert bank.begin(place, oldest)
-    for version in range(60, 90):
-        league.publish(30 * version, version, weights(version))
-        assert bank.read(place, into, unless=-1) == oldest
-    assert league.figures(is_row=True)["snapshots"] < 21
-    bank.end(place)
-    league.publish(30 * 90, 90, weights(90))
-    assert bank.read(place, into, unless=-1) > oldest
-
-
-def test_a_bank_may_reach_back_to_the_start() -> None:
-    bank = make_bank(6)
-    league = make_league(bank, keep="spread")
-    for version in range(1, 200):
-        league.publish(100 * version, version, weights(version % 250))
-    kept = sorted(generation for generation in bank.newest_table().generation.tolist() if generation)
-    assert kept[0] == 1
-    assert kept[-1] == 199
-    assert len(kept) == 5
-    gaps = np.diff(kept)
-    assert gaps.max() < 120
-    assert gaps.min() > 10
-
-
-@pytest.mark.parametrize(
-    ("generations", "expected"),
-    [([1, 2, 3, 4], 2), ([1, 5, 6, 7], 6), ([1, 2, 9, 10], 2), ([1, 8, 9, 20], 8), ([3, 4], 3)],
-)
-def test_the_snapshot_with_the_nearest_neighbours_is_needed_least(generations: list[int], expected: int) -> None:
-    members = [(generation, place) for place, generation in enumerate(generations)]
-    assert least_needed(members[::-1])[0] == expected
-
-
-def test_in_lockstep_a_place_is_unused_when_no_batch_shows_it_and_none_in_flight_can() -> None:
+    standings = Standings(1, system or Elo())
     places = ObservedPlaces(PLAYERS, 0, lag=1)
-    places.observe(batch(last=[0, 3]), 4)
-    assert not places.is_unused(2), "a match is under way"
-    places.close(2, 4)
-    places.observe(batch(last=[0]), 5)
-    assert not places.is_unused(2), "iteration 5 was drawn with the table of version 4 or an older one"
-    places.observe(batch(last=[0]), 6)
-    assert places.is_unused(2)
-    restored = ObservedPlaces(PLAYERS, 0, lag=1)
-    restored.load_state_dict(places.state_dict())
-    assert restored.is_unused(2)
+    keeper = SnapshotKeeper(bank, places, config, system=standings.system, num_versions=2)
+    return League(0, ["0"], PlayerIds(1, bank.places), standings, keeper)
 
 
 def test_ratings_follow_results_and_snapshots_keep_theirs() -> None:
-    bank = make_bank(3)
+    bank = make_bank()
     league = make_league(bank)
     league.publish(100, 1, weights(1))
     league.observe(batch(*[Match(1, 1.0)] * 40), 2)
@@ -123,23 +57,10 @@ def test_ratings_follow_results_and_snapshots_keep_theirs() -> None:
     assert league.figures(is_row=False)["past_win_rate"] is None
 
 
-@pytest.mark.parametrize(
-    ("matchmaking", "expected"),
-    [("uniform", [0.5, 0.5, 0]), ("latest", [0, 1, 0]), ("pfsp", [0.05, 0.95, 0])],
-)
-def test_who_is_met(matchmaking: Any, expected: list[float]) -> None:
-    bank = make_bank(3)
-    league = make_league(bank, matchmaking=matchmaking)
-    for number in (1, 2):
-        league.publish(100 * number, number, weights(number))
-    league.observe(batch(*[Match(1, 1.0)] * 200, *[Match(2, 0.0)] * 200), 3)
-    league.publish(250, 3, weights(3))
-    np.testing.assert_allclose(bank.newest_table().probability, expected, atol=0.05)
-
-
-def test_a_restored_league_goes_on_as_the_one_that_was_saved() -> None:
-    banks = [make_bank(3), make_bank(3)]
-    leagues = [make_league(bank, ObservedPlaces(PLAYERS, 0, lag=1), matchmaking="pfsp") for bank in banks]
+@pytest.mark.parametrize(("system", "matchmaking"), [(Elo, "pfsp"), (OpenSkill, "elo")])
+def test_a_restored_league_goes_on_as_the_one_that_was_saved(system: Any, matchmaking: str) -> None:
+    banks = [make_bank(), make_bank()]
+    leagues = [make_league(bank, system(), matchmaking=matchmaking) for bank in banks]
     into = np.zeros(NBYTES, np.uint8)
 
     def advance(league: League, version: int) -> None:
@@ -165,7 +86,23 @@ def test_a_restored_league_goes_on_as_the_one_that_was_saved() -> None:
     assert leagues[0].rating == leagues[1].rating
 
 
-def test_a_bank_of_another_size_is_refused() -> None:
-    state = make_league(make_bank(3)).state_dict()
-    with pytest.raises(ValueError, match=r"a bank of 3 past selves, but population\.snapshots=4"):
-        make_league(make_bank(4)).load_state_dict(state)
+def test_ratings_of_another_system_start_again() -> None:
+    league = make_league(make_bank())
+    league.publish(100, 1, weights(1))
+    league.observe(batch(*[Match(1, 1.0)] * 40), 2)
+    other = make_league(make_bank(), OpenSkill())
+    other.load_state_dict(league.state_dict())
+    assert other.rating == make_league(make_bank(), OpenSkill()).rating
+    assert other.figures(is_row=False)["snapshots"] == 1
+
+
+def test_a_state_of_version_0_1_is_read() -> None:
+    league = make_league(make_bank())
+    league.publish(100, 1, weights(1))
+    league.observe(batch(*[Match(1, 1.0)] * 40), 2)
+    state = league.state_dict()
+    (value, _), old = state["rating"], {k: v for k, v in state.items() if k not in ("rating_system", "since")}
+    members = [member and {**member, "rating": member["rating"][0]} for member in state["members"]]
+    other = make_league(make_bank())
+    other.load_state_dict({**old, "rating": value, "members": members})
+    assert other.rating == league.rating

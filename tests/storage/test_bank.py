@@ -103,7 +103,7 @@ def test_nobody_plays_a_place_while_it_is_overwritten(bank: SnapshotBank, arena:
 
 
 @pytest.mark.parametrize(
-    ("setting", "value"), [("snapshots", -1), ("snapshot_every", 0), ("past", 1.1), ("matchmaking", "elo")]
+    ("setting", "value"), [("snapshots", -1), ("snapshot_every", 0), ("past", 1.1), ("rating", "glicko")]
 )
 def test_wrong_settings_are_refused(setting: str, value: object) -> None:
     with pytest.raises(ValueError, match=rf"population\.{setting}={value!r}"):

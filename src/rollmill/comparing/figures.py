@@ -136,7 +136,7 @@ def draw_curves(comparison: Comparison, env: str, path: Path) -> Path:
 
 
 def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Path:
-    """Draw Elo ratings over agent steps: a line for each policy."""
+    """Draw ratings over agent steps: a line for each policy."""
     from matplotlib.ticker import EngFormatter
 
     style_of = _styles_of(list(ratings))
@@ -149,7 +149,7 @@ def draw_ratings(ratings: Mapping[str, Curve], path: Path, *, title: str) -> Pat
             curve.x, curve.y, color=style.colour, linestyle=style.line, linewidth=1.8, label=_wrapped(name)
         )
     _tidy(axes)
-    axes.set(xlabel="agent steps of the policy", ylabel="rating (Elo)")
+    axes.set(xlabel="agent steps of the policy", ylabel="rating")
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     _legend(figure, handles)
     figure.suptitle(title, fontweight="bold", parse_math=False)

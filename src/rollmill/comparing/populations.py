@@ -25,7 +25,7 @@ class RatedRun:
 
     Attributes:
         run: The run.
-        ratings: Policy -> its Elo rating over its agent steps.
+        ratings: Policy -> its rating over its agent steps.
         results: Policy -> opponent -> its share of the points at the end; "past selves" is one of the opponents.
     """
 
@@ -59,7 +59,7 @@ def population_section(rated: RatedRun) -> str:
         [name, f"{rated.ratings[name].y[-1]:+.0f}", *(_share(results.get(opponent)) for opponent in opponents)]
         for name, results in rated.results.items()
     ]
-    head = ["policy", "Elo", *(f"against {name}" for name in opponents)]
+    head = ["policy", "rating", *(f"against {name}" for name in opponents)]
     return (
         f"<h2>Policies of {html.escape(str(rated.run.path))}</h2>"
         + table(head, rows)

@@ -1,166 +1,42 @@
-"""The league of all policies and their past selves: results, ratings, snapshots, and who is to be met next."""
+"""The league of all policies and their past selves: results and ratings."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rollmill.learning.matches import Match
+from rollmill.learning.ratings import Rating, RatingSystem, restored
+from rollmill.learning.snapshot_keeper import DECAY, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories
-from rollmill.storage.bank import BankTable, SnapshotBank
 from rollmill.storage.player_ids import PlayerIds
-from rollmill.storage.population_config import PopulationConfig
-
-_ELO_STEP = 8.0
-_ELO_SCALE = 400.0
-# A result counts half after this many further matches with the same past self, because the policy improves.
-_HALF_LIFE = 200.0
-_DECAY = 0.5 ** (1.0 / _HALF_LIFE)
-_PRIOR_MATCHES = 4.0
-
-
-class Snapshot(NamedTuple):
-    """A past self.
-
-    Attributes:
-        generation: Its number, from 1.
-        agent_steps: Agent steps of training before it.
-        rating: Elo, that of the policy when it was taken.
-        matches: Matches against it, older ones counting less.
-        points: Points of the policy in them: 1 for a win, 1/2 for a draw.
-        weights: uint8, as published.
-    """
-
-    generation: int
-    agent_steps: int
-    rating: float
-    matches: float
-    points: float
-    weights: NDArray[np.uint8]
-
-    @property
-    def win_rate(self) -> float:
-        """The policy's share of the points, with a few drawn matches before the first."""
-        return (self.points + _PRIOR_MATCHES / 2) / (self.matches + _PRIOR_MATCHES)
-
-
-class Places(Protocol):
-    """Knows which places of the bank are in no match."""
-
-    def close(self, place: int, version: int) -> None:
-        """Note that a place is met no longer, from this version of the weights on."""
-        ...
-
-    def observe(self, batch: Trajectories, version: int) -> None:
-        """Take in a batch, which was learned from to make this version."""
-        ...
-
-    def is_unused(self, place: int) -> bool:
-        """Whether a closed place may be overwritten."""
-        ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint of a run that resumes exactly."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`."""
-        ...
-
-
-class CountedPlaces:
-    """Rollout workers count who is played (async). See :class:`Places`."""
-
-    def __init__(self, bank: SnapshotBank) -> None:
-        self._bank = bank
-
-    def close(self, place: int, version: int) -> None:
-        """Do nothing."""
-
-    def observe(self, batch: Trajectories, version: int) -> None:
-        """Do nothing."""
-
-    def is_unused(self, place: int) -> bool:
-        """Ask the bank."""
-        return self._bank.is_unused(place)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return an empty state: matches of a resumed run start again."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Do nothing."""
-
-
-class ObservedPlaces:
-    """Batches tell who is played, so that it does not depend on timing (lockstep). See :class:`Places`.
-
-    Args:
-        players: Ids of all players.
-        policy: Whose places they are.
-        lag: Iterations that groups may be ahead of the version that they draw opponents with.
-    """
-
-    def __init__(self, players: PlayerIds, policy: int, lag: int) -> None:
-        self._players = players
-        self._policy = policy
-        self._lag = lag
-        self._closed_at: dict[int, int] = {}
-        self._version = 0
-        self._in_use: frozenset[int] = frozenset()
-
-    def close(self, place: int, version: int) -> None:
-        """Iterations from ``version`` + lag on draw it no longer."""
-        self._closed_at[place] = version
-
-    def observe(self, batch: Trajectories, version: int) -> None:
-        """Note who plays at the end of an iteration."""
-        assert batch.last_policies is not None, "slots say who plays"
-        self._version = version
-        past = [self._players.place(player) for player in batch.last_policies.tolist() if self._players.is_past(player)]
-        self._in_use = frozenset(place for policy, place in past if policy == self._policy)
-
-    def is_unused(self, place: int) -> bool:
-        """Whether no group can have drawn it since it was closed, and no match with it is under way."""
-        closed_at = self._closed_at.get(place)
-        drawn_no_more = closed_at is None or self._version > closed_at + self._lag
-        return drawn_no_more and place not in self._in_use
-
-    def state_dict(self) -> dict[str, Any]:
-        """See :class:`Places`."""
-        closed_at = [[place, version] for place, version in self._closed_at.items()]
-        return {"closed_at": closed_at, "version": self._version, "in_use": sorted(self._in_use)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """See :class:`Places`."""
-        self._closed_at = {int(place): int(version) for place, version in state["closed_at"]}
-        self._version, self._in_use = int(state["version"]), frozenset(map(int, state["in_use"]))
 
 
 class Standings:
-    """The ratings (Elo) of all policies; shared by their leagues.
+    """The ratings of all policies; shared by their leagues.
 
     Args:
         policies: Number of policies.
+        system: How they are rated.
 
     Attributes:
+        system: As given.
         ratings: Of each policy.
         keepers: Who keeps each policy's past selves; empty without banks.
     """
 
-    def __init__(self, policies: int) -> None:
-        self.ratings = [0.0] * policies
+    def __init__(self, policies: int, system: RatingSystem) -> None:
+        self.system = system
+        self.ratings = [system.initial] * policies
         self.keepers: dict[int, SnapshotKeeper] = {}
 
-    def rating(self, players: PlayerIds, player: int) -> float | None:
-        """Return the rating of a player: 0 of a guest, None of a past self that is gone."""
+    def rating(self, players: PlayerIds, player: int) -> Rating | None:
+        """Return the rating of a player: that of a new player for a guest, None for a past self that is gone."""
         if players.guest_index(player) is not None:
-            return 0.0
+            return Rating(self.system.initial.value, 0.0)
         if not players.is_past(player):
             return self.ratings[player]
         policy, place = players.place(player)
@@ -200,8 +76,8 @@ class League:
 
     @property
     def rating(self) -> float:
-        """The policy's Elo rating."""
-        return self._standings.ratings[self._policy]
+        """The policy's rating, as people compare it."""
+        return self._standings.system.shown(self._rating)
 
     def observe(self, batch: Trajectories, version: int) -> None:
         """Take in the results of a batch, before the version that is learned from it."""
@@ -213,8 +89,8 @@ class League:
     def publish(self, agent_steps: int, version: int, weights: NDArray[np.uint8]) -> None:
         """Take a snapshot if it is due, and publish who may be met by groups that act with this version."""
         if self._keeper is not None:
-            self._keeper.take_if_due(agent_steps, version, weights, self.rating)
-            self._keeper.publish(version)
+            self._keeper.take_if_due(agent_steps, version, weights, self._rating)
+            self._keeper.publish(version, agent_steps, self._rating)
 
     def figures(self, *, is_row: bool) -> dict[str, float | None]:
         """Numbers for metrics: the rating, snapshots taken, and shares of points.
@@ -239,10 +115,15 @@ class League:
     def state_dict(self) -> dict[str, Any]:
         """The state for a checkpoint."""
         kept = {} if self._keeper is None else self._keeper.state_dict()
-        return {"rating": self.rating, "results": self._results.tolist(), **kept}
+        return {
+            "rating": list(self._rating),
+            "rating_system": self._standings.system.kind,
+            "results": self._results.tolist(),
+            **kept,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`.
+        """Restore the result of :meth:`state_dict`. Ratings of another system start again.
 
         Raises:
             ValueError: It belongs to a bank of another size, to other policies or to another network.
@@ -253,170 +134,28 @@ class League:
                 f"it belongs to a run of {len(results)} policies and guests, but this one has {len(self._results)}"
             )
         self._results = results
-        self._standings.ratings[self._policy] = float(state["rating"])
+        system = self._standings.system
+        is_same = state.get("rating_system", "elo") == system.kind
+        self._standings.ratings[self._policy] = restored(state["rating"]) if is_same else system.initial
         if self._keeper is not None:
-            self._keeper.load_state_dict(state)
+            self._keeper.load_state_dict(state, keeps_ratings=is_same)
+
+    @property
+    def _rating(self) -> Rating:
+        return self._standings.ratings[self._policy]
 
     def _count(self, match: Match) -> None:
         """Count a match of the policy."""
         theirs = self._standings.rating(self._players, match.opponent)
         if theirs is None:
             return
-        expected = 1.0 / (1.0 + 10.0 ** ((theirs - self.rating) / _ELO_SCALE))
-        self._standings.ratings[self._policy] += _ELO_STEP * (match.points - expected)
+        self._standings.ratings[self._policy] = self._standings.system.rate(self._rating, theirs, match.points)
         if not self._players.is_past(match.opponent):
             guest = self._players.guest_index(match.opponent)
             other = match.opponent if guest is None else self._players.policies + guest
-            self._results[other] = self._results[other] * _DECAY + (1.0, match.points)
+            self._results[other] = self._results[other] * DECAY + (1.0, match.points)
             return
         self._recent = self._recent[0] + match.points, self._recent[1] + 1.0
         policy, place = self._players.place(match.opponent)
         if policy == self._policy and self._keeper is not None:
             self._keeper.count(place, match.points)
-
-
-class SnapshotKeeper:
-    """Takes a policy's snapshots, and publishes which of them may be met. Not thread-safe.
-
-    Args:
-        bank: The shared memory.
-        places: Knows which places are in no match.
-        config: The settings.
-        num_versions: Tables that may be asked for at once.
-
-    Attributes:
-        generation: Snapshots taken so far.
-    """
-
-    def __init__(self, bank: SnapshotBank, places: Places, config: PopulationConfig, *, num_versions: int = 1) -> None:
-        self._tables: deque[tuple[int, BankTable]] = deque(maxlen=num_versions)
-        self._bank = bank
-        self._places = places
-        self._config = config
-        self._members: list[Snapshot | None] = [None] * bank.places
-        self._is_closed = [False] * bank.places
-        self._taken_at = 0
-        self.generation = 0
-
-    def member(self, place: int) -> Snapshot | None:
-        """Return the snapshot in a place."""
-        return self._members[place]
-
-    def observe(self, batch: Trajectories, version: int) -> None:
-        """Take in who plays in a batch, before the version that is learned from it."""
-        self._places.observe(batch, version)
-
-    def count(self, place: int, points: float) -> None:
-        """Count a match of the policy against this past self, with its points."""
-        member = self._members[place]
-        if member is not None:
-            self._members[place] = member._replace(
-                matches=member.matches * _DECAY + 1.0, points=member.points * _DECAY + points
-            )
-
-    def take_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8], rating: float) -> None:
-        """Put the current weights into the bank if it is time and there is a place that nobody plays."""
-        if agent_steps - self._taken_at < self._config.snapshot_every:
-            return
-        free = [place for place in range(self._bank.places) if self._is_free(place)]
-        if not free:
-            return
-        place = free[0]
-        self._taken_at = agent_steps - agent_steps % self._config.snapshot_every
-        self.generation += 1
-        self._members[place] = Snapshot(self.generation, agent_steps, rating, 0.0, 0.0, weights.copy())
-        self._is_closed[place] = False
-        self._bank.write(place, self.generation, weights)
-        self._close_one(version)
-
-    def publish(self, version: int) -> None:
-        """Publish who may be met by groups that act with this version."""
-        table = self._table()
-        self._bank.publish(version, table)
-        if self._tables and self._tables[-1][0] == version:
-            self._tables.pop()
-        self._tables.append((version, table))
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a checkpoint."""
-        return {
-            "generation": self.generation,
-            "taken_at": self._taken_at,
-            "closed": list(self._is_closed),
-            "places": self._places.state_dict(),
-            "tables": [
-                [version, table.generation.tolist(), table.probability.tolist()] for version, table in self._tables
-            ],
-            "members": [
-                None if member is None else {**member._asdict(), "weights": torch.from_numpy(member.weights)}
-                for member in self._members
-            ],
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the result of :meth:`state_dict`.
-
-        Raises:
-            ValueError: It belongs to a bank of another size or to another network.
-        """
-        if len(state["members"]) != self._bank.places:
-            raise ValueError(
-                f"it has a bank of {len(state['members'])} past selves, but population.snapshots={self._bank.places}"
-            )
-        self.generation = int(state["generation"])
-        self._taken_at, self._is_closed = int(state["taken_at"]), list(state["closed"])
-        for place, saved in enumerate(state["members"]):
-            if saved is not None:
-                member = Snapshot(**{**saved, "weights": saved["weights"].numpy()})
-                self._members[place] = member
-                self._bank.write(place, member.generation, member.weights)
-        self._places.load_state_dict(state["places"])
-        # Groups in flight ask for these; the present one is published next.
-        for version, generation, probability in state["tables"][:-1]:
-            table = BankTable(np.array(generation, np.int64), np.array(probability, np.float64))
-            self._tables.append((version, table))
-            self._bank.publish(version, table)
-
-    def _is_free(self, place: int) -> bool:
-        if self._members[place] is None:
-            return True
-        return self._is_closed[place] and self._places.is_unused(place)
-
-    def _close_one(self, version: int) -> None:
-        """Close a past self where no place is empty, so that it is free when the next snapshot is due."""
-        present = [(member.generation, place) for place, member in enumerate(self._members) if member is not None]
-        if len(present) < self._bank.places or any(self._is_closed):
-            return
-        _, place = least_needed(present) if self._config.keep == "spread" else min(present)
-        self._is_closed[place] = True
-        self._places.close(place, version)
-
-    def _table(self) -> BankTable:
-        table = BankTable.empty(self._bank.places)
-        for place, member in enumerate(self._members):
-            if member is not None and not self._is_closed[place]:
-                table.generation[place] = member.generation
-                table.probability[place] = self._weight(member)
-        if total := table.probability.sum():
-            table.probability[:] /= total
-        return table
-
-    def _weight(self, member: Snapshot) -> float:
-        if self._config.matchmaking == "latest":
-            open_ones = [one for one, closed in zip(self._members, self._is_closed, strict=True) if one and not closed]
-            return float(member.generation == max(one.generation for one in open_ones))
-        if self._config.matchmaking == "pfsp":
-            return max(1e-3, (1.0 - member.win_rate) ** 2)
-        return 1.0
-
-
-def least_needed(members: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """Choose the one of (generation, place) whose neighbours in time are nearest to each other; the oldest of several.
-
-    So those that remain are spread over the whole history. The first and the last one stay.
-    """
-    ordered = sorted(members)
-    if len(ordered) < 3:
-        return ordered[0]
-    gaps = [after[0] - before[0] for before, after in zip(ordered, ordered[2:], strict=False)]
-    return ordered[1 + gaps.index(min(gaps))]

@@ -142,8 +142,10 @@ def policy_worker(context: ChildContext, setup: RunSetup, index: int) -> None:
 def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
-    from rollmill.learning.league import CountedPlaces, Standings
+    from rollmill.learning.league import Standings
     from rollmill.learning.measure import MeasuredPaths
+    from rollmill.learning.ratings import rating_system
+    from rollmill.learning.snapshot_keeper import CountedPlaces
     from rollmill.learning.timetable import ByTime
     from rollmill.learning.versions import NewestVersions
     from rollmill.regimes.torch_side import LearnerSide, run_learners
@@ -151,7 +153,7 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     sides, regime = LearnerSide.of(context, setup), setup.config.regime_as(AsyncConfig)
     make_admission = ADMISSIONS.find(regime.admission, "admission")
     paths = MeasuredPaths(is_stop_wanted=context.stop.is_set)
-    standings = Standings(len(sides))
+    standings = Standings(len(sides), rating_system(setup.config.population.rating))
 
     def learner_of(side: LearnerSide) -> Learner:
         trajectories = side.config.on_policy.batch_size // side.config.rollout_length

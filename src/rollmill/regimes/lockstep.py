@@ -150,14 +150,17 @@ def learner(context: ChildContext, setup: RunSetup) -> None:
     """Run the learner (child process)."""
     setup.user_code.install()
     from rollmill.learning.admission import Iterations
-    from rollmill.learning.league import ObservedPlaces, Standings
+    from rollmill.learning.league import Standings
+    from rollmill.learning.ratings import rating_system
     from rollmill.learning.settled import settled_fast_path
+    from rollmill.learning.snapshot_keeper import ObservedPlaces
     from rollmill.learning.timetable import ByIteration
     from rollmill.learning.versions import ExactVersions
     from rollmill.regimes.torch_side import LearnerSide, run_learners
 
     sides, config, topology = LearnerSide.of(context, setup), setup.config, setup.topology
-    first_iteration, standings = setup.probed.first_iteration, Standings(len(sides))
+    first_iteration = setup.probed.first_iteration
+    standings = Standings(len(sides), rating_system(config.population.rating))
 
     def learner_of(side: LearnerSide) -> Learner:
         return side.on_policy_learner(

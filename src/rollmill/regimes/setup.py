@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
+from rollmill.learning.matchmaking import MATCHMAKING
 from rollmill.regimes.memory_parts import memory_advice, of_local_ranks, private_parts
 from rollmill.regimes.user_code import UserCode
 from rollmill.roles import EvaluatorPhase
@@ -233,7 +234,9 @@ def allocate_slots(
         )
     players = topology.players
     players_of_agents(config, probed.spec.agents)
-    assignment_rule(config, probed.spec.agents)  # Raises for unknown names before processes start.
+    # These raise for unknown names before processes start.
+    assignment_rule(config, probed.spec.agents)
+    MATCHMAKING.find(config.population.matchmaking, "population.matchmaking")
     if population.guests and len(probed.spec.agents) < 2:
         raise ConfigError(
             f"population.guests={','.join(population.guests)}, but {probed.spec.name} has one agent: guests play "

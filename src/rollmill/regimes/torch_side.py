@@ -31,7 +31,7 @@ from rollmill.learning.collective import Alone, Collective
 from rollmill.learning.config import ComputeConfig
 from rollmill.learning.fast_path import FastPath
 from rollmill.learning.fingerprints import FINGERPRINTS_FILE, Fingerprints
-from rollmill.learning.league import League, Places, SnapshotKeeper, Standings
+from rollmill.learning.league import League, Standings
 from rollmill.learning.learner import Learner, Trainer, run_in_turn
 from rollmill.learning.live_numbers import LiveNumbers, control_block
 from rollmill.learning.minibatches import Minibatches
@@ -39,6 +39,7 @@ from rollmill.learning.on_policy_trainer import OnPolicyTrainer
 from rollmill.learning.process_group import ProcessGroup
 from rollmill.learning.progress import LearnerSetup, Progress, RunPlan, RunSteps
 from rollmill.learning.report import LearnerNote
+from rollmill.learning.snapshot_keeper import Places, SnapshotKeeper
 from rollmill.learning.timetable import Timetable
 from rollmill.learning.update import Update
 from rollmill.learning.versions import Versions
@@ -343,12 +344,19 @@ class LearnerSide:
             fingerprints = Fingerprints(file, observation, first_update=first)
         league = None
         if run.topology.players != PlayerIds() and len(spec.agents) > 1:
+            population = run.config.population
             banks, num_versions = run.banks(), max(1, run.topology.slots_per_group)
             keeper = None
             if banks:
                 bank = banks[self.policy]
-                keeper = SnapshotKeeper(bank, places(bank), run.config.population, num_versions=num_versions)
-            population = run.config.population
+                keeper = SnapshotKeeper(
+                    bank,
+                    places(bank),
+                    population,
+                    system=standings.system,
+                    name=population.names[self.policy],
+                    num_versions=num_versions,
+                )
             names = [*population.names, *(name for name, _ in population.named_guests)]
             league = League(self.policy, names, run.topology.players, standings, keeper)
         trainer = OnPolicyTrainer(

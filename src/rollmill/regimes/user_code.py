@@ -25,6 +25,7 @@ _REGISTRIES = {
     "remover": ("rollmill.storage.removers", "REMOVERS"),
     "admission": ("rollmill.learning.admission", "ADMISSIONS"),
     "assignment": ("rollmill.rollout.assignment", "ASSIGNMENTS"),
+    "matchmaking": ("rollmill.learning.matchmaking", "MATCHMAKING"),
     "model": ("rollmill.models.registry", "MODELS"),
     "encoder": ("rollmill.models.observation", "ENCODERS"),
     "algorithm": ("rollmill.algorithms.registry", "ALGORITHMS"),
@@ -85,6 +86,7 @@ def _definitions(config: Config) -> Iterator[Definition]:
         "algorithm": config.algorithm_name,
         "admission": settings.get("admission"),
         "assignment": config.population.assignment,
+        "matchmaking": config.population.matchmaking,
     }
     players = (*config.eval_against, *(player for _, player in config.population.named_guests))
     for kind, (module, attribute) in _REGISTRIES.items():

@@ -109,7 +109,7 @@ METRICS: Mapping[str, Sequence[Metric]] = {
         ),
         Metric(
             "policy/NAME/rating",
-            "Elo",
+            "Elo or skill",
             "Its rating.",
             when="rows of a run with several policies, in environments with several agents",
         ),
@@ -124,9 +124,10 @@ METRICS: Mapping[str, Sequence[Metric]] = {
     "Past selves": (
         Metric(
             "rating",
-            "Elo",
+            "Elo or skill",
             "Rating of the policy, from its matches against other policies and against past selves, which keep the "
-            "rating that they had when they were taken; 0 at the start.",
+            "rating that they had when they were taken; 0 at the start. With population.rating=openskill, its estimate "
+            "minus three standard deviations.",
             when="every row, with population.snapshots or in environments with several agents and policies",
         ),
         Metric("snapshots", "snapshots", "Snapshots taken.", when="every row, with population.snapshots"),

@@ -16,7 +16,7 @@ class PolicyStatus:
         agent_steps: Distinct valid samples that it has consumed.
         steps_per_second: The same a second, over the last ten seconds.
         episode_return: Mean return of its last 100 episodes.
-        rating: Elo; None in environments with one agent.
+        rating: None in environments with one agent.
         lag: Mean lag of its samples, in versions.
     """
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from rollmill.extras import install_command
 from rollmill.settings.fields import setting
 from rollmill.settings.value_checks import NAME, UNIT, Checked, ConfigError, integer
 
-Matchmaking = Literal["uniform", "latest", "pfsp"]
+RatingKind = Literal["elo", "openskill"]
 POLICIES_FOLDER = "policies"
 """Holds a folder for each policy, if there are several."""
 
@@ -33,6 +35,9 @@ class PopulationConfig(Checked, section="population"):
             that learn. One place is kept free for the next snapshot.
         snapshot_every: Agent steps of a policy between two of its snapshots. A snapshot takes the place of an older
             one, as soon as that one is in no match.
+        snapshot_win_rate: A snapshot is taken only when the policy has got at least this share of the points in its
+            matches with past selves since the last one, of which there must be 100; the first one is taken at once.
+            None takes snapshots by agent steps alone.
         keep: Which snapshots stay when the bank is full: "recent" ones, or some that are "spread" over the whole run.
         past: Share of the matches in which one agent is played by a past self; the others are played by policies that
             learn.
@@ -42,22 +47,30 @@ class PopulationConfig(Checked, section="population"):
         guest_share: Share of the matches in which one agent is played by a guest without agents of its own.
         matchmaking: Which past self: "uniform" takes any, "latest" the newest, "pfsp" prefers those against which the
             policy wins least: with probability proportional to (1 - win rate)^2 (prioritised fictitious self-play,
-            Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting).
+            Vinyals et al. 2019, https://doi.org/10.1038/s41586-019-1724-z, "hard" weighting). "elo" prefers those of a
+            similar rating: with p points expected in a match, in proportion to exp(-18 (p - 1/2)^2) (Jaderberg et al.
+            2019, https://doi.org/10.1126/science.aau6249). Or a name given to ``register_matchmaking``.
+        rating: How players are rated: "elo", or "openskill" (Weng and Lin 2011), which is like TrueSkill, and for which
+            the metric ``rating`` is its estimate minus three standard deviations (needs the package openskill).
     """
 
     policies: int | tuple[str, ...] = 1
     assignment: str = setting("auto", NAME)
     snapshots: int = setting(0, integer(0))
     snapshot_every: int = setting(50_000, integer(1), "(agent steps)")
+    snapshot_win_rate: float | None = setting(None, UNIT, "for none")
     keep: Literal["recent", "spread"] = "recent"
     past: float = setting(0.2, UNIT)
-    matchmaking: Matchmaking = "uniform"
+    matchmaking: str = setting("uniform", NAME)
+    rating: RatingKind = "elo"
     guests: tuple[str, ...] = ()
     guest_share: float = setting(0.2, UNIT)
 
     def __post_init__(self) -> None:
         """Check the number or the names of the policies, too."""
         super().__post_init__()
+        if self.rating == "openskill" and find_spec("openskill") is None:
+            raise ConfigError(f"population.rating='openskill' needs a package: {install_command('ratings')}.")
         self._check_policies()
         players = [*self.names, *(name for name, _ in self.named_guests)]
         for name in players:
