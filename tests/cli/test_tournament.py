@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.regimes.nim import Nim
@@ -37,6 +38,36 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "random against perfect" in shown.err
     assert "perfect against random" in shown.out
     assert "95 %" not in shown.err
+
+
+def test_a_page_has_results_and_videos(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("envpool")
+    folder = tmp_path / "page"
+    players = ["random", "a<b"]
+    rollmill.register_player("a<b", lambda: lambda observation, mask: int(mask.argmax()))
+    command = ["tournament", *players, "--env", "envpool/ConnectFour-v1", "--matches", "2", "--quiet"]
+    assert main([*command, "--output", str(folder)]) == 0
+    assert str(folder / "tournament.html") in capsys.readouterr().out
+    page = (folder / "tournament.html").read_text()
+    (video,) = (folder / "videos").iterdir()
+    assert f'src="videos/{video.name}"' in page
+    assert video.stat().st_size > 1000
+    assert "a&lt;b" in page
+    assert "a<b" not in page
+    result = json.loads((folder / "tournament.json").read_text())
+    assert result["pairs"][0]["video"] == str(video)
+
+
+@pytest.mark.filterwarnings("default:no video")
+def test_a_game_that_cannot_be_drawn_gives_a_page_without_videos(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["tournament", "perfect", "random", "--env", "test/nim", "--matches", "2", "--quiet"]
+    assert main([*command, "--output", str(tmp_path / "page")]) == 0
+    assert "no video was written" in capsys.readouterr().err
+    assert "<video" not in (tmp_path / "page/tournament.html").read_text()
+    (tmp_path / "file").write_text("")
+    assert main([*command, "--output", str(tmp_path / "file")]) == 2
 
 
 def test_wrong_players_are_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,6 +21,7 @@ from rollmill.envs.factory import make_group, probe, rows_of_group
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.agent import load
 from rollmill.evaluation.evaluate import evaluate
+from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.video import play_episode
 from rollmill.tuning.model import Workload
 from rollmill.tuning.settings import allocation_of, space_of
@@ -111,7 +112,7 @@ def test_a_run_and_all_that_is_made_of_it_calls_with_the_groups_size(tmp_path: P
         assert result.returns == (5.0,) * episodes
     agent = load(run.dir)
     assert agent.act(np.zeros(2, np.float32)) in (0, 1)
-    frames = list(play_episode(agent, agent.snapshot.env, 1))
+    frames = list(play_episode(lineup_of_agent(agent), agent.snapshot.env, 1))
     assert [frame.reward_sum for frame in frames] == [1.0, 2.0, 3.0, 4.0, 5.0]
     assert calls_of(calls) == {6}
 

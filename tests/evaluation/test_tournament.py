@@ -14,7 +14,8 @@ import rollmill
 from rollmill.envs.registry import register_env
 from rollmill.evaluation.players import PLAYERS
 from rollmill.evaluation.snapshot import NoRunError
-from rollmill.evaluation.tournament import Score, TournamentError, TournamentResult, elo, tournament
+from rollmill.evaluation.tournament import TournamentError, tournament
+from rollmill.evaluation.tournament_result import Score
 
 
 def make_perfect() -> Any:
@@ -73,21 +74,6 @@ def test_with_more_than_two_agents_one_player_has_all_other_seats() -> None:
     result = tournament(["first", "random"], env="test/rounds", matches=20)
     assert {score.matches for score in result.scores.values()} == {20}
     assert len(result.scores) == 2 * 3
-
-
-def test_the_interval_is_wilsons() -> None:
-    # Newcombe (1998), Statistics in Medicine 17, 857-872, table I, method 3.
-    for won, matches, low, high in ((81, 263, 0.2553, 0.3662), (15, 148, 0.0624, 0.1605), (0, 20, 0.0, 0.1611)):
-        found = Score(won, 0, matches - won).interval
-        assert found == pytest.approx((low, high), abs=1e-4)
-
-
-def test_ratings_are_those_of_the_logistic_model() -> None:
-    # One pair: 400 log10(odds), with a drawn match more.
-    scores = {(0, 1, 0): Score(75, 0, 25), (1, 0, 0): Score(25, 0, 75)}
-    result = TournamentResult(env="test", players=("a", "b"), seats=("x",), scores=scores, seconds=1.0, seed=0)
-    high, low = elo(result)
-    assert high - low == pytest.approx(400 * np.log10(75.5 / 25.5))
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from PIL import Image
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
 from rollmill.evaluation.agent import load
+from rollmill.evaluation.lineup import lineup_of_agent
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import NotRenderableError, open_stage
 from rollmill.evaluation.video import Frame, enlarge, film_episode, play_episode, write_mp4
@@ -45,7 +46,7 @@ def test_enlarging_repeats_pixels_and_gives_even_sizes() -> None:
 def test_an_episode_is_filmed_to_its_end(make_run: MakeRun, tmp_path: Path) -> None:
     agent = load(make_run("test/striped"))
     path = tmp_path / "films" / "a.mp4"
-    film = film_episode(agent, agent.snapshot.env, path, 0, caption=False)
+    film = film_episode(lineup_of_agent(agent), agent.snapshot.env, path, 0, caption=False)
     assert film == (path, 10.0, 5, True)
     video = read_mp4(path)
     assert video.shape == (5, 496, 672, 3)
@@ -58,7 +59,7 @@ def test_an_episode_is_filmed_to_its_end(make_run: MakeRun, tmp_path: Path) -> N
 
 def test_a_caption_is_below_the_picture(make_run: MakeRun, tmp_path: Path) -> None:
     agent = load(make_run("test/striped"))
-    film = film_episode(agent, agent.snapshot.env, tmp_path / "a.mp4", 0)
+    film = film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0)
     video = read_mp4(film.path)
     assert video.shape == (5, 496 + 32, 672, 3)
     assert video[0, 496:].max() > 200, "text is bright"
@@ -68,7 +69,7 @@ def test_a_caption_is_below_the_picture(make_run: MakeRun, tmp_path: Path) -> No
 @pytest.mark.parametrize("limit", [{"longest_s": 0.1}, {"budget_s": 0.0}])
 def test_a_long_film_is_cut(make_run: MakeRun, tmp_path: Path, limit: dict[str, Any]) -> None:
     agent = load(make_run("test/striped", kwargs={"limit": 100}))
-    film = film_episode(agent, agent.snapshot.env, tmp_path / "a.mp4", 0, **limit)
+    film = film_episode(lineup_of_agent(agent), agent.snapshot.env, tmp_path / "a.mp4", 0, **limit)
     assert not film.complete
     assert film.frames < 5
 
@@ -77,7 +78,7 @@ def test_a_failure_leaves_no_half_film(make_run: MakeRun, tmp_path: Path) -> Non
     agent = load(make_run("test/striped"))
 
     def frames() -> Any:
-        yield from play_episode(agent, agent.snapshot.env, 0)
+        yield from play_episode(lineup_of_agent(agent), agent.snapshot.env, 0)
         raise RuntimeError("the simulator died")
 
     (tmp_path / "films").mkdir()
@@ -98,7 +99,7 @@ def test_no_frames_no_film(tmp_path: Path) -> None:
 
 def test_frames_tell_the_episode_so_far(make_run: MakeRun) -> None:
     agent = load(make_run("test/striped"))
-    frames = list(play_episode(agent, agent.snapshot.env, 0))
+    frames = list(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
     assert [(f.reward_sum, f.length, f.ended, f.fps) for f in frames] == [
         (2.0 * n, n, n == 5, 20.0) for n in range(1, 6)
     ]
@@ -108,7 +109,7 @@ def test_frames_tell_the_episode_so_far(make_run: MakeRun) -> None:
 @pytest.mark.parametrize("name", ["test/blind", "test/windowed"])
 def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run: MakeRun, name: str) -> None:
     agent = load(make_run(name))
-    pictures = [frame.picture for frame in play_episode(agent, agent.snapshot.env, 0)]
+    pictures = [frame.picture for frame in play_episode(lineup_of_agent(agent), agent.snapshot.env, 0)]
     assert pictures[0].shape == (12, 16, 3)
     assert [int(picture.mean()) for picture in pictures] == [1, 2, 3, 4, 5]
 
@@ -119,14 +120,14 @@ def test_an_environment_that_does_not_draw_shows_its_image_observation(make_run:
 def test_what_cannot_be_looked_at_is_refused(make_run: MakeRun, name: str, message: str) -> None:
     agent = load(make_run(name))
     with pytest.raises(NotRenderableError, match=message):
-        next(play_episode(agent, agent.snapshot.env, 0))
+        next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
 
 
 def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_run: MakeRun) -> None:
     pytest.importorskip("ale_py")
     agent = load(make_run("atari/breakout"))
     frames: list[Frame] = []
-    for frame in play_episode(agent, agent.snapshot.env, 3):
+    for frame in play_episode(lineup_of_agent(agent), agent.snapshot.env, 3):
         frames.append(frame)
         if len(frames) == 40:
             break
@@ -138,7 +139,8 @@ def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_r
     env = EnvConfig(name="atari/breakout")
     with open_stage(env, 3, box="clip") as stage:
         seen, shown = [], []
-        for count, _ in enumerate(play(agent, stage, probe(env), deterministic=False), start=1):
+        lineup = lineup_of_agent(agent, deterministic=False)
+        for count, _ in enumerate(play(lineup.players, lineup.who(1), stage, probe(env)), start=1):
             if count in (25, 40):
                 assert stage._shown is not None
                 seen.append(stage._shown.observation["obs"][0, -1].astype(float))
@@ -155,7 +157,7 @@ def test_an_atari_game_is_filmed_in_colour_and_is_the_game_that_is_played(make_r
 def test_envpool_draws_itself(make_run: MakeRun) -> None:
     pytest.importorskip("envpool")
     agent = load(make_run("envpool/CartPole-v1"))
-    frame = next(play_episode(agent, agent.snapshot.env, 0))
+    frame = next(play_episode(lineup_of_agent(agent), agent.snapshot.env, 0))
     assert frame.picture.shape == (400, 600, 3)
     assert frame.picture.std() > 5
 

@@ -9,7 +9,7 @@ import pytest
 from rollmill.api import make_config
 from rollmill.settings.config import Config
 from rollmill.settings.options import from_json, to_json
-from rollmill.settings.policies import config_of_policy, players_of_agents
+from rollmill.settings.policies import config_of_policy
 
 
 def config_with(**settings: Any) -> Config:
@@ -51,27 +51,3 @@ def test_a_run_with_one_policy_is_its_own() -> None:
 def test_what_no_policy_could_have_is_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         config_with(**settings)
-
-
-def test_agents_are_played_by_the_policies_that_name_them() -> None:
-    agents = ("adversary_0", "adversary_1", "agent_0")
-    assert players_of_agents(config_with(), agents) == [(0, 1)] * 3
-    roles = config_with(**{"policy.a.agents": "adversary_*", "policy.b.agents": ["agent_0", "adversary_1"]})
-    assert players_of_agents(roles, agents) == [(0,), (0, 1), (1,)]
-    assert players_of_agents(config_with(), ()) == [(0, 1)]
-    named = config_with(**{"policy.a.agents": "adversary_*"})
-    assert players_of_agents(named, agents) == [(0,), (0,), (1,)], "b plays all other agents"
-    with_guest = config_with(**{"population.guests": "random", "policy.random.agents": "agent_*"})
-    assert players_of_agents(with_guest, agents) == [(0, 1), (0, 1), (2,)]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"policy.a.agents": "adversary"}, r"policy\.a\.agents: 'adversary' fits none of the agents"),
-        ({"policy.a.agents": "agent_0", "policy.b.agents": "agent_0"}, "no policy plays the agent 'adversary_0'"),
-    ],
-)
-def test_agents_that_nobody_plays_and_names_of_no_agent_are_refused(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        players_of_agents(config_with(**settings), ("adversary_0", "agent_0"))

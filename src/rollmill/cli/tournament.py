@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from rollmill.cli.command import Command, count, natural, printer
 from rollmill.cli.playing import add_how_to_play, deterministic, show_warnings
@@ -21,6 +22,7 @@ def make_command() -> Command:
         examples=(
             "rollmill tournament runs/first random",
             "rollmill tournament runs/first runs/second --matches 500 --json",
+            "rollmill tournament runs/first runs/second random --output page",
             "rollmill tournament runs/first win_or_block --import connect_four_players.py",
         ),
     )
@@ -28,6 +30,7 @@ def make_command() -> Command:
     command.option("--env", "the environment (default: that of the first run)", metavar="NAME")
     command.option("--matches", "matches of each pair in each seat (default 100)", kind=count, default=100, metavar="N")
     command.option("--seed", "seed of the matches (default 0)", kind=natural, default=0, metavar="S")
+    command.option("--output", "also write a page with the results and a video of each pair", kind=Path, metavar="DIR")
     command.flag("--quiet", "show no progress")
     command.add_json()
     add_how_to_play(command)
@@ -37,6 +40,7 @@ def make_command() -> Command:
 def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
     """Run the command and return its exit code."""
     import_modules(arguments, overrides)
+    from rollmill.comparing.tournament_page import VIDEOS, write_tournament_page
     from rollmill.evaluation.tournament import tournament
 
     show_warnings()
@@ -48,7 +52,10 @@ def run(arguments: argparse.Namespace, overrides: dict[str, object]) -> int:
         deterministic=deterministic(arguments),
         device=arguments.device,
         say=printer(quiet=arguments.quiet),
+        videos=None if arguments.output is None else arguments.output / VIDEOS,
         trust=arguments.trust,
     )
+    if arguments.output is not None:
+        print(write_tournament_page(result, arguments.output))
     print(json.dumps(result.to_dict()) if arguments.json else result.describe())
     return 0

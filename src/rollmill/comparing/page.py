@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import json
 import re
@@ -13,6 +12,7 @@ from typing import Any
 
 import rollmill
 from rollmill.comparing.figures import draw_aggregates, draw_curves, draw_profiles, draw_scores
+from rollmill.comparing.markup import picture, whole_page
 from rollmill.comparing.method_curves import curve_notes
 from rollmill.comparing.populations import draw_rated_run, figures_of, population_section, rated_runs
 from rollmill.comparing.runs import Comparison, compare
@@ -29,15 +29,6 @@ from rollmill.evaluation.stats import Estimate
 PAGE = "report.html"
 FIGURES = "report.json"
 _LONGEST_NAME = 200  # bytes, of the 255 that file systems allow
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
-td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; }
-th { border-bottom: 1px solid #888; }
-td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
-tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
-"""
 
 
 class NotWritableError(ValueError):
@@ -109,13 +100,13 @@ def _write(comparison: Comparison, folder: Path, *, title: str, seed: int) -> Re
     title = title or f"Comparison of {len(comparison.runs)} runs"
     parts = [f"<h1>{html.escape(title)}</h1>"]
     for env in comparison.envs:
-        parts += [scores_section(comparison, env, intervals[env]), *map(_picture, pictures_of[env])]
+        parts += [scores_section(comparison, env, intervals[env]), *map(picture, pictures_of[env])]
         parts += [f'<p class="note">{html.escape(note)}</p>' for note in curve_notes(comparison, env)]
     if games:
-        parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(_picture, pictures)]
-    for each, picture in zip(rated, pictures_of_rated, strict=True):
-        parts += [population_section(each), _picture(picture)]
-    page.write_text(_page(title, parts))
+        parts += ["<h2>Over all games</h2>", _aggregate_table(found), _note(games, figures), *map(picture, pictures)]
+    for each, drawn_run in zip(rated, pictures_of_rated, strict=True):
+        parts += [population_section(each), picture(drawn_run)]
+    page.write_text(whole_page(title, parts))
     drawn = (*(path for paths in pictures_of.values() for path in paths), *pictures, *pictures_of_rated)
     return Report(page, drawn, figures)
 
@@ -170,14 +161,6 @@ def _figures(
     }
 
 
-def _page(title: str, parts: Sequence[str]) -> str:
-    body = "\n".join(parts)
-    return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
-        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
-    )
-
-
 def _aggregate_table(found: Mapping[str, Mapping[str, Estimate]]) -> str:
     rows = [
         [label, *(f"{v.value:.3f} [{v.low:.3f}, {v.high:.3f}]" for v in (of_method[name] for name in AGGREGATES))]
@@ -193,8 +176,3 @@ def _note(games: Sequence[str], figures: Mapping[str, Any]) -> str:
         f"({html.escape(', '.join(games))}); runs of each game: {counts}. 95 % intervals of the stratified bootstrap "
         "(Agarwal et al. 2021, rliable).</p>"
     )
-
-
-def _picture(path: Path) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    return f'<p><img alt="{html.escape(path.stem)}" src="data:image/png;base64,{data}"></p>'

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rollmill.envs.factory import make_group, probe, rows_of_group
 from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.lineup import Lineup, lineup_of_agent, lineup_of_run
 from rollmill.evaluation.rows import play
-from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, policies_of_run, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
@@ -51,6 +53,7 @@ class EvaluationResult:
         deterministic: Whether the best actions were taken: the most probable, or those with the highest value.
         seed: Seed of the evaluation.
         video: The video of one episode; None if none was requested.
+        policies: Where all policies of a run play: name -> mean return and its 95 % interval.
     """
 
     env: str
@@ -65,6 +68,7 @@ class EvaluationResult:
     deterministic: bool
     seed: int
     video: str | None = None
+    policies: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -84,6 +88,10 @@ class EvaluationResult:
             "deterministic": self.deterministic,
             "seed": self.seed,
             "video": self.video,
+            "policies": {
+                name: {"mean_return": mean, "interval_95": [low, high]}
+                for name, (mean, low, high) in self.policies.items()
+            },
             "returns": list(self.returns),
             "lengths": list(self.lengths),
         }
@@ -98,6 +106,11 @@ class EvaluationResult:
             f"smallest {min(self.returns):,.2f}, largest {max(self.returns):,.2f}",
             f"  length  {np.mean(self.lengths):,.1f} agent steps",
             f"  speed   {self.frames / self.seconds:,.0f} frames/s",
+        ]
+        width = max(map(len, self.policies), default=0)
+        lines += [
+            f"  {name:<{width}}  {mean:,.2f}   95 % interval {low:,.2f} to {high:,.2f}"
+            for name, (mean, low, high) in self.policies.items()
         ]
         if self.video is not None:
             lines.append(f"  video   {self.video}")
@@ -119,7 +132,7 @@ def evaluate(
     trust: bool = False,
     policy: str | None = None,
 ) -> EvaluationResult:
-    """Evaluate a run's policy.
+    """Evaluate a run's policy, or all of its policies together.
 
     Args:
         run_dir: Directory of a run, finished or not.
@@ -133,7 +146,8 @@ def evaluate(
         max_episode_steps: Time limit in agent steps, instead of the run's.
         is_stop_wanted: Called at every step; True interrupts the evaluation.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
-        policy: Name of the policy, in a run with several.
+        policy: In a run with several policies, the one that plays all agents. None lets each policy play the agents
+            that it plays in training; guests with agents of their own play those.
 
     Raises:
         UntrustedError: The directory names such code, without ``trust``.
@@ -144,21 +158,26 @@ def evaluate(
         ValueError: ``episodes`` or ``num_envs`` is below 1.
         VideoError: The video cannot be written.
     """
-    run_dir = folder_of_policy(run_dir, policy)
-    snapshot = read_snapshot(run_dir, checkpoint)
-    require_trusted(run_dir, snapshot, trust=trust)
+    how = _How(
+        episodes=episodes,
+        seed=seed,
+        deterministic=deterministic,
+        video=video,
+        num_envs=num_envs,
+        device=device,
+        max_episode_steps=max_episode_steps,
+        is_stop_wanted=is_stop_wanted,
+    )
     with one_thread():
-        return evaluate_snapshot(
-            snapshot,
-            episodes=episodes,
-            seed=seed,
-            deterministic=deterministic,
-            video=video,
-            num_envs=num_envs,
-            device=device,
-            max_episode_steps=max_episode_steps,
-            is_stop_wanted=is_stop_wanted,
-        )
+        if policy is None and policies_of_run(run_dir):
+            lineup = lineup_of_run(
+                run_dir, checkpoint=checkpoint, device=device, seed=seed, deterministic=deterministic, trust=trust
+            )
+            return _evaluate(lineup.snapshot, how, lineup)
+        folder = folder_of_policy(run_dir, policy)
+        snapshot = read_snapshot(folder, checkpoint)
+        require_trusted(folder, snapshot, trust=trust)
+        return _evaluate(snapshot, how)
 
 
 def evaluate_snapshot(
@@ -166,20 +185,35 @@ def evaluate_snapshot(
     *,
     episodes: int,
     seed: int = 0,
-    deterministic: bool | None = None,
-    video: Path | str | None = None,
     num_envs: int = 8,
-    device: str = "cpu",
-    max_episode_steps: int | None = None,
     is_stop_wanted: Callable[[], bool] = lambda: False,
 ) -> EvaluationResult:
     """Evaluate one version of a policy; see `evaluate`."""
-    quota = quotas(episodes, num_envs)
-    if video is not None:
-        check_video_path(video)
+    return _evaluate(snapshot, _How(episodes=episodes, seed=seed, num_envs=num_envs, is_stop_wanted=is_stop_wanted))
+
+
+class _How(NamedTuple):
+    """How to evaluate: arguments of `evaluate`."""
+
+    episodes: int
+    seed: int
+    num_envs: int
+    is_stop_wanted: Callable[[], bool]
+    deterministic: bool | None = None
+    video: Path | str | None = None
+    device: str = "cpu"
+    max_episode_steps: int | None = None
+
+
+def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> EvaluationResult:
+    """Evaluate a lineup; None is the network of the snapshot alone."""
+    episodes, seed = how.episodes, how.seed
+    quota = quotas(episodes, how.num_envs)
+    if how.video is not None:
+        check_video_path(how.video)
     env = replace(snapshot.env, on_failure="stop")
-    if max_episode_steps is not None:
-        env = replace(env, max_episode_steps=max_episode_steps)
+    if how.max_episode_steps is not None:
+        env = replace(env, max_episode_steps=how.max_episode_steps)
     spec = probe(env, group_size=snapshot.group_size)
     num_rows = rows_of_group(env, len(quota), snapshot.group_size)
     if num_rows != len(quota):
@@ -191,17 +225,20 @@ def evaluate_snapshot(
     quota = tuple(int(number) for number in np.repeat(quota, spec.rows_per_env))
     episodes *= spec.rows_per_env
     try:
-        agent = Agent(snapshot, group.observation_space, group.action_space, device=device, seed=seed)
+        if lineup is None:
+            agent = Agent(snapshot, group.observation_space, group.action_space, device=how.device, seed=seed)
+            lineup = lineup_of_agent(agent, deterministic=how.deterministic)
+        who = lineup.who(group.num_rows)
         returns: list[list[float]] = [[] for _ in quota]
         lengths: list[list[int]] = [[] for _ in quota]
         missing = episodes
         going_on = np.zeros(len(quota), np.int64)
         started = time.perf_counter()
-        steps = play(agent, group, spec, deterministic=deterministic)
+        steps = play(lineup.players, who, group, spec)
         while missing:
-            if is_stop_wanted():
+            if how.is_stop_wanted():
                 raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
-            outcome = next(steps)
+            _, outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
             if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:
@@ -219,9 +256,9 @@ def evaluate_snapshot(
     finally:
         group.close()
     film = None
-    if video is not None:
+    if how.video is not None:
         try:
-            film = film_episode(agent, env, video, seeds[0], deterministic=deterministic)
+            film = film_episode(lineup, env, how.video, seeds[0])
         except Exception as error:
             # Keep the results if rendering fails.
             name = "" if isinstance(error, NotRenderableError) else f"{type(error).__name__}: "
@@ -239,10 +276,26 @@ def evaluate_snapshot(
         interval=(estimate.low, estimate.high),
         frames=sum(steps_played) * spec.frameskip,
         seconds=seconds,
-        deterministic=agent.is_deterministic(deterministic),
+        deterministic=lineup.agents[0].is_deterministic(how.deterministic),
         seed=seed,
         video=None if film is None else str(film.path),
+        policies=_of_players(lineup, who, returns, seed),
     )
+
+
+def _of_players(
+    lineup: Lineup, who: NDArray[np.int64], returns: Sequence[Sequence[float]], seed: int
+) -> dict[str, tuple[float, float, float]]:
+    """Return the mean return of each player of several, with its interval."""
+    if len(lineup.players) == 1:
+        return {}
+    found = {}
+    for index, player in enumerate(lineup.players):
+        own = [value for row in np.flatnonzero(who == index).tolist() for value in returns[row]]
+        if own:
+            estimate = mean_interval(own, seed=seed)
+            found[player.name] = (estimate.value, estimate.low, estimate.high)
+    return found
 
 
 def quotas(episodes: int, num_envs: int) -> tuple[int, ...]:

@@ -78,8 +78,12 @@ class Player(Protocol):
 
     name: str
 
-    def begin(self, num_rows: int) -> None:
-        """Prepare for a group with this number of rows."""
+    def begin(self) -> None:
+        """Prepare for another group."""
+        ...
+
+    def forget(self, rows: NDArray[np.bool_]) -> None:
+        """Forget the past of rows, bool ``[B]``, in which an episode begins."""
         ...
 
     def choose(self, view: ObservationView, rows: NDArray[np.bool_]) -> tuple[Array | None, Array | None]:
@@ -109,13 +113,16 @@ class AgentPlayer:
         self._agent = agent
         self._deterministic = deterministic
 
-    def begin(self, num_rows: int) -> None:
+    def begin(self) -> None:
         """See :class:`Player`."""
         self._agent.reset()
 
+    def forget(self, rows: NDArray[np.bool_]) -> None:
+        """See :class:`Player`."""
+        self._agent.reset(rows)
+
     def choose(self, view: ObservationView, rows: NDArray[np.bool_]) -> tuple[Array | None, Array | None]:
         """See :class:`Player`."""
-        self._agent.reset(view.reset)
         return self._agent.choose(view.observation, view.action_mask, self._deterministic, acts=rows)
 
 
@@ -132,7 +139,10 @@ class RandomPlayer:
         self._action = action
         self._random = stream(seed, "random player", 0)
 
-    def begin(self, num_rows: int) -> None:
+    def begin(self) -> None:
+        """See :class:`Player`."""
+
+    def forget(self, rows: NDArray[np.bool_]) -> None:
         """See :class:`Player`."""
 
     def choose(self, view: ObservationView, rows: NDArray[np.bool_]) -> tuple[Array | None, Array | None]:
@@ -154,7 +164,10 @@ class ScriptedPlayer:
         self._choose = choose
         self._action = action
 
-    def begin(self, num_rows: int) -> None:
+    def begin(self) -> None:
+        """See :class:`Player`."""
+
+    def forget(self, rows: NDArray[np.bool_]) -> None:
         """See :class:`Player`."""
 
     def choose(self, view: ObservationView, rows: NDArray[np.bool_]) -> tuple[Array | None, Array | None]:

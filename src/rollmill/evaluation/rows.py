@@ -1,32 +1,70 @@
-"""A group of environments with its own arrays, stepped by an agent. Evaluation uses it instead of slots."""
+"""A group of environments with its own arrays, stepped by players. Evaluation uses it instead of slots."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from rollmill.envs.views import Group, OutcomeView, own_views
-from rollmill.evaluation.agent import Agent
-from rollmill.specs import EnvSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from rollmill.envs.views import Array, Group, ObservationView, OutcomeView, own_views
+from rollmill.evaluation.players import Player
+from rollmill.specs import ActionSpec, EnvSpec
 
 
-def play(agent: Agent, group: Group, spec: EnvSpec, *, deterministic: bool | None) -> Iterator[OutcomeView]:
-    """Reset a group, then step it for as long as the caller iterates; the agent's state is reset with its episodes.
+def play(
+    players: Sequence[Player], who: NDArray[np.int64], group: Group, spec: EnvSpec
+) -> Iterator[tuple[ObservationView, OutcomeView]]:
+    """Reset a group, and return what steps it for as long as the caller iterates.
 
-    Yields the results of each step, in arrays that the next one overwrites.
+    That yields what the rows observe and the results after each step, in arrays that the next one overwrites.
 
     Args:
-        agent: The agent.
+        players: The players.
+        who: int64 ``[rows]``, the index of each row's player.
         group: The environments; the caller closes them.
         spec: The environment's spec.
-        deterministic: As in ``Agent.act``.
     """
     observation, outcome = own_views(spec, group.num_rows)
-    agent.reset()
+    for player in players:
+        player.begin()
     group.reset(observation)
+    return _steps(players, [who == index for index in range(len(players))], group, spec, observation, outcome)
+
+
+def _steps(
+    players: Sequence[Player],
+    mine: Sequence[NDArray[np.bool_]],
+    group: Group,
+    spec: EnvSpec,
+    observation: ObservationView,
+    outcome: OutcomeView,
+) -> Iterator[tuple[ObservationView, OutcomeView]]:
     while True:
-        agent.reset(observation.reset)
-        discrete, continuous = agent.choose(
-            observation.observation, observation.action_mask, deterministic, acts=observation.acts
-        )
-        group.step(discrete, continuous, observation, outcome)
-        yield outcome
+        chosen: list[Array | None] = [None, None]
+        for player, rows in zip(players, mine, strict=True):
+            player.forget(observation.reset)
+            acting = rows if observation.acts is None else rows & observation.acts
+            if acting.any():
+                found = player.choose(observation, acting)
+                chosen = [_merged(before, new, acting) for before, new in zip(chosen, found, strict=True)]
+        group.step(*_complete(chosen, spec.action, group.num_rows), observation, outcome)
+        yield observation, outcome
+
+
+def _merged(before: Array | None, chosen: Array | None, rows: NDArray[np.bool_]) -> Array | None:
+    if chosen is None or before is None:
+        return before if chosen is None else chosen
+    before[rows] = chosen[rows]
+    return before
+
+
+def _complete(actions: Sequence[Array | None], action: ActionSpec, rows: int) -> tuple[Any, Any]:
+    """Fill in zeros, which are ignored, at a step at which no agent acts."""
+    discrete, continuous = actions
+    if discrete is None and action.num_discrete:
+        discrete = np.zeros((rows, action.num_discrete), np.int32)
+    if continuous is None and action.num_continuous:
+        continuous = np.zeros((rows, action.num_continuous), np.float32)
+    return discrete, continuous

@@ -17,7 +17,7 @@ from rollmill.settings.options import from_json, list_options
 from rollmill.specs import BoxActions
 from rollmill.storage.checkpoint_file import CheckpointError, load_checkpoint
 from rollmill.storage.checkpoints import CheckpointConfig, CheckpointStore
-from rollmill.storage.population_config import POLICIES_FOLDER
+from rollmill.storage.population_config import POLICIES_FOLDER, PopulationConfig
 
 
 class NoRunError(LookupError):
@@ -55,6 +55,27 @@ class Snapshot(NamedTuple):
         return self.model.box_actions
 
 
+def policies_of_run(run_dir: Path | str) -> list[str]:
+    """Return the names of a run's policies in alphabetical order; empty if it has one policy."""
+    folder = Path(run_dir) / POLICIES_FOLDER
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+def read_population(run_dir: Path | str) -> tuple[PopulationConfig, dict[str, object]]:
+    """Read a run's policies and guests, and the settings ``NAME.KEY`` that they have for themselves.
+
+    Raises:
+        NoRunError: The file is not a run's configuration.
+    """
+    path = Path(run_dir) / "config.json"
+    try:
+        saved, _ = read_signed(path)
+        population = from_json(PopulationConfig, {"population": saved["population"]})
+        return population, dict(saved.get("policy", {}))
+    except (OSError, ValueError, KeyError) as error:
+        raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
+
+
 def folder_of_policy(run_dir: Path | str, policy: str | None) -> Path:
     """Return the directory that has the files of one policy of a run.
 
@@ -65,9 +86,8 @@ def folder_of_policy(run_dir: Path | str, policy: str | None) -> Path:
     Raises:
         NoRunError: There is no such policy, or several and none is named.
     """
-    run_dir = Path(run_dir)
+    run_dir, names = Path(run_dir), policies_of_run(run_dir)
     folder = run_dir / POLICIES_FOLDER
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
     if policy is None:
         if names:
             raise NoRunError(
@@ -172,16 +192,19 @@ def require_trusted(run_dir: Path | str, snapshot: Snapshot, *, trust: bool) -> 
     require_trust(Path(run_dir) / "config.json", snapshot.verdict, named_code(snapshot.env), trust=trust)
 
 
-def snapshot_of_player(player: Path | str) -> Snapshot:
-    """Read the checkpoint of a player of matches: a run directory, or a checkpoint file of a run.
+def folder_of_player(player: Path | str) -> tuple[Path, str]:
+    """Return the directory of a player of matches, and which of its checkpoints plays.
+
+    Args:
+        player: A run directory, or a checkpoint file of a run.
 
     Raises:
-        NoRunError: It is neither.
+        NoRunError: It is a run of several policies.
     """
     path = Path(player)
     if path.is_file():  # DIR/checkpoints/FILE
-        return read_snapshot(path.parent.parent, str(path))
-    return read_snapshot(folder_of_policy(path, None))
+        return path.parent.parent, str(path)
+    return folder_of_policy(path, None), "latest"
 
 
 def newest_checkpoint(run_dir: Path | str) -> Path | None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import make_group, probe
-from rollmill.envs.views import own_views
 from rollmill.evaluation.agent import Agent, AgentError
 from rollmill.evaluation.evaluate import EvaluationInterruptedError, quotas
-from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
-from rollmill.evaluation.snapshot import Snapshot, read_snapshot, require_trusted
+from rollmill.evaluation.lineup import Lineup, scripted_player
+from rollmill.evaluation.players import PLAYERS, AgentPlayer, Player
+from rollmill.evaluation.rows import play
+from rollmill.evaluation.snapshot import Snapshot, folder_of_player, policies_of_run, read_snapshot, require_trusted
+from rollmill.evaluation.stage import NotRenderableError
+from rollmill.evaluation.tournament_result import Score, TournamentResult, elo
+from rollmill.evaluation.video import film_episode
 from rollmill.models.device import one_thread
 from rollmill.runtime.seeds import int_seed
 from rollmill.settings.value_checks import check_integer
@@ -27,124 +33,11 @@ from rollmill.storage.population_config import POLICIES_FOLDER
 
 _MOST_GAMES_AT_ONCE = 64
 _TAKEN_FOR_ENDLESS = 200_000
-_ELO = 400.0 / np.log(10.0)
-_ELO_STEPS = 2000
+_LONGEST_NAME = 150
 
 
 class TournamentError(ValueError):
     """Players that cannot meet."""
-
-
-class Score(NamedTuple):
-    """Matches of one player against another one, in one seat or in all.
-
-    Attributes:
-        wins: Matches in which its return was higher.
-        draws: Matches with equal returns.
-        losses: The others.
-    """
-
-    wins: int
-    draws: int
-    losses: int
-
-    @property
-    def matches(self) -> int:
-        """Number of matches."""
-        return sum(self)
-
-    @property
-    def share(self) -> float:
-        """Wins, and half of the draws, as a share of the matches."""
-        return (self.wins + self.draws / 2) / self.matches
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The share's 95 % interval (Wilson 1927, https://doi.org/10.1080/01621459.1927.10502953)."""
-        z, n, p = 1.959964, self.matches, self.share
-        centre, width = p + z * z / (2 * n), z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-        return float(max(0.0, (centre - width) / (1 + z * z / n))), float(min(1.0, (centre + width) / (1 + z * z / n)))
-
-    @property
-    def back(self) -> Score:
-        """The opponent's score."""
-        return Score(self.losses, self.draws, self.wins)
-
-    def plus(self, other: Score) -> Score:
-        """Both together."""
-        return Score(*(a + b for a, b in zip(self, other, strict=True)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TournamentResult:
-    """The result of a tournament.
-
-    Attributes:
-        env: The environment's name.
-        players: The players' names.
-        seats: Names of the environment's agents.
-        scores: (player, opponent, seat of the player) -> score, all by index.
-        ratings: Elo of each player, by maximum likelihood over all matches; their mean is 0.
-        seconds: Wall-clock time of the matches.
-        seed: Seed of the tournament.
-    """
-
-    env: str
-    players: tuple[str, ...]
-    seats: tuple[str, ...]
-    scores: dict[tuple[int, int, int], Score]
-    ratings: tuple[float, ...] = field(default=())
-    seconds: float
-    seed: int
-
-    def score(self, player: int, opponent: int) -> Score:
-        """The score of a player against another one, over all seats."""
-        total = Score(0, 0, 0)
-        for seat in range(len(self.seats)):
-            total = total.plus(self.scores[player, opponent, seat])
-        return total
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all figures, for JSON."""
-
-        def figures(score: Score) -> dict[str, Any]:
-            return {**score._asdict(), "share": score.share, "interval_95": list(score.interval)}
-
-        pairs = [
-            {
-                "player": self.players[one],
-                "opponent": self.players[other],
-                **figures(self.score(one, other)),
-                "seats": {name: figures(self.scores[one, other, seat]) for seat, name in enumerate(self.seats)},
-            }
-            for one, other in itertools.permutations(range(len(self.players)), 2)
-        ]
-        return {
-            "env": self.env,
-            "players": list(self.players),
-            "ratings": dict(zip(self.players, self.ratings, strict=True)),
-            "pairs": pairs,
-            "seconds": self.seconds,
-            "seed": self.seed,
-        }
-
-    def describe(self) -> str:
-        """Format the result as text."""
-        width = max(map(len, self.players))
-        lines = [f"{self.env}: {len(self.players)} players, every pair in every seat"]
-        order = sorted(range(len(self.players)), key=lambda player: -self.ratings[player])
-        lines += [f"  {self.players[player]:<{width}}  Elo {self.ratings[player]:+7.0f}" for player in order]
-        for one, other in itertools.combinations(order, 2):
-            score = self.score(one, other)
-            low, high = score.interval
-            seats = ", ".join(
-                f"as {name} {self.scores[one, other, seat].share:.2f}" for seat, name in enumerate(self.seats)
-            )
-            lines.append(
-                f"  {self.players[one]} against {self.players[other]}: {score.wins} won, {score.draws} drawn, "
-                f"{score.losses} lost of {score.matches}; share {score.share:.3f} [{low:.3f}, {high:.3f}] ({seats})"
-            )
-        return "\n".join(lines)
 
 
 def tournament(
@@ -157,6 +50,7 @@ def tournament(
     device: str = "cpu",
     is_stop_wanted: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,
+    videos: Path | str | None = None,
     trust: bool = False,
 ) -> TournamentResult:
     """Let players meet: every pair, with the first one in every seat and the other one in all other seats.
@@ -173,6 +67,7 @@ def tournament(
         device: Device of the networks.
         is_stop_wanted: Called at every step; True interrupts the tournament.
         say: Called with a line for each pair.
+        videos: Also film a match of each pair, with the first one in the first seat, into this folder.
         trust: Whether to execute code that run directories name even if this user's runs did not write it.
 
     Raises:
@@ -208,6 +103,7 @@ def tournament(
             made.append(hall.player(str(player), snapshot, key, device=device, deterministic=deterministic))
         started = time.perf_counter()
         scores: dict[tuple[int, int, int], Score] = {}
+        films: dict[tuple[int, int], str] = {}
         for one, other in itertools.combinations(range(len(made)), 2):
             found = hall.meet(made[one], made[other], matches)
             # With two seats the same matches tell how the other one did.
@@ -217,6 +113,10 @@ def tournament(
                 scores[other, one, seat] = reverse
             share = sum(score.share for score in found) / len(found)
             say(f"{names[one]} against {names[other]}: {share:.3f}")
+            if videos is not None:
+                name = re.sub(r"[^\w.+-]+", "-", f"{names[one]}-against-{names[other]}")[:_LONGEST_NAME]
+                if hall.film(made[one], made[other], Path(videos) / f"{name}.mp4"):
+                    films[one, other] = str(Path(videos) / f"{name}.mp4")
     result = TournamentResult(
         env=config.name,
         players=names,
@@ -224,6 +124,7 @@ def tournament(
         scores=scores,
         seconds=time.perf_counter() - started,
         seed=seed,
+        videos=films,
     )
     return replace(result, ratings=elo(result))
 
@@ -308,10 +209,7 @@ class _Hall:
         """Build a player: a trained one from its snapshot, or without one the scripted player of this name."""
         if snapshot is not None:
             return AgentPlayer(name, self._agent(snapshot, device, seed), deterministic=deterministic)
-        action = self._spec.action if self._box == "clip" else self._spec.action.in_unit_box
-        if name == RANDOM:
-            return RandomPlayer(action, seed)
-        return ScriptedPlayer(name, PLAYERS.find(name)(), action)
+        return scripted_player(name, self._spec.action, self._box, seed)
 
     def _agent(self, snapshot: Snapshot, device: str, seed: int) -> Agent:
         group = make_group(self._config, 1, [0], box=self._box, agents=self._spec.agents)
@@ -341,33 +239,35 @@ class _Hall:
             group.close()
         return scores
 
+    def film(self, one: Player, other: Player, path: Path) -> bool:
+        """Film a match with ``one`` in the first seat; False, with a warning, if the environment cannot be filmed."""
+        seats = [(0,), *[(1,)] * (len(self._spec.agents) - 1)]
+        self._meetings += 1
+        seed = int_seed(self._seed, f"meeting {self._meetings}", 0)
+        try:
+            film_episode(Lineup((one, other), (), self._box, None, seats), self._config, path, seed)
+        except NotRenderableError as error:
+            warnings.warn(f"no video was written: {error}", stacklevel=2)
+            return False
+        return True
+
     def _returns(
         self, group: Any, one: Player, other: Player, games: Sequence[tuple[int, int]]
     ) -> list[tuple[int, NDArray[np.float64]]]:
         """Play all games; returns the seat of ``one`` and the returns of all seats of each match."""
         seats, rows = len(self._spec.agents), group.num_rows
-        is_one = np.zeros(rows, bool)
-        is_one[[game * seats + seat for game, (seat, _) in enumerate(games)]] = True
-        into, outcome = own_views(self._spec, rows)
-        for player in (one, other):
-            player.begin(rows)
+        who = np.ones(rows, np.int64)
+        who[[game * seats + seat for game, (seat, _) in enumerate(games)]] = 0
+        steps = play((one, other), who, group, self._spec)
         missing = [count for _, count in games]
         ends = np.full((len(games), seats), np.nan)
         age = np.zeros(len(games), np.int64)
         found: list[tuple[int, NDArray[np.float64]]] = []
-        group.reset(into)
         begun = group.episodes.copy()
         while any(missing):
             if self._is_stop_wanted():
                 raise EvaluationInterruptedError(f"{sum(missing)} matches were not played")
-            acts = into.acts
-            assert acts is not None
-            actions = [None, None]
-            for player, mine in ((one, is_one & acts), (other, ~is_one & acts)):
-                if mine.any():
-                    for kind, chosen in enumerate(player.choose(into, mine)):
-                        actions[kind] = _merged(actions[kind], chosen, mine)
-            group.step(*_complete(actions, self._spec, rows), into, outcome)
+            _, outcome = next(steps)
             ended = (outcome.episode_length > 0).reshape(len(games), seats)
             ends[ended] = outcome.episode_return.reshape(len(games), seats)[ended]
             age += 1
@@ -389,53 +289,9 @@ class _Hall:
         return found
 
 
-def elo(result: TournamentResult) -> tuple[float, ...]:
-    """Ratings of the players of a tournament, whose mean is 0.
-
-    The maximum of the likelihood of all matches (Bradley and Terry 1952, https://doi.org/10.1093/biomet/39.3-4.324),
-    a draw being half a win, with one drawn match more for each pair, so that a player that won all has a finite one.
-    """
-    count = len(result.players)
-    points = np.zeros((count, count))
-    for one, other in itertools.permutations(range(count), 2):
-        score = result.score(one, other)
-        points[one, other] = score.wins + score.draws / 2 + 0.5
-    played = points + points.T
-    strength = np.ones(count)
-    # The minorisation of Hunter (2004), https://doi.org/10.1214/aos/1079120141.
-    for _ in range(_ELO_STEPS):
-        weights = played / (strength[:, None] + strength[None, :])
-        new = points.sum(axis=1) / weights.sum(axis=1)
-        new /= np.exp(np.log(new).mean())
-        if np.allclose(new, strength, rtol=1e-10):
-            break
-        strength = new
-    return tuple(float(value) for value in _ELO * np.log(strength))
-
-
-def _merged(before: NDArray[Any] | None, chosen: NDArray[Any] | None, rows: NDArray[np.bool_]) -> Any:
-    if chosen is None:
-        return before
-    if before is None:
-        before = np.zeros_like(chosen)
-    before[rows] = chosen[rows]
-    return before
-
-
-def _complete(actions: Sequence[Any], spec: EnvSpec, rows: int) -> tuple[Any, Any]:
-    """Fill in zeros, which are ignored, at a step at which no agent acts."""
-    discrete, continuous = actions
-    if discrete is None and spec.action.num_discrete:
-        discrete = np.zeros((rows, spec.action.num_discrete), np.int32)
-    if continuous is None and spec.action.num_continuous:
-        continuous = np.zeros((rows, spec.action.num_continuous), np.float32)
-    return discrete, continuous
-
-
 def _policies_of(player: Path | str) -> list[Path | str]:
     """Return the directories of a run's policies if it has several, else the player."""
-    folder = Path(player) / POLICIES_FOLDER
-    return sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else [player]
+    return [Path(player) / POLICIES_FOLDER / name for name in policies_of_run(player)] or [player]
 
 
 def _is_scripted(player: Path | str) -> bool:
@@ -446,11 +302,7 @@ def _snapshot(player: Path | str, *, trust: bool) -> Snapshot:
     path = Path(player)
     if not path.exists():
         PLAYERS.find(str(player))  # raises, with similar names
-    if path.is_file():
-        # A checkpoint of a run: DIR/checkpoints/FILE.
-        run_dir, checkpoint = path.parent.parent, str(path)
-    else:
-        run_dir, checkpoint = path, "latest"
+    run_dir, checkpoint = folder_of_player(path)
     snapshot = read_snapshot(run_dir, checkpoint)
     require_trusted(run_dir, snapshot, trust=trust)
     return snapshot

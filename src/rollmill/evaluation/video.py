@@ -1,4 +1,4 @@
-"""Videos of an agent in its environment, as mp4."""
+"""Videos of agents in their environment, as mp4."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from rollmill.envs.config import EnvConfig
 from rollmill.envs.factory import probe
-from rollmill.evaluation.agent import Agent
+from rollmill.evaluation.lineup import Lineup
 from rollmill.evaluation.rows import play
 from rollmill.evaluation.stage import Picture, open_stage
 
@@ -61,25 +61,23 @@ class Film(NamedTuple):
     complete: bool
 
 
-def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool | None = None) -> Iterator[Frame]:
+def play_episode(lineup: Lineup, env: EnvConfig, seed: int) -> Iterator[Frame]:
     """Play one episode and yield the frame of every step, including the true final one.
 
     Args:
-        agent: The agent.
+        lineup: Who plays.
         env: The environment; built here, and closed with the iterator.
         seed: Seed of the environment.
-        deterministic: As in ``Agent.act``.
 
     Raises:
         NotRenderableError: The environment cannot be rendered.
     """
-    group_size = agent.snapshot.group_size
+    group_size, box = lineup.group_size, lineup.box
     spec = probe(env, group_size=group_size)
-    box = agent.snapshot.box_actions
     with open_stage(env, seed, box=box, group_size=group_size, agents=spec.agents) as stage:
-        steps = play(agent, stage, spec, deterministic=deterministic)
+        steps = play(lineup.players, lineup.who(stage.num_rows), stage, spec)
         total = 0.0
-        for length, outcome in enumerate(steps, start=1):
+        for length, (_, outcome) in enumerate(steps, start=1):
             total += float(outcome.reward[0])
             ended = stage.is_over(outcome)
             yield Frame(stage.picture(), total, length, ended, stage.fps)
@@ -88,12 +86,11 @@ def play_episode(agent: Agent, env: EnvConfig, seed: int, *, deterministic: bool
 
 
 def film_episode(
-    agent: Agent,
+    lineup: Lineup,
     env: EnvConfig,
     path: Path | str,
     seed: int,
     *,
-    deterministic: bool | None = None,
     caption: bool = True,
     longest_s: float = _LONGEST_S,
     budget_s: float = _RENDERING_BUDGET_S,
@@ -101,11 +98,10 @@ def film_episode(
     """Play one episode and write it as an mp4.
 
     Args:
-        agent: The agent.
+        lineup: Who plays.
         env: The environment.
         path: The file; its directory is created. An existing file is replaced when the new one is complete.
         seed: Of the environment.
-        deterministic: As in ``Agent.act``.
         caption: Whether a line below the picture shows the steps and the return so far.
         longest_s: Maximum length of the video in seconds.
         budget_s: Maximum wall-clock seconds; a simulator without a GPU may need a second for each frame.
@@ -114,7 +110,7 @@ def film_episode(
     started = time.monotonic()
 
     def frames() -> Iterator[Frame]:
-        for frame in play_episode(agent, env, seed, deterministic=deterministic):
+        for frame in play_episode(lineup, env, seed):
             last[:] = [frame]
             yield frame
             if frame.length >= longest_s * frame.fps or time.monotonic() - started >= budget_s:

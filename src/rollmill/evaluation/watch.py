@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from rollmill.evaluation.agent import Agent, load
-from rollmill.evaluation.snapshot import folder_of_policy, newest_checkpoint, require_trusted
+from rollmill.envs.config import EnvConfig
+from rollmill.evaluation.lineup import Lineup, lineup_of_run
+from rollmill.evaluation.snapshot import folder_of_policy, newest_checkpoint
 from rollmill.evaluation.stage import has_display
 from rollmill.evaluation.video import check_video_path, film_episode, play_episode
 from rollmill.evaluation.window import Window, WindowClosedError
@@ -48,7 +49,7 @@ def watch(
         device: Device of the network.
         say: Called with one line for each episode.
         trust: Whether to execute code that the directory names even if this user's runs did not write it.
-        policy: Name of the policy, in a run with several.
+        policy: In a run with several policies, the one that plays all agents; None as in :func:`evaluate`.
 
     Returns:
         The episodes' returns.
@@ -61,7 +62,20 @@ def watch(
         NotRenderableError: The environment cannot be rendered.
         VideoError: The video cannot be written.
     """
-    folder = folder_of_policy(run_dir, policy)
+    folder = Path(run_dir) if policy is None else folder_of_policy(run_dir, policy)
+
+    def load() -> Lineup:
+        which = "latest" if follow and returns else checkpoint
+        return lineup_of_run(
+            run_dir,
+            policy=policy,
+            checkpoint=which,
+            device=device,
+            seed=seed,
+            deterministic=deterministic,
+            trust=trust,
+        )
+
     windowed = video is None and has_display()
     target = Path(video) if video is not None else folder / "watch.mp4"
     if not windowed:
@@ -70,21 +84,25 @@ def watch(
         check_integer("episodes", episodes, 1, ", or None")
     if episodes is None and not windowed and not follow:
         episodes = 1
-    agent = _load(folder, checkpoint, device, seed, trust=trust)
-    window = Window(f"rollmill: {agent.snapshot.env.name}") if windowed else None
     returns: list[float] = []
+    lineup = load()
+    env = lineup.snapshot.env
+    window = Window(f"rollmill: {env.name}") if windowed else None
     try:
         while episodes is None or len(returns) < episodes:
             if follow and returns:
-                agent = _newer(agent, folder, device, seed, wait=window is None, trust=trust)
+                while not _is_newer(lineup) and window is None:
+                    time.sleep(_POLL_S)
+                if _is_newer(lineup):
+                    lineup = load()
             env_seed = int_seed(seed, "watched environment", len(returns))
             if window is not None:
-                returns.append(_show(window, agent, env_seed, deterministic))
+                returns.append(_show(window, lineup, env, env_seed))
             else:
-                film = film_episode(agent, agent.snapshot.env, target, env_seed, deterministic=deterministic)
+                film = film_episode(lineup, env, target, env_seed)
                 returns.append(film.episode_return)
             where = "" if window is not None else f"   {target}"
-            say(f"{agent.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
+            say(f"{lineup.snapshot.agent_steps:,} agent steps   return {returns[-1]:,.1f}{where}")
     except WindowClosedError:
         pass
     finally:
@@ -93,28 +111,18 @@ def watch(
     return returns
 
 
-def _show(window: Window, agent: Agent, seed: int, deterministic: bool | None) -> float:
+def _show(window: Window, lineup: Lineup, env: EnvConfig, seed: int) -> float:
     """Show one episode in real time."""
     due = time.monotonic()
     total = 0.0
-    for frame in play_episode(agent, agent.snapshot.env, seed, deterministic=deterministic):
+    for frame in play_episode(lineup, env, seed):
         due = max(due + 1.0 / frame.fps, time.monotonic())
         window.show(frame.picture, f"step {frame.length:,}   return {frame.reward_sum:,.1f}", due)
         total = frame.reward_sum
     return total
 
 
-def _load(run_dir: Path, checkpoint: str | Path, device: str, seed: int, *, trust: bool) -> Agent:
-    """Load an agent whose environment may be executed."""
-    agent = load(run_dir, checkpoint, device, seed=seed, trust=trust)
-    require_trusted(run_dir, agent.snapshot, trust=trust)
-    return agent
-
-
-def _newer(agent: Agent, run_dir: Path, device: str, seed: int, *, wait: bool, trust: bool) -> Agent:
-    """Return the agent of a newer checkpoint, if there is one; ``wait`` waits for one."""
-    while newest_checkpoint(run_dir) in (None, agent.snapshot.checkpoint):
-        if not wait:
-            return agent
-        time.sleep(_POLL_S)
-    return _load(run_dir, "latest", device, seed, trust=trust)
+def _is_newer(lineup: Lineup) -> bool:
+    """Whether a network of the lineup has a newer checkpoint."""
+    found = (agent.snapshot.checkpoint for agent in lineup.agents)
+    return any(newest_checkpoint(file.parent.parent) not in (None, file) for file in found)

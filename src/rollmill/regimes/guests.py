@@ -17,7 +17,7 @@ from rollmill.algorithms.registry import make_algorithm
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
 from rollmill.evaluation.players import PLAYERS, RANDOM, Choose, PlayerError, ScriptedPlayer
-from rollmill.evaluation.snapshot import Snapshot, snapshot_of_player
+from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapshot
 from rollmill.inference.acting_weights import ActingAlgorithm
 from rollmill.inference.guests import Actions, Guest, ScriptedGuest, When
 from rollmill.settings.config import Config
@@ -72,7 +72,7 @@ def make_guest(player: str, config: Config, spec: EnvSpec, device: torch.device)
         return random_guest(action, config.seed)
     if not Path(player).exists():
         return function_guest(player, PLAYERS.find(player)(), action)
-    snapshot = snapshot_of_player(player)
+    snapshot = read_snapshot(*folder_of_player(player))
     algorithm = network_of(snapshot, config, spec)
     return ActingAlgorithm(algorithm.to(device).eval(), is_lowered=False)
 
@@ -102,7 +102,7 @@ def load_weights(algorithm: Algorithm, source: str) -> None:
     Raises:
         PlayerError: They do not fit its network.
     """
-    _load(algorithm, snapshot_of_player(source))
+    _load(algorithm, read_snapshot(*folder_of_player(source)))
 
 
 def _load(algorithm: Algorithm, snapshot: Snapshot) -> None:

@@ -17,9 +17,10 @@ from rollmill.runtime import cgroups
 from rollmill.runtime.child import ChildContext
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
-from rollmill.settings.policies import players_of_agents, source_of
+from rollmill.settings.policies import source_of
 from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
+from rollmill.storage.agent_roles import players_of_agents
 from rollmill.storage.group_states import GroupState
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def probe(
     make = make_off_policy if config.in_replay else make_on_policy
     try:
         check_opponents(config.eval_against, spec)
-        players_of_agents(config, spec.agents)
+        players_of_agents(config.population, config.policy, spec.agents)
         for _, player in config.population.named_guests:
             guests.append(make_guest(player, config, spec, torch.device("cpu")))
         algorithms = [_make_if_it_fits(partial(make, settings, spec)) for settings in config.policies]

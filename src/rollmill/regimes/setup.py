@@ -24,10 +24,10 @@ from rollmill.runtime.delays import DelayInjector
 from rollmill.runtime.ranks import Ranks
 from rollmill.settings.config import Config
 from rollmill.settings.options import apply
-from rollmill.settings.policies import players_of_agents
 from rollmill.settings.regime_config import LockstepConfig
 from rollmill.settings.value_checks import ConfigError
 from rollmill.specs import EnvSpec
+from rollmill.storage.agent_roles import players_of_agents
 from rollmill.storage.bank import SnapshotBank
 from rollmill.storage.bank import add_to_layout as add_bank_to_layout
 from rollmill.storage.group_states import GroupStates
@@ -233,7 +233,7 @@ def allocate_slots(
             "against the policy in environments with several agents; use 0."
         )
     players = topology.players
-    players_of_agents(config, probed.spec.agents)
+    players_of_agents(config.population, config.policy, probed.spec.agents)
     # These raise for unknown names before processes start.
     assignment_rule(config, probed.spec.agents)
     MATCHMAKING.find(config.population.matchmaking, "population.matchmaking")
@@ -438,7 +438,7 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
     players = setup.topology.players
     allowed = [
         [index if index < players.policies else players.guest(index - players.policies) for index in of_agent]
-        for of_agent in players_of_agents(config, agents)
+        for of_agent in players_of_agents(config.population, config.policy, agents)
     ]
     anywhere = [
         players.guest(index)

@@ -1,0 +1,32 @@
+"""The frame of a page, and what stands on it."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from pathlib import Path
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: 1rem 0; font-variant-numeric: tabular-nums; }
+td, th { padding: .25rem .5rem; text-align: right; vertical-align: top; white-space: nowrap; }
+th { border-bottom: 1px solid #888; }
+td:first-child, th:first-child { text-align: left; white-space: normal; min-width: 10rem; }
+tr:nth-child(even) td { background: #f5f5f5; } img { max-width: 100%; } .note { color: #666; font-size: .9em; }
+"""
+
+
+def whole_page(title: str, parts: Sequence[str]) -> str:
+    """Return a page with a title and these parts of its body."""
+    body = "\n".join(parts)
+    return (
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
+        f"<style>{_STYLE}</style></head><body>\n{body}\n</body></html>\n"
+    )
+
+
+def picture(path: Path) -> str:
+    """Return a PNG file as a part of a page."""
+    data = base64.b64encode(path.read_bytes()).decode()
+    return f'<p><img alt="{html.escape(path.stem)}" src="data:image/png;base64,{data}"></p>'

@@ -1,0 +1,22 @@
+"""The frame of a page."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+from rollmill.comparing.markup import picture, whole_page
+
+
+def test_a_page_has_its_title_escaped_and_its_parts_as_they_are() -> None:
+    page = whole_page("a < b", ["<p>one</p>", "<p>two</p>"])
+    assert "<title>a &lt; b</title>" in page
+    assert "<p>one</p>\n<p>two</p>" in page
+
+
+def test_a_picture_is_part_of_the_page(tmp_path: Path) -> None:
+    path = tmp_path / "a&b.png"
+    path.write_bytes(b"\x89PNG")
+    part = picture(path)
+    assert base64.b64encode(b"\x89PNG").decode() in part
+    assert 'alt="a&amp;b"' in part

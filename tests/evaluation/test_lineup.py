@@ -1,0 +1,76 @@
+"""Who plays in evaluations and videos of a run with several policies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.envs.agent_games import AGENTS, Crowd
+
+import rollmill
+from rollmill.envs.registry import register_env
+from rollmill.evaluation.evaluate import evaluate
+from rollmill.evaluation.lineup import Lineup, lineup_of_run
+from rollmill.evaluation.players import PLAYERS
+from rollmill.evaluation.snapshot import NoRunError
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "envs_per_group": 2,
+    "rollout_length": 16,
+    "rollout.num_workers": 1,
+    "learner.batch_size": 64,
+    "learner.epochs": 1,
+    "learner.minibatches": 2,
+    "model.mlp_sizes": (8,),
+}
+
+
+@pytest.fixture(autouse=True)
+def games(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    monkeypatch.setattr(PLAYERS, "factories", {})
+    register_env("test/crowd", Crowd)
+    rollmill.register_player("last", lambda: lambda observation, mask: 3)
+
+
+@pytest.fixture
+def run_dir(games: None, tmp_path: Path) -> Path:
+    """Policy b plays ann and bob together with a, and the guest plays cid."""
+    roles = {"policy.b.agents": "ann,bob", "policy.a.agents": "bob", "policy.last.agents": "cid"}
+    settings = {**SMALL, **roles, "population.policies": "b,a", "population.guests": "last"}
+    return rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=500, **settings).dir
+
+
+def test_policies_and_guests_play_their_roles(run_dir: Path) -> None:
+    lineup = lineup_of_run(run_dir)
+    names = [player.name for player in lineup.players]
+    assert names == ["b", "a", "last"]
+    who = [names[index] for index in lineup.who(4 * len(AGENTS)).tolist()]
+    assert who == ["b", "a", "last", "b", "b", "last"] * 2, "those that may play an agent take turns"
+    assert len(lineup.agents) == 2
+    result = evaluate(run_dir, episodes=8, num_envs=4)
+    assert set(result.policies) == {"b", "a", "last"}
+    assert len(result.returns) == 8 * len(AGENTS)
+    # Of 12 rows, 6 are played by b, 2 by a and 4 by the guest; all play two episodes.
+    means = {name: mean for name, (mean, _, _) in result.policies.items()}
+    total = 12 * means["b"] + 4 * means["a"] + 8 * means["last"]
+    assert total == pytest.approx(sum(result.returns), rel=1e-5)
+    assert "b     " in result.describe()
+    alone = evaluate(run_dir, episodes=2, policy="a")
+    assert alone.policies == {}
+    assert alone.to_dict()["policies"] == {}
+
+
+def test_what_cannot_play_is_refused(run_dir: Path) -> None:
+    with pytest.raises(NoRunError, match=r"checkpoint x is that of one policy, but .* has several"):
+        lineup_of_run(run_dir, checkpoint="x")
+    with pytest.raises(NoRunError, match="no policy 'c'"):
+        lineup_of_run(run_dir, policy="c")
+
+
+def test_one_player_plays_everything() -> None:
+    lineup = Lineup(players=[], agents=[], box="clip", group_size=None)
+    np.testing.assert_array_equal(lineup.who(3), [0, 0, 0])
