@@ -64,6 +64,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+CENTRAL_VIEW = "all_agents"
+"""Name of the entry of an observation that has those of all agents, for critics (model.central_value)."""
+
 PICTURE_SIDE = 16
 """The smallest side of a picture; MiniGrid's views, whose bytes are categories, are smaller."""
 

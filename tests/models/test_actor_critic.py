@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from rollmill.losses.ppo import policy_gradient_loss, value_loss
-from rollmill.models.actor_critic import ActorCritic
+from rollmill.models.actor_critic import ActorCritic, is_of_critic
 from rollmill.models.config import ModelConfig
 from rollmill.models.encoders import ImageInput
 from rollmill.models.observation import ObservationEncoder, register_encoder
 from rollmill.models.registry import make_model
-from rollmill.specs import ActionSpec, ArraySpec, BoxHead, CategoricalHead
+from rollmill.specs import CENTRAL_VIEW, ActionSpec, ArraySpec, BoxHead, CategoricalHead
 
 VECTOR = {"obs": ArraySpec(shape=(6,), dtype="float32")}
 IMAGE = {"obs": ArraySpec(shape=(4, 36, 36), dtype="uint8", low=0, high=255)}
@@ -130,6 +130,26 @@ def test_separate_networks_share_nothing() -> None:
     ]
     assert touched[0] | touched[1] == names
     assert not touched[0] & touched[1]
+
+
+def test_a_central_critic_sees_what_the_actor_does_not() -> None:
+    specs = {**VECTOR, CENTRAL_VIEW: ArraySpec(shape=(12,), dtype="float32")}
+    config = ModelConfig(central_value=True, shared="auto", normalise_observations=True, mlp_sizes=(8, 4))
+    model = ActorCritic(specs, DISCRETE, config)
+    seen = observe(specs, 3)
+    output = model(seen)
+    other = model({**seen, CENTRAL_VIEW: seen[CENTRAL_VIEW] + 1.0})
+    torch.testing.assert_close(other.params, output.params)
+    assert not torch.isclose(other.value, output.value).any()
+    of_critic = {name for name in model.state_dict() if is_of_critic(name)}
+    assert {name.split(".")[0] for name in of_critic} == {"critic_encoder", "heads"}
+    # Without it the entry is not used, although another policy of the run may have it.
+    plain = ActorCritic(specs, DISCRETE, ModelConfig(mlp_sizes=(8, 4)))
+    assert {name: x.shape for name, x in plain.state_dict().items()} == {
+        name: x.shape for name, x in ActorCritic(VECTOR, DISCRETE, ModelConfig(mlp_sizes=(8, 4))).state_dict().items()
+    }
+    with pytest.raises(ValueError, match="use core='none'"):
+        ModelConfig(central_value=True, core="gru", shared=True)
 
 
 def names_in(model: nn.Module) -> list[str]:

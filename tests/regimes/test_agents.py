@@ -96,6 +96,7 @@ def test_agents_that_come_wait_and_die_are_trained_and_evaluated(
 @pytest.mark.parametrize(
     ("game", "settings"),
     [
+        ("test/crowd", {"lag": 1, "model.central_value": True, "population.snapshots": 0}),
         ("test/rounds", {"lag": 0, "population.rating": "openskill", "population.snapshot_win_rate": 0.1}),
         pytest.param("test/rounds", {"lag": 1, "model.core": "gru", "model.core_size": 8}, marks=pytest.mark.slow),
         pytest.param("test/crowd", {"lag": 2, "checkpoint.save_environments": False}, marks=pytest.mark.slow),
@@ -108,6 +109,23 @@ def test_self_play_in_lockstep_is_reproducible_and_resumable(game: str, settings
     assert result.equal, result.describe()
     assert result.workers_a != result.workers_b
     assert result.resumed_from > 0
+
+
+def test_a_central_value_is_learned_and_the_agent_acts_without_it(tmp_path: Path) -> None:
+    settings = {**SMALL, "model.central_value": True, "model.normalise_observations": True, "debug_poison": True}
+    settings |= {"population.policies": 2, "policy.1.model.central_value": False, "eval_every": 500}
+    run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=1500, **settings)
+    agent = rollmill.load(run.dir, policy="0")
+    assert agent.act(np.zeros(3, np.float32)) in range(4)
+    assert (run.dir / "policies/0/evaluations.jsonl").read_text()
+    assert len(rollmill.evaluate(run.dir, episodes=2).policies) == 2
+    guests = {**SMALL, "population.guests": f"central={run.dir / 'policies/0'}", "policy.central.agents": "cid"}
+    later = rollmill.train("test/crowd", run_dir=tmp_path / "later", quiet=True, total_steps=500, **guests)
+    assert later.ended_by == "total_steps"
+    with pytest.raises(ValueError, match="has one agent: a central value is for several"):
+        rollmill.train(
+            "gym/CartPole-v1", run_dir=tmp_path / "one", quiet=True, total_steps=500, **{"model.central_value": True}
+        )
 
 
 def test_evaluations_meet_fixed_opponents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,23 @@ from rollmill.algorithms.base import Action, Algorithm, Explore
 from rollmill.algorithms.off_policy_config import OffPolicyConfig
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
+from rollmill.models.actor_critic import is_of_critic
 from rollmill.models.config import ModelConfig
 from rollmill.models.sizing import made_within_memory
 from rollmill.specs import ActionSpec, ArraySpec
+
+
+def acting_part(algorithm: Algorithm, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a network with a central value that acting needs; of the critic the algorithm's own.
+
+    Args:
+        algorithm: Built for what one agent observes.
+        weights: ``state_dict`` of an algorithm whose critic sees what all agents observe.
+    """
+    own = algorithm.state_dict()
+    found = {name: value if is_of_critic(name) else weights.get(name) for name, value in own.items()}
+    return {name: value for name, value in found.items() if value is not None}
+
 
 _LATE = 2**62  # agent steps after the end of every schedule
 
@@ -50,11 +64,15 @@ class Policy:
 
         self._algorithm = made_within_memory(make).to(device).eval()
         self._generator = generator
+        # A critic of what all agents observe cannot be built for one agent's observation, and does not act.
+        self._lacks_critic = model.central_value
         self.is_stochastic = isinstance(config, OnPolicyConfig)
         self.state_size = self._algorithm.state_size
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Load a ``state_dict``. Raises RuntimeError if it belongs to another network."""
+        if self._lacks_critic:
+            weights = acting_part(self._algorithm, weights)
         self._algorithm.load_state_dict(weights)
 
     def choose(

@@ -18,7 +18,7 @@ from rollmill.models.normalisers import ObservationNormaliser
 from rollmill.models.observation import make_encoder
 from rollmill.models.precision import in_full_precision
 from rollmill.models.running_moments import RunningMeanStd, Sum
-from rollmill.specs import ActionSpec, ArraySpec
+from rollmill.specs import CENTRAL_VIEW, ActionSpec, ArraySpec
 
 
 class ActorCriticOutput(NamedTuple):
@@ -58,23 +58,26 @@ class ActorCritic(nn.Module):
     def __init__(self, observation: Mapping[str, ArraySpec], action: ActionSpec, config: ModelConfig) -> None:
         super().__init__()
         self.distribution = ActionDistribution(action, squash=config.squash_actions)
+        own = {name: spec for name, spec in observation.items() if name != CENTRAL_VIEW}
+        seen = observation if config.central_value else own
         self.normaliser: ObservationNormaliser | None = None
         if config.normalise_observations:
-            self.normaliser = ObservationNormaliser(
-                observation, images=config.normalise_images, clip=config.observation_clip
-            )
+            self.normaliser = ObservationNormaliser(seen, images=config.normalise_images, clip=config.observation_clip)
         self.return_normaliser = RunningMeanStd(()) if config.normalise_returns else None
-        self.encoder, width = make_encoder(observation, action, config)
-        is_shared = config.shares_encoder(observation)
-        self.critic_encoder = None if is_shared else make_encoder(observation, action, config)[0]
+        self.encoder, width = make_encoder(own, action, config)
+        self.critic_encoder, critic_width = None, width
+        if not config.shares_encoder(own):
+            self.critic_encoder, critic_width = make_encoder(seen, action, config)
         self.core: RecurrentCore | None = None
         if config.core != "none":
             self.core = make_core(config.core, width, config.core_size, config.init)
             width = self.core.output_size
         self.state_size = self.core.state_size if self.core is not None else 0
         self.trunk, trunk_width = _trunk(width, config)
-        self.critic_trunk = None if is_shared else _trunk(width, config)[0]
-        self.heads = _Heads(trunk_width, self.distribution, config)
+        self.critic_trunk, critic_trunk_width = None, trunk_width
+        if self.critic_encoder is not None:
+            self.critic_trunk, critic_trunk_width = _trunk(critic_width, config)
+        self.heads = _Heads(trunk_width, critic_trunk_width, self.distribution, config)
         self.set_channels_last(True)
 
     def forward(
@@ -228,17 +231,22 @@ class ActorCritic(nn.Module):
         return params, value
 
 
-class _Heads(nn.Module):
-    """Linear heads: ``(actor [N, F], critic [N, F]) -> (params [N, P], value [N])``."""
+def is_of_critic(parameter: str) -> bool:
+    """Whether a name in the ``state_dict`` belongs to the critic alone."""
+    return any(part in f".{parameter}" for part in (".critic_encoder.", ".critic_trunk.", ".heads.value."))
 
-    def __init__(self, width: int, distribution: ActionDistribution, config: ModelConfig) -> None:
+
+class _Heads(nn.Module):
+    """Linear heads: ``(actor [N, F], critic [N, G]) -> (params [N, P], value [N])``."""
+
+    def __init__(self, width: int, critic_width: int, distribution: ActionDistribution, config: ModelConfig) -> None:
         super().__init__()
         self.num_logits = distribution.num_logits
         self.num_continuous = distribution.num_continuous
         learns_vector = distribution.num_continuous > 0 and not config.state_dependent_std
         outputs = distribution.params_size - (distribution.num_continuous if learns_vector else 0)
         self.policy = initialise_dense(nn.Linear(width, outputs), config.init, gain=0.01)
-        self.value = initialise_dense(nn.Linear(width, 1), config.init, gain=1.0)
+        self.value = initialise_dense(nn.Linear(critic_width, 1), config.init, gain=1.0)
         self.log_std = (
             nn.Parameter(torch.full((distribution.num_continuous,), config.initial_log_std)) if learns_vector else None
         )

@@ -50,6 +50,10 @@ class ModelConfig(Checked, section="model"):
             them for observations with pictures, whose encoders are expensive, and with a core; else actor and critic
             have encoders of their own, as in CleanRL, SB3 and Baselines (docs/journal/2026-11.md). ``config.json``
             records what it stands for.
+        central_value: With several agents, whether the critic judges an agent's situation by what all agents of its
+            environment observe, while the actor sees its own observation (MAPPO; Yu et al. 2022,
+            https://arxiv.org/abs/2103.01955). The critic then has an encoder of its own. For vectors, and for on-policy
+            algorithms.
         init: ``"auto"`` is the encoder's published one: orthogonal with gain sqrt(2) (CleanRL, "37 implementation
             details of PPO"), or for IMPALA LeCun-normal convolutions with orthogonal dense layers (Cleanba).
             ``"torch"`` keeps PyTorch's. The heads' gains are 0.01 (policy) and 1 (value) except for ``"torch"``.
@@ -86,6 +90,7 @@ class ModelConfig(Checked, section="model"):
     core: CoreKind = "none"
     core_size: int = setting(512, integer(1), "(no core: core='none')")
     shared: bool | Literal["auto"] = True
+    central_value: bool = False
     init: Initialisation = "auto"
     initial_log_std: float = setting(0.0, ANY_NUMBER)
     state_dependent_std: bool = False
@@ -125,6 +130,8 @@ class ModelConfig(Checked, section="model"):
 
     def shares_encoder(self, observation: Mapping[str, ArraySpec]) -> bool:
         """``shared``, or what "auto" stands for with such observations."""
+        if self.central_value:
+            return False
         if self.shared != "auto":
             return self.shared
         return self.core != "none" or any(item.is_image for item in observation.values())
@@ -145,6 +152,11 @@ class ModelConfig(Checked, section="model"):
             raise ValueError(
                 f"model.core is {self.core!r} with shared=False; a recurrent core is shared by actor and critic: "
                 "set shared=True or core='none'"
+            )
+        if self.core != "none" and self.central_value:
+            raise ValueError(
+                f"model.core is {self.core!r} with central_value=True; a recurrent core is shared by actor and critic, "
+                "which see different things: use core='none'"
             )
         if self.normalise_images and not self.normalise_observations:
             raise ValueError("model.normalise_images needs normalise_observations=True; set it, or leave images alone")

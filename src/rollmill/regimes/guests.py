@@ -14,9 +14,11 @@ import torch
 from rollmill.algorithms.base import Algorithm
 from rollmill.algorithms.on_policy_config import OnPolicyConfig
 from rollmill.algorithms.registry import make_algorithm
+from rollmill.envs.central_view import own_entries
 from rollmill.envs.random_actions import random_actions
 from rollmill.envs.views import Array, ObservationView
 from rollmill.evaluation.players import PLAYERS, RANDOM, Choose, PlayerError, ScriptedPlayer
+from rollmill.evaluation.policies import acting_part
 from rollmill.evaluation.snapshot import Snapshot, folder_of_player, read_snapshot
 from rollmill.inference.acting_weights import ActingAlgorithm
 from rollmill.inference.guests import Actions, Guest, ScriptedGuest, When
@@ -49,7 +51,7 @@ def function_guest(name: str, function: Choose, action: ActionSpec) -> ScriptedG
     player = ScriptedPlayer(name, function, action)
 
     def choose(observation: Mapping[str, Array], mask: Array | None, count: int, when: When) -> Actions:
-        view = ObservationView(dict(observation), mask, np.zeros(count, np.bool_), None)
+        view = ObservationView(own_entries(observation), mask, np.zeros(count, np.bool_), None)
         return player.choose(view, np.ones(count, np.bool_))
 
     return ScriptedGuest(choose)
@@ -91,7 +93,10 @@ def network_of(snapshot: Snapshot, config: Config, spec: EnvSpec) -> Algorithm:
             f"{given} gives continuous actions another form than this run: use the same model.squash_actions and "
             "model.scale_actions"
         )
-    algorithm = make_algorithm(spec.observation, spec.action, snapshot.model, snapshot.algorithm)
+    observation = own_entries(spec.observation)
+    algorithm = make_algorithm(observation, spec.action, snapshot.model, snapshot.algorithm)
+    if snapshot.model.central_value:
+        snapshot = snapshot._replace(weights=acting_part(algorithm, snapshot.weights))
     _load(algorithm, snapshot)
     return algorithm
 

@@ -50,6 +50,8 @@ def probe(
     import torch
 
     from rollmill.algorithms.requirements import UnfitActionsError
+    from rollmill.envs.central_view import with_central_view
+    from rollmill.envs.errors import UnsupportedSpace
     from rollmill.envs.factory import probe as probe_environment
     from rollmill.evaluation.players import PlayerError
     from rollmill.evaluation.snapshot import NoRunError
@@ -68,6 +70,8 @@ def probe(
     spec = probe_environment(config.env, tries_to_repeat=config.in_lockstep, group_size=config.envs_per_group)
     make = make_off_policy if config.in_replay else make_on_policy
     try:
+        if config.has_central_view:
+            spec = with_central_view(spec)
         check_opponents(config.eval_against, spec)
         players_of_agents(config.population, config.policy, spec.agents)
         for _, player in config.population.named_guests:
@@ -90,6 +94,7 @@ def probe(
         ConfigError,
         NoRunError,
         CheckpointError,
+        UnsupportedSpace,
     ) as error:
         context.send(Refusal(str(error)))
         return

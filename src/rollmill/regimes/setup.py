@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from rollmill.learning.live_numbers import add_numbers_to_layout, control_block
 from rollmill.learning.matchmaking import MATCHMAKING
@@ -39,7 +39,7 @@ from rollmill.storage.weights import add_to_layout as add_weights_to_layout
 
 if TYPE_CHECKING:
     from rollmill.envs.failures import RestartBudget
-    from rollmill.envs.views import SavableGroup
+    from rollmill.envs.views import AgentRows, SavableGroup
     from rollmill.learning.sharing import SharedSizes
 
 
@@ -325,12 +325,13 @@ def build_group(
         seed: Seed of the environments; the run's by default.
         agents: Names of an environment's agents.
     """
+    from rollmill.envs.central_view import CentralView
     from rollmill.envs.factory import make_group
     from rollmill.runtime.seeds import int_seed
 
     assert config.envs_per_group != "auto"
     first = group * config.envs_per_group
-    return make_group(
+    made = make_group(
         config.env,
         config.envs_per_group,
         [
@@ -343,6 +344,7 @@ def build_group(
         budget=budget,
         agents=agents,
     )
+    return CentralView(cast("AgentRows", made), len(agents)) if config.has_central_view else made
 
 
 def random_steps(config: Config) -> Callable[[int], int]:

@@ -138,6 +138,11 @@ class Config(Checked):
         return tuple(config_of_policy(self, name) for name in self.population.names)
 
     @property
+    def has_central_view(self) -> bool:
+        """Whether groups write what all agents observe, for the critic of a policy."""
+        return any(policy.model.central_value for policy in self.policies)
+
+    @property
     def in_lockstep(self) -> bool:
         """Whether the regime is "lockstep"."""
         return isinstance(self.regime, LockstepConfig)

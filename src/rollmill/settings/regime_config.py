@@ -182,6 +182,8 @@ class ReplayRegimeConfig(Checked, section=""):
         for name in ("squash_actions", "scale_actions"):
             if getattr(run.model, name) is True:
                 raise ConfigError(f"model.{name}=True: off-policy algorithms always act within the bounds; omit it.")
+        if run.model.central_value:
+            raise ConfigError("model.central_value=True: off-policy algorithms have critics of their own; use false.")
         for name in ("normalise_observations", "normalise_returns"):
             if getattr(run.model, name):
                 raise ConfigError(
