@@ -119,6 +119,28 @@ def test_one_seat_is_a_past_selfs_in_the_given_share_of_matches(hall: Hall) -> N
     assert sum(1 in players for players in past) / len(past) == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_group_meets_one_past_self_for_two_slots(hall: Hall) -> None:
+    hall.publish(1, 2, 3)
+    maker, met = hall.matchmaker(share=1.0), {}
+    for group in hall.groups:
+        maker.write(group, 0)
+    for _ in range(40 * STEPS):
+        for group in hall.groups:
+            group.environments.episodes += 1
+            group.step += 1
+            maker.write(group, group.step)
+            if group.step == STEPS:
+                hall.store.carry_over(group.slot, group.slot)
+                group.step, group.iteration = 0, group.iteration + 1
+            else:
+                playing = set(hall.playing(group.index, group.step).ravel().tolist()) - {0}
+                met.setdefault((group.index, group.iteration // 2), set()).update(playing)
+    assert {len(players) for players in met.values()} == {1}
+    counts = np.bincount([min(players) for players in met.values()], minlength=4)[1:]
+    assert counts.min() >= 5, "all are met"
+    assert met[0, 0] != met[1, 0] or met[0, 1] != met[1, 1], "each group has its own"
+
+
 def test_draws_depend_on_environment_and_step_alone(hall: Hall) -> None:
     hall.publish(1, 2, 3)
     one = play(hall, hall.matchmaker(), 50, np.random.default_rng(1))

@@ -17,6 +17,10 @@ from rollmill.storage.bank import BankTable, SnapshotBank
 from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import POLICY_ID, SlotStore
 
+# Slots of a group, whose matches all meet the same past self where they meet one. Few rows at a time are played by
+# past selves, and a forward pass for each of many costs as much as one for a whole group (docs/journal/2026-11.md).
+_SLOTS_WITH_ONE_PAST_SELF = 2
+
 
 class PastOpponents:
     """Puts past selves in the place of policies.
@@ -48,7 +52,8 @@ class PastOpponents:
         self._table_of = table_of
         self._first_version = first_version
         self._share = share
-        self._noise = RowNoise(seed, "matches", width=2)
+        self._noise = RowNoise(seed, "matches", width=1)
+        self._noise_of_group = RowNoise(seed, "past selves", width=len(banks))
         self._counts_users = counts_users
 
     def is_ready(self, timeout_s: float) -> bool:
@@ -61,6 +66,7 @@ class PastOpponents:
         envs: NDArray[np.int64],
         episodes: NDArray[np.int64],
         *,
+        group: int,
         iteration: int,
         step: int,
     ) -> None:
@@ -70,14 +76,17 @@ class PastOpponents:
             ids: int16 ``[n, agents]``, who plays; changed in place.
             envs: int64 ``[n]``, indices of the environments among those of the whole run.
             episodes: int64 ``[n]``, episodes that these have begun.
-            iteration: Slots that their group has filled.
+            group: Index of their group among those of the whole run.
+            iteration: Slots that the group has filled.
             step: Steps that it has made, all slots counted.
         """
         tables = [self._table_of(bank, iteration) for bank in self._banks]
         if not any(table.probability.any() for table in tables):
             return
-        uniform = self._noise.uniform(envs, np.full(len(envs), step))
-        for index in np.flatnonzero(uniform[:, 0] < self._share).tolist():
+        uniform = self._noise.uniform(envs, np.full(len(envs), step))[:, 0]
+        period = np.array([iteration // _SLOTS_WITH_ONE_PAST_SELF])
+        which = self._noise_of_group.uniform(np.array([group]), period)[0].tolist()
+        for index in np.flatnonzero(uniform < self._share).tolist():
             # Each agent in turn, so that seats are balanced.
             seat = int(envs[index] + episodes[index]) % ids.shape[1]
             policy = int(ids[index, seat])
@@ -87,7 +96,7 @@ class PastOpponents:
             bounds = np.cumsum(table.probability)
             if not bounds[-1]:
                 continue
-            place = int(np.searchsorted(bounds, uniform[index, 1] * bounds[-1], side="right"))
+            place = int(np.searchsorted(bounds, which[policy] * bounds[-1], side="right"))
             place = min(place, bank.places - 1)
             if not self._counts_users or bank.begin(place, int(table.generation[place])):
                 ids[index, seat] = self._players.past(policy, place)
@@ -197,7 +206,8 @@ class Matchmaker:
         steps = group.iteration * self._rollout_length + step
         ids = self._assignment.assign(of_run, episodes[envs], steps)
         if self._past_selves is not None:
-            self._past_selves.replace(ids, of_run, episodes[envs], iteration=group.iteration, step=steps)
+            of_all = self._first_env // self._envs_per_group + group.index
+            self._past_selves.replace(ids, of_run, episodes[envs], group=of_all, iteration=group.iteration, step=steps)
         if self._guests is not None:
             self._guests.replace(ids, of_run, episodes[envs], steps)
         return ids
