@@ -141,6 +141,12 @@ def verify(
             spread = {"rollout.num_workers": rollout, "inference.num_workers": policy, "debug_delay_s": delay}
             run_dir = Path(folder) / name
             train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
+            made = _updates_of(config, run_dir)
+            if name == "a" and 0 < made < updates:
+                # Agents that act at the same time share an update's samples: each update has several batch sizes.
+                settings["total_steps"] *= -(-updates // made)
+                run_dir = Path(folder) / "a again"
+                train(preset, run_dir=run_dir, quiet=True, algo=algo, **(settings | spread))
             if name == "b" and resumed_from:
                 say(f"run b: as if it had been interrupted, resumed from update {resumed_from}")
                 for folder_of in config.population.folders(run_dir):
@@ -148,8 +154,8 @@ def verify(
                 train(run_dir=run_dir, quiet=True, resume=True, trust=True)
             # A run makes more updates than that where samples do not count, such as the rows that an autoreset made.
             found.append([read_fingerprints(folder_of)[:updates] for folder_of in config.population.folders(run_dir)])
-    made = min(len(updates_of) for run in found for updates_of in run)
-    hash_a, hash_b = (_joined([updates_of[made - 1]["chain"] for updates_of in run]) for run in found)
+    compared = min(len(updates_of) for run in found for updates_of in run)
+    hash_a, hash_b = (_joined([updates_of[compared - 1]["chain"] for updates_of in run]) for run in found)
     differing = [(name, first_difference(a, b)) for name, a, b in zip(names, *found, strict=True)]
     name_of, difference = min(
         ((name, difference) for name, difference in differing if difference is not None),
@@ -160,7 +166,7 @@ def verify(
         difference = Difference(difference.update, "batch", None)
     return Verification(
         config.regime.name,
-        made,
+        compared,
         hash_a,
         hash_b,
         hash_a == hash_b,
@@ -170,6 +176,11 @@ def verify(
         resumed_from,
         name_of if len(names) > 1 else "",
     )
+
+
+def _updates_of(config: Config, run_dir: Path) -> int:
+    """Return the updates that every policy of a run has made."""
+    return min(len(read_fingerprints(folder)) for folder in config.population.folders(run_dir))
 
 
 def _joined(chains: Sequence[str]) -> str:

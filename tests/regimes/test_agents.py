@@ -107,6 +107,7 @@ def test_self_play_in_lockstep_is_reproducible_and_resumable(game: str, settings
     small = {key: value for key, value in SMALL.items() if key != "rollout.num_workers"}
     result = verify(game, updates=14, **{**small, **WITH_PAST, "population.snapshot_every": 60, **settings})
     assert result.equal, result.describe()
+    assert result.updates == 14, "also where agents act at the same time and share an update's samples"
     assert result.workers_a != result.workers_b
     assert result.resumed_from > 0
 
