@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollmill.rollout.assignment import Assignment
+from rollmill.rollout.assignment import SLOTS_OF_A_DRAW, Assignment
 from rollmill.rollout.matchmaker import Matchmaker, PastOpponents
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.arena import Arena, ArenaLayout
@@ -119,12 +119,12 @@ def test_one_seat_is_a_past_selfs_in_the_given_share_of_matches(hall: Hall) -> N
     assert sum(1 in players for players in past) / len(past) == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_group_meets_one_past_self_for_two_slots(hall: Hall) -> None:
+def test_a_group_meets_one_past_self_for_some_slots(hall: Hall) -> None:
     hall.publish(1, 2, 3)
     maker, met = hall.matchmaker(share=1.0), {}
     for group in hall.groups:
         maker.write(group, 0)
-    for _ in range(40 * STEPS):
+    for _ in range(20 * SLOTS_OF_A_DRAW * STEPS):
         for group in hall.groups:
             group.environments.episodes += 1
             group.step += 1
@@ -134,7 +134,7 @@ def test_a_group_meets_one_past_self_for_two_slots(hall: Hall) -> None:
                 group.step, group.iteration = 0, group.iteration + 1
             else:
                 playing = set(hall.playing(group.index, group.step).ravel().tolist()) - {0}
-                met.setdefault((group.index, group.iteration // 2), set()).update(playing)
+                met.setdefault((group.index, group.iteration // SLOTS_OF_A_DRAW), set()).update(playing)
     assert {len(players) for players in met.values()} == {1}
     counts = np.bincount([min(players) for players in met.values()], minlength=4)[1:]
     assert counts.min() >= 5, "all are met"

@@ -450,7 +450,12 @@ def matchmaker(setup: RunSetup, store: SlotStore) -> Matchmaker | None:
     return Matchmaker(
         store,
         assignment=Assignment(
-            allowed, is_random=is_random, num_envs=config.num_envs, seed=seed, rule=assignment_rule(config, agents)
+            allowed,
+            is_random=is_random,
+            num_envs=config.num_envs,
+            seed=seed,
+            by_group=lag is None,
+            rule=assignment_rule(config, agents),
         ),
         past_selves=past_selves,
         guests=Guests(anywhere, players.policies, share=population.guest_share, seed=seed) if anywhere else None,

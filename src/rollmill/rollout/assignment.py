@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,10 +39,14 @@ def register_assignment(name: str, rule: AssignmentRule) -> None:
     ASSIGNMENTS.register(name, rule)
 
 
+SLOTS_OF_A_DRAW = 4
+"""Slots of a group whose matches share a draw, where they do: few rows of many policies make slow forward passes."""
+
+
 class Assignment:
     """Gives each agent one of the policies that may play it.
 
-    Draws depend on nothing but the seed, the environment and the step, so that workers may differ.
+    Draws depend on nothing but the seed, the environment or its group, and the step, so that workers may differ.
 
     Args:
         allowed: For each agent, the policies that may play it.
@@ -51,6 +56,10 @@ class Assignment:
             together.
         num_envs: Environments of the whole run.
         seed: Keys the draws.
+        by_group: Whether the matches that begin in a group within a few slots share a draw, and take its policies in
+            turns of seats where these may play any of them. Each policy plays as often as with a draw for each match;
+            a group's rows are played by few policies at a time. Not in lockstep, where every policy must play in every
+            iteration.
         rule: Decides instead: given an agent's index, its environment and the episode, returns the player; None for
             none.
     """
@@ -62,30 +71,69 @@ class Assignment:
         is_random: bool,
         num_envs: int,
         seed: int,
+        by_group: bool = False,
         rule: Callable[[int, int, int], int] | None = None,
     ) -> None:
         self._allowed = [np.array(policies, np.int16) for policies in allowed]
         self._is_random = is_random
         self._num_envs = num_envs
         self._rule = rule
+        self._by_group = by_group
+        self._any_seat = len(set(map(tuple, allowed))) == 1
         self._noise = RowNoise(seed, "policies", width=len(allowed))
+        self._strides = _strides(len(allowed))
 
-    def assign(self, envs: NDArray[np.int64], episodes: NDArray[np.int64], step: int) -> NDArray[np.int16]:
+    def assign(
+        self, envs: NDArray[np.int64], episodes: NDArray[np.int64], *, group: int, iteration: int, step: int
+    ) -> NDArray[np.int16]:
         """Return who plays the agents of some environments of a group, int16 ``[n, agents]``.
 
         Args:
             envs: int64 ``[n]``, their indices among those of the whole run.
             episodes: int64 ``[n]``, episodes that these have begun.
-            step: Steps that the group has made, all slots counted.
+            group: Index of the group among those of the whole run.
+            iteration: Slots that the group has filled.
+            step: Steps that it has made, all slots counted.
         """
+        agents = len(self._allowed)
         if (rule := self._rule) is not None:
-            agents, begun = range(len(self._allowed)), list(zip(envs.tolist(), episodes.tolist(), strict=True))
-            return np.array([[rule(agent, env, episode) for agent in agents] for env, episode in begun], np.int16)
-        if self._is_random:
-            drawn = self._noise.uniform(envs, np.full(len(envs), step))
-            columns = [p[(drawn[:, agent] * len(p)).astype(np.int64)] for agent, p in enumerate(self._allowed)]
-        elif len(self._allowed) > 1:
+            begun = list(zip(envs.tolist(), episodes.tolist(), strict=True))
+            return np.array(
+                [[rule(agent, env, episode) for agent in range(agents)] for env, episode in begun], np.int16
+            )
+        if not self._is_random:
+            return self._divided(envs)
+        if not self._by_group:
+            return self._picked(self._noise.uniform(envs, np.full(len(envs), step)))
+        # A sequence of low discrepancy from a random start, so that a group soon has had all policies and pairs.
+        start = self._noise.uniform(np.array([group]), np.zeros(1, np.int64))
+        drawn = self._picked((start + iteration // SLOTS_OF_A_DRAW * self._strides) % 1.0)[0]
+        if not self._any_seat:
+            return np.tile(drawn, (len(envs), 1))
+        seats = (np.arange(agents) + (envs + episodes)[:, None]) % agents
+        found: NDArray[np.int16] = drawn[seats]
+        return found
+
+    def _picked(self, uniform: NDArray[np.floating[Any]]) -> NDArray[np.int16]:
+        """Map numbers in [0, 1), ``[n, agents]``, to policies."""
+        columns = [p[(uniform[:, agent] * len(p)).astype(np.int64)] for agent, p in enumerate(self._allowed)]
+        return np.stack(columns, axis=1)
+
+    def _divided(self, envs: NDArray[np.int64]) -> NDArray[np.int16]:
+        if len(self._allowed) > 1:
             columns = [policies[(envs + agent) % len(policies)] for agent, policies in enumerate(self._allowed)]
         else:
             columns = [policies[envs * len(policies) // self._num_envs] for policies in self._allowed]
         return np.stack(columns, axis=1)
+
+
+def _strides(dimensions: int) -> NDArray[np.float64]:
+    """Return the steps of an additive recurrence that fills a unit cube evenly, float64 ``[dimensions]``.
+
+    The generalised golden ratio: powers of 1/g, g being the root of x^(d + 1) = x + 1 (Roberts 2018,
+    https://extremelearning.com.au/unreasonable-effectiveness-of-quasirandom-sequences/).
+    """
+    ratio = 2.0
+    for _ in range(64):
+        ratio = (1.0 + ratio) ** (1.0 / (dimensions + 1))
+    return ratio ** -np.arange(1.0, dimensions + 1)

@@ -10,16 +10,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from rollmill.rollout.assignment import Assignment
+from rollmill.rollout.assignment import SLOTS_OF_A_DRAW, Assignment
 from rollmill.rollout.slot_views import HostedGroup
 from rollmill.runtime.row_noise import RowNoise
 from rollmill.storage.bank import BankTable, SnapshotBank
 from rollmill.storage.player_ids import PlayerIds
 from rollmill.storage.slots import POLICY_ID, SlotStore
-
-# Slots of a group, whose matches all meet the same past self where they meet one. Few rows at a time are played by
-# past selves, and a forward pass for each of many costs as much as one for a whole group (docs/journal/2026-11.md).
-_SLOTS_WITH_ONE_PAST_SELF = 2
 
 
 class PastOpponents:
@@ -84,7 +80,9 @@ class PastOpponents:
         if not any(table.probability.any() for table in tables):
             return
         uniform = self._noise.uniform(envs, np.full(len(envs), step))[:, 0]
-        period = np.array([iteration // _SLOTS_WITH_ONE_PAST_SELF])
+        # Matches share a draw, because past selves play few rows at a time, and a forward pass for each of many of them
+        # costs as much as one for a whole group (docs/journal/2026-11.md).
+        period = np.array([iteration // SLOTS_OF_A_DRAW])
         which = self._noise_of_group.uniform(np.array([group]), period)[0].tolist()
         for index in np.flatnonzero(uniform < self._share).tolist():
             # Each agent in turn, so that seats are balanced.
@@ -204,9 +202,9 @@ class Matchmaker:
     ) -> NDArray[np.int16]:
         of_run = self._first_env + group.index * self._envs_per_group + envs
         steps = group.iteration * self._rollout_length + step
-        ids = self._assignment.assign(of_run, episodes[envs], steps)
+        of_all = self._first_env // self._envs_per_group + group.index
+        ids = self._assignment.assign(of_run, episodes[envs], group=of_all, iteration=group.iteration, step=steps)
         if self._past_selves is not None:
-            of_all = self._first_env // self._envs_per_group + group.index
             self._past_selves.replace(ids, of_run, episodes[envs], group=of_all, iteration=group.iteration, step=steps)
         if self._guests is not None:
             self._guests.replace(ids, of_run, episodes[envs], steps)
