@@ -1,12 +1,17 @@
 """Rollmill beside its peers, interleaved: python benchmarks/peers.py --env atari --seconds 60 --rounds 3.
 
 Each peer runs in an environment of its own (``.venv-peers-sf``: Sample Factory; ``.venv-peers``: Stable-Baselines3 and
-the CleanRL-style loop on EnvPool), made by the first run. One that does not install or fails is reported as absent,
+the CleanRL-style loop on EnvPool; ``.venv-peers-multi-agent``: RLlib, TorchRL and Stable-Baselines3 on several agents),
+made by the first run, or in an existing one (``--python``). One that does not install or fails is reported as absent,
 with the reason. All have the same game, network, batch, epochs and cores, one after another, round after round, so
 that a slow minute of the machine hits all of them; medians over the rounds are compared.
 
 Before that, each peer's workers, environments and threads are searched (``--search-seconds``, 0 leaves it out): every
 candidate is measured twice, in turn, and the fastest is the peer's configuration for the comparison.
+
+``connect-four`` (self-play) and ``simple-spread`` (three agents that cooperate) have one policy for all agents; steps
+are the turns of all agents that were learned from. Connect four is also measured with Rollmill's other environment of
+the same game, EnvPool's in C++ (``rollmill-envpool``), which the peers do not have.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import subprocess
 import sys
 import venv
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -31,6 +36,9 @@ _PEERS = _ROOT / "benchmarks" / "peers"
 _REPLAY = ("--regime", "replay", "--replay.min-size", "1000", "--off-policy.random-steps", "1000")
 _LEARNERS = ("--learner.num-learners", "2")
 _THREE_LEARNERS = ("--learner.num-learners", "3")
+_SEPARATE_64 = ("--model.encoder", "mlp", "--model.mlp-sizes", "64,64", "--model.shared", "false")
+# Both players are the current network, as the peers have it.
+_SELF_PLAY = (*_SEPARATE_64, "--population.past", "0", "--population.snapshots", "0")
 _PRESETS = {
     "atari": ("atari/breakout",),
     "cartpole": ("gym/CartPole-v1",),
@@ -53,7 +61,15 @@ _PRESETS = {
         *("mujoco/HalfCheetah-v5", *_REPLAY, "--off-policy.algorithm", "td3", *_THREE_LEARNERS),
         *("--learner.batch-size", "256"),
     ),
+    # The peers have the batch, minibatches and epochs of this preset.
+    "connect-four": ("pettingzoo/classic/connect_four_v3", *_SELF_PLAY),
+    # A batch that both three agents and powers of two divide; epochs as in cartpole.
+    "simple-spread": (
+        *("mpe/simple_spread_v3", *_SEPARATE_64, "--learner.entropy-coef", "0.01"),
+        *("--learner.batch-size", "3072", "--learner.minibatches", "8", "--learner.epochs", "4"),
+    ),
 }
+_OTHER_PRESETS = {"connect-four": {"rollmill-envpool": ("envpool/ConnectFour-v1", *_SELF_PLAY)}}
 _ROLLMILL = [sys.executable, "-m", "rollmill"]
 _SHARED_MEMORY = Path("/dev/shm")
 _ENGINE_QUEUES = "ViZDoom*"
@@ -72,6 +88,7 @@ class Peer:
         imports: What must import for it to be there.
         envs: What it is compared on.
         candidates: For each of these, arguments that are searched for the fastest; the first were it on two cores.
+        interpreter: Of an existing environment to use instead.
     """
 
     name: str
@@ -81,11 +98,12 @@ class Peer:
     imports: str
     envs: tuple[str, ...]
     candidates: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    interpreter: Path | None = None
 
     @property
     def python(self) -> Path:
         """Its interpreter."""
-        return _ROOT / self.environment / "bin" / "python"
+        return self.interpreter or _ROOT / self.environment / "bin" / "python"
 
 
 def _sample_factory(*sizes: tuple[int, int]) -> tuple[tuple[str, ...], ...]:
@@ -98,7 +116,12 @@ def _stable_baselines(*sizes: tuple[int, str, int]) -> tuple[tuple[str, ...], ..
     )
 
 
+def _pairs(first: str, *sizes: tuple[int, int]) -> tuple[tuple[str, ...], ...]:
+    return tuple((f"--{first}={count}", f"--num-envs={envs}") for count, envs in sizes)
+
+
 _THREADS = (("--threads=2",), ("--threads=1",))
+_MULTI_AGENT = ("connect-four", "simple-spread")
 
 PEERS = (
     Peer(
@@ -167,6 +190,36 @@ PEERS = (
         envs=("halfcheetah-sac", "halfcheetah-td3"),
         candidates=dict.fromkeys(("halfcheetah-sac", "halfcheetah-td3"), _THREADS),
     ),
+    Peer(
+        name="rllib-multi-agent",
+        script="multi_agent_rllib.py",
+        environment=".venv-peers-multi-agent",
+        requirements="requirements-multi-agent.txt",
+        imports="ray.rllib, pettingzoo.classic.connect_four_v3, mpe2",
+        candidates=dict.fromkeys(_MULTI_AGENT, _pairs("num-env-runners", (2, 16), (2, 64), (1, 32), (0, 32))),
+        envs=_MULTI_AGENT,
+    ),
+    Peer(
+        name="torchrl-multi-agent",
+        script="multi_agent_torchrl.py",
+        environment=".venv-peers-multi-agent",
+        requirements="requirements-multi-agent.txt",
+        imports="torchrl.collectors, pettingzoo.classic.connect_four_v3, mpe2",
+        candidates=dict.fromkeys(_MULTI_AGENT, _pairs("processes", (2, 16), (2, 4), (0, 16))),
+        envs=_MULTI_AGENT,
+    ),
+    Peer(
+        name="stable-baselines3-multi-agent",
+        script="multi_agent_sb3.py",
+        environment=".venv-peers-multi-agent",
+        requirements="requirements-multi-agent.txt",
+        imports="stable_baselines3, sb3_contrib, supersuit, pettingzoo.classic.connect_four_v3, mpe2",
+        candidates={
+            "connect-four": _pairs("processes", (0, 32), (0, 128), (1, 8)),
+            "simple-spread": _pairs("processes", (0, 32), (0, 128), (2, 32), (2, 128)),
+        },
+        envs=_MULTI_AGENT,
+    ),
 )
 
 # Not one of those: compared by what it learns, in out_of_the_box.py.
@@ -193,6 +246,8 @@ def install(peer: Peer) -> None:
     check = [str(peer.python), "-c", f"import {peer.imports}"]
     if peer.python.exists() and subprocess.run(check, capture_output=True).returncode == 0:
         return
+    if peer.interpreter is not None:
+        raise AbsentError(f"{peer.interpreter} does not import {peer.imports}")
     print(f"installing {peer.name} into {peer.environment}", file=sys.stderr, flush=True)
     venv.create(_ROOT / peer.environment, with_pip=True)
     pip = [str(peer.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -262,7 +317,12 @@ def _command(peer: Peer, env: str, seconds: float) -> list[str]:
 
 
 def measure(
-    env: str, seconds: float, rounds: int, only: tuple[str, ...], search_seconds: float = 0.0
+    env: str,
+    seconds: float,
+    rounds: int,
+    only: tuple[str, ...],
+    search_seconds: float = 0.0,
+    python: Path | None = None,
 ) -> dict[str, Any]:
     """Measures Rollmill and the peers in turn, ``rounds`` times, each for ``seconds``.
 
@@ -272,15 +332,19 @@ def measure(
         rounds: How often all are measured.
         only: Names of the peers; all if empty.
         search_seconds: Length of each measurement of the search for a peer's best configuration; 0 takes the first.
+        python: The interpreter that runs all peers, instead of environments of their own.
 
     Returns:
         ``systems``: name -> medians, all values, configuration and Rollmill's speed over the peer's; ``absent``:
         name -> reason.
     """
     absent: dict[str, str] = {}
-    own = [*_ROLLMILL, "bench", "train", *_PRESETS[env]]
-    commands = {"rollmill": [*own, "--seconds", str(seconds), "--json"]}
-    for peer in PEERS:
+    own = {"rollmill": _PRESETS[env], **_OTHER_PRESETS.get(env, {})}
+    commands = {
+        name: [*_ROLLMILL, "bench", "train", *preset, "--seconds", str(seconds), "--json"]
+        for name, preset in own.items()
+    }
+    for peer in (replace(peer, interpreter=python) for peer in PEERS):
         if env in peer.envs and (not only or peer.name in only):
             try:
                 install(peer)
@@ -300,10 +364,10 @@ def measure(
             fps = results[name][-1]["frames_per_second"]
             print(f"round {turn + 1}/{rounds}  {name:20}{fps:12,.0f} frames/s", file=sys.stderr, flush=True)
     systems = {name: _summary(runs) for name, runs in results.items() if runs and name not in absent}
-    if "rollmill" in systems:
-        ours = systems["rollmill"]["steps_per_second"]
+    for name in own.keys() & systems.keys():
+        ours = systems[name]["steps_per_second"]
         for summary in systems.values():
-            summary["rollmill_over_this"] = ours / summary["steps_per_second"]
+            summary[f"{name.replace('-', '_')}_over_this"] = ours / summary["steps_per_second"]
     return {
         "env": env,
         "seconds": seconds,
@@ -334,21 +398,25 @@ def _processor() -> str:
 
 def table(result: dict[str, Any]) -> str:
     """A table in Markdown."""
+    others = tuple(_OTHER_PRESETS.get(result["env"], {}))
     lines = [
         f"{result['env']}, {result['cores']} cores of {result['machine']}, "
         f"median of {result['rounds']} rounds of {result['seconds']:.0f} s",
         "",
-        "| system | frames/s | steps/s | Rollmill is faster by | precision |",
-        "|---|---:|---:|---:|---|",
+        "| system | frames/s | steps/s | Rollmill is faster by | "
+        + "".join(f"{name} by | " for name in others)
+        + "precision |",
+        "|---|---:|---:|---:|" + "---:|" * len(others) + "---|",
     ]
     for name, summary in result["systems"].items():
-        ratio = f"{summary['rollmill_over_this']:.2f}x" if "rollmill_over_this" in summary else "-"
+        ratios = [summary.get(f"{own.replace('-', '_')}_over_this") for own in ("rollmill", *others)]
+        ratio = " | ".join("-" if found is None else f"{found:.2f}x" for found in ratios)
         precision = summary["last"].get("precision", summary["last"].get("fast_path", ""))
         lines.append(
             f"| {name} | {summary['frames_per_second']:,.0f} | {summary['steps_per_second']:,.0f} "
             f"| {ratio} | {precision} |"
         )
-    lines += [f"| {name} | absent: {reason} | | | |" for name, reason in result["absent"].items()]
+    lines += [f"| {name} | absent: {reason} | | | |{' |' * len(others)}" for name, reason in result["absent"].items()]
     return "\n".join(lines)
 
 
@@ -364,12 +432,18 @@ def main() -> None:
         default=10.0,
         help="for each candidate; 0 takes the first, which were the fastest on two cores",
     )
+    parser.add_argument("--python", type=Path, help="interpreter of an existing environment for all peers")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON instead of a table")
     arguments = parser.parse_args()
     # Its own exception, so that a peer in the middle of its measurement is ended too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     result = measure(
-        arguments.env, arguments.seconds, arguments.rounds, tuple(arguments.only), arguments.search_seconds
+        arguments.env,
+        arguments.seconds,
+        arguments.rounds,
+        tuple(arguments.only),
+        arguments.search_seconds,
+        None if arguments.python is None else arguments.python.absolute(),
     )
     print(json.dumps(result) if arguments.json else table(result))
     if "rollmill" in result["absent"]:
