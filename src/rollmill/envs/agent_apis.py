@@ -6,6 +6,7 @@ another (AEC). Neither needs the package pettingzoo: what counts is the interfac
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -130,15 +131,20 @@ class TurnTakers:
         self.env = env
         self._agents = tuple(env.possible_agents)
         self._index = {name: index for index, name in enumerate(self._agents)}
+        self._game = env
+        self._asks_last = False
 
     def reset(self, seed: int | None) -> Turn:
         """See :class:`Agents`."""
         self.env.reset(seed=seed)
+        # A wrapper may hold attributes of its own from its reset on.
+        self._game = _holder_of_state(self.env)
+        self._asks_last = _has_own_last(self.env)
         return self._until_one_acts()
 
     def step(self, actions: Sequence[Any]) -> Turn:
         """See :class:`Agents`."""
-        self.env.step(actions[self._index[self.env.agent_selection]])
+        self.env.step(actions[self._index[self._game.agent_selection]])
         return self._until_one_acts()
 
     def observe(self, agent: int) -> tuple[Any, Any]:
@@ -148,14 +154,18 @@ class TurnTakers:
 
     def _until_one_acts(self) -> Turn:
         """Take the steps of agents that have ended, until an agent that acts is selected or none is left."""
-        env = self.env
+        env, game = self.env, self._game
         turn = Turn({}, {}, {}, [], [], False)
-        while env.agents:
-            name = env.agent_selection
+        while game.agents:
+            name = game.agent_selection
             if name not in self._index:
                 raise _unknown(name, self._agents)
             agent = self._index[name]
-            observation, reward, terminated, truncated, info = env.last()
+            if self._asks_last:
+                observation, reward, terminated, truncated, info = env.last()
+            else:
+                observation, reward, info = env.observe(name), game._cumulative_rewards[name], game.infos[name]
+                terminated, truncated = game.terminations[name], game.truncations[name]
             turn.rewards[agent] = turn.rewards.get(agent, 0.0) + reward
             turn.infos.append(info)
             if not (terminated or truncated):
@@ -167,6 +177,33 @@ class TurnTakers:
                 turn.shown[agent] = observation, info
             env.step(None)
         return turn._replace(is_over=True)
+
+
+_STATE = ("agents", "agent_selection", "terminations", "truncations", "infos", "_cumulative_rewards")
+
+
+def _holder_of_state(env: Any) -> Any:
+    """Return the environment under those wrappers that only pass on what an AEC environment tells of its state.
+
+    PettingZoo's wrappers look up an attribute in the next one, which for three of them takes as long as a small game's
+    step.
+    """
+    base = sys.modules.get("pettingzoo.utils.wrappers.base")
+    while base is not None and isinstance(env, base.BaseWrapper):
+        if any(name in vars(env) or hasattr(type(env), name) for name in _STATE):
+            break
+        env = env.env
+    return env
+
+
+def _has_own_last(env: Any) -> bool:
+    """Whether an AEC environment, or a wrapper, has a ``last()`` of its own."""
+    interface = sys.modules.get("pettingzoo.utils.env")
+    while interface is not None and getattr(type(env), "last", None) is interface.AECEnv.last:
+        if not hasattr(env, "env") or not isinstance(env.env, interface.AECEnv):
+            return False
+        env = env.env
+    return True
 
 
 def with_numbers(env: Any, agents: Sequence[str]) -> Agents:
