@@ -48,9 +48,9 @@ const Buffer& hold(std::vector<Buffer>& memory, nb::handle object, const char* n
 void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout_length, std::int64_t rows,
                std::int64_t n_step, std::int64_t history, nb::handle reward, nb::handle terminated, nb::handle truncated,
                nb::handle valid, nb::handle reset, nb::handle generation, nb::handle next, nb::handle previous,
-               std::int64_t window, std::int64_t stride) {
+               std::int64_t window, std::int64_t stride, nb::handle acts) {
     std::vector<Buffer> memory;
-    memory.reserve(9);
+    memory.reserve(10);
     Buffer tree_buffer(tree_memory, "tree", true);
     SumTree tree = SumTree::attach(tree_buffer.data<void>(), static_cast<std::size_t>(tree_buffer.nbytes()));
     memory.push_back(std::move(tree_buffer));
@@ -67,6 +67,9 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
                           ", or 0 for single transitions");
     if (stride < 1 || rollout_length % stride != 0)
         raise_value_error("stride is ", stride, "; it must divide rollout_length=", rollout_length);
+    if (!acts.is_none() && (history != 0 || window != 0))
+        raise_value_error("history is ", history, " and window ", window,
+                          " with acts; rows that do not act at every step have neither, use 0");
     const std::int64_t slots = tree.capacity() / (rollout_length * rows);
     const ReplayShape shape{slots, rollout_length, rows, n_step, history, window, stride};
     if (leaves_of(shape) != tree.capacity())
@@ -78,11 +81,14 @@ void construct(PyReplaySlots* self, nb::handle tree_memory, std::int64_t rollout
     const auto* te = hold(memory, terminated, "terminated", false, at_step, 1).data<std::uint8_t>();
     const auto* tr = hold(memory, truncated, "truncated", false, at_step, 1).data<std::uint8_t>();
     const auto* va = hold(memory, valid, "valid", false, at_step, 1).data<std::uint8_t>();
-    const auto* re = hold(memory, reset, "reset", false, {slots, rollout_length + 1, rows}, 1).data<std::uint8_t>();
+    const std::vector<std::int64_t> at_cell{slots, rollout_length + 1, rows};
+    const auto* re = hold(memory, reset, "reset", false, at_cell, 1).data<std::uint8_t>();
     auto* ge = hold(memory, generation, "generation", true, of_slot, sizeof(std::int64_t)).data<std::int64_t>();
     auto* ne = hold(memory, next, "next", true, of_slot, sizeof(std::int64_t)).data<std::int64_t>();
     auto* pr = hold(memory, previous, "previous", true, of_slot, sizeof(std::int64_t)).data<std::int64_t>();
-    new (self) PyReplaySlots(std::move(memory), tree, ReplaySlots(tree, shape, {r, te, tr, va, re, ge, ne, pr}));
+    const std::uint8_t* ac = nullptr;
+    if (!acts.is_none()) ac = hold(memory, acts, "acts", false, at_cell, 1).data<std::uint8_t>();
+    new (self) PyReplaySlots(std::move(memory), tree, ReplaySlots(tree, shape, {r, te, tr, va, re, ge, ne, pr, ac}));
 }
 
 void check_slot(const PyReplaySlots& self, std::int64_t slot, const char* name) {
@@ -234,7 +240,7 @@ void bind_replay_slots(nb::module_& m) {
     nb::class_<PyReplaySlots>(m, "ReplaySlots")
         .def("__init__", &construct, "tree"_a, nb::kw_only(), "rollout_length"_a, "rows"_a, "n_step"_a, "history"_a,
              "reward"_a, "terminated"_a, "truncated"_a, "valid"_a, "reset"_a, "generation"_a, "next"_a, "previous"_a,
-             "window"_a = 0, "stride"_a = 1)
+             "window"_a = 0, "stride"_a = 1, "acts"_a = nb::none())
         .def("begin", &begin, "slot"_a, "previous"_a)
         .def("commit", &commit, "slot"_a, "step"_a, "pending"_a)
         .def("evict", &evict, "slot"_a)

@@ -9,11 +9,7 @@
 namespace rollmill {
 namespace {
 
-constexpr int slot_bits = 32;
-constexpr std::int64_t slot_mask = (std::int64_t{1} << slot_bits) - 1;
 constexpr std::int64_t generation_mask = (std::int64_t{1} << 31) - 1;
-
-std::int64_t slot_of(std::int64_t link) noexcept { return link & slot_mask; }
 
 }  // namespace
 
@@ -111,7 +107,9 @@ std::int64_t ReplaySlots::commit(std::int64_t slot, std::int64_t step, std::int6
     for (std::int64_t row = 0; row < shape_.rows; ++row) {
         const bool is_valid = arrays_.valid[leaf(slot, step, row)] != 0;
         valid += is_valid;
-        if (shape_.window == 0)
+        if (arrays_.acts != nullptr)
+            find_whole_turns(slot, step, row, is_valid, pending);
+        else if (shape_.window == 0)
             find_whole(slot, step, row, is_valid, pending);
         else if (is_window)
             add_if_shown(slot, begin, row);
@@ -134,7 +132,9 @@ void ReplaySlots::evict(std::int64_t slot) {
                 leaves_.push_back(leaf(successor, step, row));
             }
     }
-    if (is_alive(previous)) {
+    if (is_alive(previous) && arrays_.acts != nullptr) {
+        add_turns_into_next(slot_of(previous));
+    } else if (is_alive(previous)) {
         const std::int64_t predecessor = slot_of(previous);
         const std::int64_t needed = shape_.window > 0 ? shape_.window : shape_.n_step;
         for (std::int64_t row = 0; row < shape_.rows; ++row)
@@ -189,11 +189,14 @@ void ReplaySlots::walk(std::int64_t index, const ReturnRule& rule, Batch& batch)
     const auto [slot, step, row] = step_of(batch.leaves[index]);
     auto& links = batch.links[index];
     links = {no_link, no_link, needs_previous(slot, step, row) ? racing_load(arrays_.previous + slot) : no_link};
-    const Ahead ahead = look_ahead(slot, step, row, rule, &links[1]);
+    const bool has_turns = arrays_.acts != nullptr;
+    const Ahead ahead =
+        has_turns ? look_ahead_turns(slot, step, row, rule, &links[1]) : look_ahead(slot, step, row, rule, &links[1]);
     // The leaf was live when it was drawn, so a slot that lacks the next one has been evicted since.
     links[0] = own_link(slot, batch.generations[index] - !ahead.is_whole);
     batch.cells[index] = cell(slot, step, row);
-    batch.cells[batch.size() + index] = cell(ahead.slot, ahead.step, row);
+    const bool is_shown = !has_turns || ahead.discount != 0.0;
+    batch.cells[batch.size() + index] = is_shown ? cell(ahead.slot, ahead.step, row) : batch.cells[index];
     batch.reward[index] = static_cast<float>(ahead.reward);
     batch.discount[index] = static_cast<float>(ahead.discount);
 }

@@ -15,6 +15,11 @@
 // only every `stride`-th step of a slot has a leaf that ever becomes live: when the W-th step from it on is committed.
 // With W <= T a window lies in two slots at most.
 //
+// With several agents a row does not act at every step. Its valid steps are its turns. Steps at which it does not act
+// are transparent: their rewards belong to the turn before them, and they are not discounted. A transition is n turns of
+// a row, from x_t to the first observation behind them at which the row acts. One that does not lie in its slot and the
+// next one never becomes live. See replay_turns.cpp.
+//
 // Who may call what: begin, commit and evict of a slot are for the process that writes it, and for one thread at a time
 // of an object. The rest is for any thread of any process. The only waits are those for the tree's lock.
 #pragma once
@@ -25,6 +30,7 @@
 #include <span>
 #include <vector>
 
+#include "core/racing_copy.h"
 #include "core/replay_draw.h"
 #include "core/sum_tree.h"
 
@@ -50,6 +56,7 @@ struct ReplayArrays {
     std::int64_t* generation;
     std::int64_t* next;      // link, or no_link
     std::int64_t* previous;  // link, or no_link
+    const std::uint8_t* acts = nullptr;  // [num_slots, T + 1, B]; null where every row acts at every step
 };
 
 // How rewards add up.
@@ -87,7 +94,9 @@ class ReplaySlots {
         std::span<float> reward;          // [L, size]: sum of discount^i r_{t+i}, i < k <= n; 0 for an invalid step
         std::span<float> discount;        // [L, size]: discount^k; 0 for an invalid step, or where the episode terminated
         std::span<std::int64_t> then;     // windows: [L, size], which of the W + 1 observations is x_{t+k}
-        std::vector<std::int64_t> cells;  // [W + 1, size]: of x_t to x_{t+W}; of transitions [2, size]: x_t, x_{t+k}
+        // [W + 1, size]: of x_t to x_{t+W}; of transitions [2, size]: x_t, x_{t+k}. With `acts`, x_t again where the
+        // episode terminated, because nothing was written for a row that does not act.
+        std::vector<std::int64_t> cells;
         std::vector<std::int64_t> steps;  // [W, size], windows only: (slot * T + t) * B + b of each step
         std::vector<std::int64_t> states;  // [size], windows only: (slot * T + t) / stride * B + b of the first step
         std::vector<Stacks> stacks;
@@ -125,7 +134,10 @@ class ReplaySlots {
     std::int64_t update(const Batch& batch, std::span<const float> priorities, double decay, float least);
 
    private:
-    // The return of `length` steps, and where they end: in `slot`, the one in which they begin or the next one.
+    static constexpr int slot_bits = 32;
+    static constexpr std::int64_t slot_mask = (std::int64_t{1} << slot_bits) - 1;
+
+    // The return of `length` steps, or turns, and where they end: in `slot`, the one in which they begin or the next one.
     struct Ahead : Return {
         std::int64_t length, slot, step;
         bool is_whole;  // else the next slot is needed and gone
@@ -143,6 +155,7 @@ class ReplaySlots {
     std::int64_t cell(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept {
         return (slot * (shape_.steps + 1) + step) * shape_.rows + row;
     }
+    static std::int64_t slot_of(std::int64_t link) noexcept { return link & slot_mask; }
     std::int64_t link_to(std::int64_t slot) const noexcept;
     bool is_alive(std::int64_t link) const noexcept;
     bool needs_previous(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept;
@@ -152,6 +165,14 @@ class ReplaySlots {
     void add_if_shown(std::int64_t slot, std::int64_t step, std::int64_t row);
     Ahead look_ahead(std::int64_t slot, std::int64_t step, std::int64_t row, const ReturnRule& rule,
                      std::int64_t* next) const noexcept;
+    bool acts(std::int64_t slot, std::int64_t step, std::int64_t row) const noexcept {
+        return racing_load(arrays_.acts + cell(slot, step, row)) != 0;
+    }
+    void find_whole_turns(std::int64_t slot, std::int64_t step, std::int64_t row, bool is_valid, std::int64_t* pending);
+    void add_turns(std::int64_t slot, std::int64_t step, std::int64_t row, std::int64_t pending, std::int64_t ready);
+    void add_turns_into_next(std::int64_t slot);
+    Ahead look_ahead_turns(std::int64_t slot, std::int64_t step, std::int64_t row, const ReturnRule& rule,
+                           std::int64_t* next) const noexcept;
     std::int64_t own_link(std::int64_t slot, std::int64_t generation) const noexcept;
     void walk(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept;
     void walk_window(std::int64_t index, const ReturnRule& rule, Batch& batch) const noexcept;

@@ -20,10 +20,11 @@ constexpr std::int64_t episode = 7;  // steps; a masked row follows
 
 // Slots of several writers, each with one group, whose every number is the ticket of the step that it belongs to.
 struct World {
-    explicit World(std::int64_t writers, std::int64_t steps_of_window = 0)
-        : num_slots(writers * slots_of_writer), window(steps_of_window),
+    explicit World(std::int64_t writers, std::int64_t steps_of_window = 0, bool rows_take_turns = false)
+        : num_slots(writers * slots_of_writer), window(steps_of_window), has_turns(rows_take_turns),
           tree_memory(SumTree::nbytes(num_slots * steps * rows, {}) + SumTree::alignment),
-          reward(at_step()), terminated(at_step()), truncated(at_step()), valid(at_step()), reset(cells()), shown(cells()),
+          reward(at_step()), terminated(at_step()), truncated(at_step()), valid(at_step()), reset(cells()), acts(cells()),
+          shown(cells()),
           generation(static_cast<std::size_t>(num_slots)), next(generation.size(), ReplaySlots::no_link), previous(next) {
         void* start = tree_memory.data();
         std::size_t space = tree_memory.size();
@@ -35,16 +36,17 @@ struct World {
     std::size_t cells() const { return static_cast<std::size_t>(num_slots * (steps + 1) * rows); }
     SumTree tree() const { return SumTree::attach(memory, SumTree::nbytes(num_slots * steps * rows, {})); }
     ReplaySlots replay() {
-        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, history, window, 1},
+        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, has_turns ? 0 : history, window, 1},
                            {reward.data(), terminated.data(), truncated.data(), valid.data(), reset.data(),
-                            generation.data(), next.data(), previous.data()});
+                            generation.data(), next.data(), previous.data(), has_turns ? acts.data() : nullptr});
     }
 
     std::int64_t num_slots, window;
+    bool has_turns;
     std::vector<std::byte> tree_memory;
     void* memory;
     std::vector<float> reward;
-    std::vector<std::uint8_t> terminated, truncated, valid, reset;
+    std::vector<std::uint8_t> terminated, truncated, valid, reset, acts;
     std::vector<std::int64_t> shown;  // ticket of each observation
     std::vector<std::int64_t> generation, next, previous;
 };
@@ -61,6 +63,15 @@ std::int64_t ticket(std::int64_t t, std::int64_t writer, std::int64_t row) { ret
 // A whole number that float32 holds, however long the test takes.
 float reward_of(std::int64_t t) { return static_cast<float>(t % 65536); }
 
+bool terminates(std::int64_t t) { return t % (episode + 1) == episode - 1 && t / (episode + 1) % 2 == 0; }
+bool truncates(std::int64_t t) { return t % (episode + 1) == episode - 1 && !terminates(t); }
+
+// Where rows take turns: whether this row acts at x_t. A truncated episode shows all rows its final observation.
+bool acts_at(std::int64_t t, std::int64_t row) {
+    const std::int64_t in_episode = t % (episode + 1);
+    return in_episode == episode ? truncates(t - 1) : in_episode % rows == row;
+}
+
 void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
     ReplaySlots replay = world.replay();
     std::vector<std::int64_t> pending(rows, 0);
@@ -68,8 +79,10 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
     const auto show = [&](std::int64_t of, std::int64_t at, std::int64_t t) {
         for (std::int64_t row = 0; row < rows; ++row) {
             const std::int64_t cell = (of * (steps + 1) + at) * rows + row;
+            const std::int64_t first = world.has_turns ? row : 0;
             put(world.shown, cell, ticket(t, writer, row));
-            put(world.reset, cell, static_cast<std::uint8_t>(t % (episode + 1) == 0));
+            put(world.reset, cell, static_cast<std::uint8_t>(t % (episode + 1) == first));
+            put(world.acts, cell, static_cast<std::uint8_t>(acts_at(t, row)));
         }
     };
     replay.begin(slot, -1);
@@ -77,11 +90,11 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
     for (std::int64_t t = 0; !stop.load() && t < 100'000'000; ++t) {
         for (std::int64_t row = 0; row < rows; ++row) {
             const std::int64_t at = (slot * steps + step) * rows + row;
-            const std::int64_t in_episode = t % (episode + 1);
+            const bool is_masked = t % (episode + 1) == episode;
             put(world.reward, at, reward_of(t));
-            put(world.valid, at, static_cast<std::uint8_t>(in_episode != episode));
-            put(world.terminated, at, static_cast<std::uint8_t>(in_episode == episode - 1 && t % 2 == 0));
-            put(world.truncated, at, static_cast<std::uint8_t>(in_episode == episode - 1 && t % 2 == 1));
+            put(world.valid, at, static_cast<std::uint8_t>(!is_masked && (!world.has_turns || acts_at(t, row))));
+            put(world.terminated, at, static_cast<std::uint8_t>(terminates(t)));
+            put(world.truncated, at, static_cast<std::uint8_t>(truncates(t)));
         }
         show(slot, step + 1, t + 1);
         replay.commit(slot, step, pending.data());
@@ -110,6 +123,7 @@ struct Drawn {
         add(x, world.shown, batch.cells.data(), window + 1, word);
         if (window == 0) add(x_then, world.shown, batch.cells.data() + size, 1, word);
         else add(r, world.reward, batch.steps.data(), window, sizeof(float));
+        if (world.has_turns) return;
         batch.stacks.push_back({bytes(stack), bytes(world.shown), batch.cells.data(), window + 1, 2, word, true});
     }
     bool draw(ReplaySlots& replay, Random& random) { return replay.sample(random, {}, {1.0, 1.0, 1e30}, 1, batch); }
@@ -137,7 +151,7 @@ void sample(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std
             CHECK(in_episode < episode);
             CHECK(drawn.x_then[i] == x[i] + 64 * k);
             CHECK(drawn.reward[i] == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
-            CHECK((drawn.discount[i] == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
+            CHECK((drawn.discount[i] == 0.0f) == terminates(t + k - 1));
             const std::int64_t before = in_episode == 0 ? x[i] : x[i] - 64;
             CHECK(stack[2 * i + 1] == x[i] && stack[2 * i] == before);
             CHECK(drawn.weight[i] == 1.0f);
@@ -174,16 +188,42 @@ void sample_windows(World& world, std::uint64_t seed, const std::atomic<bool>& s
             const std::int64_t k = std::min(n_step, episode - in_episode);
             CHECK(then == 1 + k);
             CHECK(reward == reward_of(t) + (k == 1 ? 0.0f : reward_of(t + 1)));
-            CHECK((discount == 0.0f) == (in_episode + k == episode && (t + k - 1) % 2 == 0));
+            CHECK((discount == 0.0f) == terminates(t + k - 1));
+        }
+    }
+}
+
+// Turns: of the rows that act at x_t, with the rewards of the steps at which they do not.
+void sample_turns(World& world, std::uint64_t seed, const std::atomic<bool>& stop, std::atomic<std::int64_t>& found) {
+    ReplaySlots replay = world.replay();
+    Random random{seed, 0};
+    Drawn drawn(world, 0);
+    while (!stop.load()) {
+        if (!drawn.draw(replay, random)) continue;
+        found += std::exchange(drawn.batch.redrawn, 0);
+        for (std::size_t i = 0; i < Drawn::size; ++i) {
+            const std::int64_t x = drawn.x[i], t = x / 64, row = x % 64 % rows;
+            CHECK(t % (episode + 1) < episode && acts_at(t, row));
+            float reward = 0.0f;
+            std::int64_t s = t, turns = 0;
+            do {
+                turns += acts_at(s, row);
+                reward += reward_of(s);
+                ++s;
+            } while (s % (episode + 1) != episode && !(turns == n_step && acts_at(s, row)));
+            CHECK(drawn.reward[i] == reward);
+            CHECK((drawn.discount[i] == 0.0f) == terminates(s - 1));
+            CHECK(drawn.x_then[i] == (terminates(s - 1) ? x : x + 64 * (s - t)));
+            CHECK(drawn.weight[i] == 1.0f);
         }
     }
 }
 
 using Sample = void (*)(World&, std::uint64_t, const std::atomic<bool>&, std::atomic<std::int64_t>&);
 
-void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_kind) {
+void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_kind, bool has_turns = false) {
     constexpr std::int64_t writers = 2, samplers = 2, enough = 200;
-    World world(writers, window);
+    World world(writers, window, has_turns);
     std::atomic<bool> stop{false};
     std::atomic<std::int64_t> torn{0};
     std::vector<std::thread> threads;
@@ -204,6 +244,10 @@ void sample_while_slots_are_written_over(std::int64_t window, Sample sample_of_k
 TEST(samples_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(0, sample); }
 
 TEST(windows_are_of_one_moment_while_slots_are_written_over) { sample_while_slots_are_written_over(3, sample_windows); }
+
+TEST(turns_are_of_one_moment_while_slots_are_written_over) {
+    sample_while_slots_are_written_over(0, sample_turns, true);
+}
 
 }  // namespace
 }  // namespace rollmill

@@ -32,6 +32,7 @@ def make(**changes: Any) -> ReplaySlots:
 def test_what_fits_is_taken() -> None:
     make()
     make(n_step=T, history=T, window=T, stride=2)
+    make(n_step=T, acts=np.zeros((SLOTS, T + 1, B), bool))
 
 
 @pytest.mark.parametrize(
@@ -50,6 +51,9 @@ def test_what_fits_is_taken() -> None:
         ({"reward": np.zeros((SLOTS, T, B + 1), np.float32)}, r"reward must be of shape \[3, 4, 2\]"),
         ({"reward": np.zeros((SLOTS, T, B), np.float64)}, "reward must be .* of 4 byte"),
         ({"next": np.zeros(SLOTS + 1, np.int64)}, r"next must be of shape \[3\]"),
+        ({"acts": np.zeros((SLOTS, T, B), bool)}, r"acts must be of shape \[3, 5, 2\]"),
+        ({"acts": np.zeros((SLOTS, T + 1, B), bool), "history": 1}, "history is 1 and window 0 with acts"),
+        ({"acts": np.zeros((SLOTS, T + 1, B), bool), "window": 2}, "history is 0 and window 2 with acts"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:

@@ -17,7 +17,7 @@ DISCOUNT = 0.9
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
-def env_spec(stack=None, *, has_mask=False):
+def env_spec(stack=None, *, has_mask=False, agents=()):
     frame = (2, 3)
     shape = frame if stack is None else (stack.depth, *frame)
     return EnvSpec(
@@ -28,6 +28,7 @@ def env_spec(stack=None, *, has_mask=False):
         },
         action=ActionSpec(heads=(CategoricalHead(n=10),), structure="discrete"),
         has_action_mask=has_mask,
+        agents=agents,
     )
 
 
@@ -137,11 +138,12 @@ def shown_as(world, t):
 class Run:
     """Worlds that are stepped into a replay, as rollout workers and policy workers do it."""
 
-    def __init__(self, case, seed, config, *, state_size=0):
+    def __init__(self, case, seed, config, *, state_size=0, make_world=World, agents=()):
         self.case = case
+        self.make_world = make_world
         self.random = np.random.default_rng(seed)
         stack = None if case.depth == 1 else FrameStack(depth=case.depth, padding=case.padding)
-        spec = env_spec(stack, has_mask=state_size > 0)
+        spec = env_spec(stack, has_mask=state_size > 0, agents=agents)
         shape = {"slots": case.slots, "steps": case.steps, "rows": case.rows, "groups": case.groups}
         self.store = make_store(spec, config, **shape, state_size=state_size)
         self.remover = make_remover(config.remover, self.random, self.store.priority_of)
@@ -163,7 +165,7 @@ class Run:
         self.current = {}
         for number in self.worlds_of:
             for b in range(case.rows):
-                world = self.worlds[number, b] = World(self.random, case.depth, case.padding)
+                world = self.worlds[number, b] = self.make_world(self.random, case.depth, case.padding)
                 world.shown[0] = int(self.random.integers(1, 1 << 30))
         for group in range(case.groups):
             slot = self.take()
@@ -187,6 +189,8 @@ class Run:
             views["x"][b] = world.shown[t]
             views["obs"][b] = shown_as(world, t)
             self.store.arrays["reset"][slot, step, b] = world.reset[t]
+            if "acts" in self.store.arrays:
+                self.store.arrays["acts"][slot, step, b] = world.acts[t]
             if "action_mask" in self.store.arrays:
                 self.store.arrays["action_mask"][slot, step, b] = mask_of(world.shown[t])
         self.store.keep_newest_frames(group, slot, step)

@@ -236,3 +236,12 @@ def test_a_recreated_replay_is_counted_from_its_base():
     collect_and_learn(session.limiter, until=1210)
     assert session.sgd_steps == pytest.approx(495 + 100, abs=3)
     assert session.limiter.held == 210
+
+
+def test_steps_that_have_left_the_replay_are_not_held():
+    session = Session()
+    collect_and_learn(session.limiter, until=110)
+    inserted, held = session.limiter.inserted, session.limiter.held
+    session.limiter.forget(30)
+    assert session.limiter.held == held - 30
+    assert session.limiter.inserted == inserted

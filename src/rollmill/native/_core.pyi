@@ -550,6 +550,9 @@ class ReplaySlots:
         previous: ``[num_slots]``: likewise.
         window: W, ``n_step`` to T: what is drawn are W steps in a row, whatever ends in between; 0: single transitions.
         stride: Steps from the start of one window to the next; divides T. The leaves in between stay 0.
+        acts: bool ``[num_slots, T + 1, B]``: whether the row acts at x_t; None where every row acts at every step. Steps
+            at which it does not are transparent: transitions lead from one turn of the row to a later one, and those that
+            do not lie in two slots never become live. Needs ``history`` and ``window`` 0.
 
     Raises:
         ValueError: A shape or a number does not fit the others.
@@ -573,6 +576,7 @@ class ReplaySlots:
         previous: _Int64,
         window: int = 0,
         stride: int = 1,
+        acts: _Array | None = None,
     ) -> None: ...
     def begin(self, slot: int, previous: int) -> None:
         """A free slot begins as the successor of ``previous`` (-1: of none). Raises IndexError for what is no slot."""

@@ -179,8 +179,12 @@ class RateLimiter:
 
     @property
     def held(self) -> int:
-        """Agent steps inserted since the replay was empty."""
+        """Agent steps inserted since the replay was empty, without those that were forgotten."""
         return self.inserted - self._get(_FIRST)
+
+    def forget(self, steps: int) -> None:
+        """Counts agent steps that have left the replay, where that is known."""
+        atomic_add(self._words, _FIRST * _WORDS_OF_LINE, steps)
 
     @property
     def inserted(self) -> int:

@@ -25,6 +25,7 @@ from rollmill.storage import rate_limiter
 from rollmill.storage.rate_limiter import RateLimiter, RateLimits
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.slots import (
+    ACTS,
     RNN_STATE,
     SlotField,
     SlotStore,
@@ -199,6 +200,8 @@ class ReplayStore(SlotStore):
             self._next[:] = self._previous[:] = -1
             self._begun[:] = 0
             self.limiter.begin()
+            if ACTS in self.arrays:
+                self.arrays["valid"][:] = False  # counted when a slot is evicted, whether or not it was written
         if create and is_kept:
             # A process that held the tree's lock may have died.
             self.tree.rebuild()
@@ -218,12 +221,13 @@ class ReplayStore(SlotStore):
             previous=self._previous,
             window=config.window,
             stride=config.stride,
+            acts=self.arrays.get(ACTS),
         )
 
     @property
     def size(self) -> int:
         """Agent steps that the replay holds, including the last ones of episodes, which cannot be drawn."""
-        return min(self.limiter.held, self.tree.capacity)
+        return min(max(0, self.limiter.held), self.tree.capacity)
 
     # --- The rollout worker that owns the slot.
 
@@ -249,6 +253,11 @@ class ReplayStore(SlotStore):
     def evict(self, slot: int) -> None:
         """Removes a slot from the replay, so that it may be overwritten."""
         self.slots.evict(slot)
+        if ACTS in self.arrays:
+            # How many of its steps are turns, only the slot tells; it must not tell again if it is left half written.
+            valid = self.arrays["valid"][slot]
+            self.limiter.forget(int(np.count_nonzero(valid)))
+            valid.fill(False)
 
     def shown(self, group: int, slot: int, step: int) -> dict[str, NDArray[Any]]:
         """Where the environments of a group write x_t: in the slot, except for stacks of frames."""
@@ -271,7 +280,7 @@ class ReplayStore(SlotStore):
         Returns:
             The slots with live steps, the one that was begun first in front.
         """
-        if not self.limiter.held:
+        if self.limiter.held <= 0 and self.tree.total() == 0.0:
             return []
         completed = []
         for slot in slots:
