@@ -1,14 +1,22 @@
 """Turns of several agents in the replay over slots, against those of literal rows."""
 
+import itertools
 from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from literal_replay import DISCOUNT, Case, Run
+from literal_replay import DISCOUNT, Case, Run, make_store
 from literal_turns import Chances, Turns
+from tests.envs.agent_games import AGENTS, Crowd, Rounds, choose, plain_turns
 
+from rollmill.envs.config import EnvConfig
+from rollmill.envs.factory import make_group, probe
+from rollmill.envs.registry import register_env
+from rollmill.rollout.slot_policies import EvictingSlots
+from rollmill.rollout.slot_views import HostedGroup
+from rollmill.storage.removers import make_remover
 from rollmill.storage.replay_config import ReplayConfig
 from rollmill.storage.replay_sampler import ReplaySampler, ReturnRule
 
@@ -119,3 +127,58 @@ def test_a_turn_that_needs_a_third_slot_is_never_drawn():
     live = run.live(partial(needed, case))
     assert [t for _, t in live.values()] == [7, 8, 9, 10, 11]
     run.check_leaves(live)
+
+
+@pytest.mark.parametrize("game", [Crowd, Rounds])
+@pytest.mark.parametrize("n", [1, 3])
+def test_turns_of_games_are_those_of_a_plain_loop(game, n, monkeypatch):
+    monkeypatch.setattr("rollmill.envs.registry._registered", {})
+    register_env("test/game", game)
+    env = EnvConfig(name="test/game")
+    spec, seeds, agents = probe(env), [3, 11], len(AGENTS)
+    rows = len(seeds) * agents
+    config = ReplayConfig(capacity=10_000, min_size=1, n_step=n, stratified=True)
+    # No episode is longer than a slot, so that no transition needs a third one.
+    store = make_store(spec, config, slots=20, steps=16, rows=rows)
+    hosted = HostedGroup(index=0, environments=make_group(env, len(seeds), seeds, agents=spec.agents))
+    slots = EvictingSlots(store, 0, make_remover("fifo", np.random.default_rng(0), store.priority_of))
+    group, views = hosted.environments, slots.views
+    (name,) = store.observation
+    slots.begin(hosted)
+    group.reset(views.observation(hosted, 0))
+    assert slots.advance(hosted)
+    for _ in range(200):
+        seen = views.observation(hosted, hosted.step)
+        actions, _ = views.actions(hosted, hosted.step)
+        for row in np.flatnonzero(seen.acts):
+            actions[row] = choose(row % agents, tuple(seen.observation[name][row].tolist()))
+        group.step(actions, None, views.observation(hosted, hosted.step + 1), views.outcome(hosted, hosted.step))
+        hosted.step += 1
+        assert slots.advance(hosted)
+    expected = {}
+    for index, seed in enumerate(seeds):
+        episodes = plain_turns(game(), seed, int(group.episodes[index]) - 1)  # the last one may be under way
+        for episode, agent in itertools.product(episodes, range(agents)):
+            turns = episode[agent]
+            for t, turn in enumerate(turns):
+                part, then = turns[t : t + n], turns[t + n : t + n + 1]
+                reward = sum(DISCOUNT**i * one.reward for i, one in enumerate(part))
+                after = then[0].observation if then else part[-1].final
+                discount = 0.0 if after is None else DISCOUNT ** len(part)
+                expected[index * agents + agent, turn.observation] = turn.action, reward, discount, after
+    sampler = ReplaySampler(store, config, ReturnRule(DISCOUNT), np.array([0, 0], np.uint64))
+    batch = sampler.make_batch(4 * store.size)
+    assert sampler.draw(batch, 0.0)
+    drawn = set()
+    for i, leaf in enumerate(batch.leaf.tolist()):
+        key = leaf % rows, tuple(batch.observation[name][i].tolist())
+        if key not in expected:
+            continue
+        drawn.add(key)
+        action, reward, discount, after = expected[key]
+        assert batch.at_step["action_discrete"][i, 0] == action
+        assert batch.reward[i] == pytest.approx(reward, abs=1e-4)
+        assert batch.discount[i] == pytest.approx(discount, abs=1e-6)
+        assert tuple(batch.next_observation[name][i].tolist()) == (key[1] if after is None else after)
+    assert drawn == set(expected)
+    assert len(drawn) > 100
