@@ -50,7 +50,8 @@ turn, is dead, or has not come yet. ``acts[t]`` is False then: x_t is not shown 
 and ``reset`` marks the first observation of an episode *from which the row acts*. Unlike masked rows such steps are
 transparent: a turn lasts from one step at which the row acts to the next one, its reward is the sum of the rewards in
 between, and V of the next turn follows it. The learner keeps the turns alone (:mod:`rollmill.learning.turns`), so that
-nothing behind it knows of steps without an action. Turns that a past self plays are left out likewise; who plays a row
+nothing behind it knows of steps without an action; a replay joins them when it is drawn from
+(``cpp/core/replay_turns.cpp``). Turns that a past self plays are left out likewise; who plays a row
 changes only where a match begins. A turn whose end is not in the slot serves as the bootstrap of the
 one before it. The final observation of a truncated agent is a masked row at which it acts.
 """

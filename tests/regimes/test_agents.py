@@ -168,7 +168,6 @@ def test_an_environment_that_is_rebuilt_costs_its_turns_alone(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"algo": "dqn"}, "has 3 agents, but algorithm 'dqn' learns from a replay"),
         ({"population.snapshots": -1}, r"population\.snapshots=-1"),
         ({"population.past": 1.5}, r"population\.past=1\.5"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -68,3 +69,15 @@ def test_actions_of_another_scale_than_the_policy_are_named(
         others += [({"model.scale_actions": True}, None), ({"model.scale_actions": "auto"}, None)]
     for settings, algo in others:
         assert caveats_of(rollmill.make_config("gym/CartPole-v1", settings, algo=algo), spec) == []
+
+
+@pytest.mark.parametrize(
+    ("n_step", "agents", "is_named"), [(3, 10, False), (3, 11, True), (1, 32, False), (1, 0, False)]
+)
+def test_transitions_that_slots_cannot_hold_are_named(n_step: int, agents: int, is_named: bool) -> None:
+    names = tuple(f"agent_{index}" for index in range(agents))
+    spec = replace(spec_of(ArraySpec(shape=(4,), dtype="float32")), agents=names)
+    settings: dict[str, object] = {"replay.n_step": n_step, "rollout_length": 32}
+    lines = caveats_of(rollmill.make_config("gym/CartPole-v1", settings, algo="dqn"), spec)
+    assert ["Use a rollout_length of 33 or more" in line for line in lines] == [True] * is_named
+    assert caveats_of(rollmill.make_config("gym/CartPole-v1", {"rollout_length": 2}), spec) == []

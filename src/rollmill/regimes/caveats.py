@@ -16,8 +16,13 @@ _WIDE = 10.0
 
 
 def caveats_of(config: Config, spec: EnvSpec) -> list[str]:
-    """Return warnings about unrepeatable environments, and about unscaled images and actions."""
-    return [*_unrepeatable(config, spec), *_unscaled_pictures(config, spec), *_unscaled_actions(config, spec)]
+    """Return warnings about unrepeatable environments, unscaled images and actions, and too short slots."""
+    return [
+        *_unrepeatable(config, spec),
+        *_unscaled_pictures(config, spec),
+        *_unscaled_actions(config, spec),
+        *_long_turns(config, spec),
+    ]
 
 
 def _unrepeatable(config: Config, spec: EnvSpec) -> list[str]:
@@ -68,3 +73,18 @@ def _unscaled_actions(config: Config, spec: EnvSpec) -> list[str]:
                 "environment take actions between -1 and 1 (gymnasium.wrappers.RescaleAction)"
             ]
     return []
+
+
+def _long_turns(config: Config, spec: EnvSpec) -> list[str]:
+    """Warn if transitions of agents that take turns may not lie in two slots of a replay."""
+    if not (config.in_replay and spec.agents):
+        return []
+    needed = config.replay.n_step * len(spec.agents)
+    if needed <= config.rollout_length:
+        return []
+    return [
+        f"rollout_length={config.rollout_length} is short for replay.n_step={config.replay.n_step} and the "
+        f"{len(spec.agents)} agents of {spec.name}: a transition spans at most two slots, so if the agents act one "
+        f"after another, some of their turns are never learned from. Use a rollout_length of {needed} or more, or a "
+        "smaller n_step"
+    ]

@@ -69,10 +69,12 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         ConfigError: The replay cannot work with these settings.
     """
     assert config.envs_per_group != "auto"
-    if probed.spec.agents:
+    if probed.spec.agents and config.replay.has_sequences:
         raise ConfigError(
-            f"{probed.spec.name} has {probed.spec.rows_per_env} agents, but algorithm {config.algorithm_name!r} learns "
-            "from a replay, which does not support several agents yet: use an on-policy algorithm (--algo ppo)."
+            f"replay.sequence_length={config.replay.sequence_length}, but {probed.spec.name} has "
+            f"{probed.spec.rows_per_env} agent(s), which do not act at every step: sequences need environments of one "
+            "agent; use algorithms without a recurrent core (model.core=none, replay.sequence_length=0), or an "
+            "on-policy one (--algo ppo --model.core gru)."
         )
     if bool(probed.state_size) != config.replay.has_sequences:
         raise ConfigError(
@@ -112,6 +114,7 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
         num_policy_workers=config.inference.num_workers,
         # Each learner is woken by its own ring; with several, the first ring is the parameter server's.
         num_learners=1 if config.num_learners == 1 else 1 + config.num_learners,
+        agents_per_env=probed.spec.rows_per_env,
     )
 
 

@@ -196,6 +196,11 @@ class ReplayRegimeConfig(Checked, section=""):
                 f"{', '.join(names)} (population.policies, population.guests): in the replay regime one policy learns; "
                 "use regime='async' or 'lockstep'."
             )
+        if run.population.snapshots:
+            raise ConfigError(
+                f"population.snapshots={run.population.snapshots}: in the replay regime nobody plays against past "
+                "selves; use 0, or regime='async' or 'lockstep'."
+            )
         if run.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")
 

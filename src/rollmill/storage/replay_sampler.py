@@ -65,6 +65,9 @@ class Drawn:
 class ReplayBatch(Drawn):
     """N transitions (x_t, a_t, R_t, x_{t+k}), k being n or as many steps as the episode had left.
 
+    With several agents, n and k count turns, and x_{t+k} is the observation at which the row acts after them; where the
+    episode terminated it is x_t, because nothing was written for an agent that does not act.
+
     Attributes:
         reward: float32 ``[N]``, the discounted sum of k rewards.
         discount: float32 ``[N]``: gamma^k, 0 where the episode terminated.

@@ -33,6 +33,7 @@ _ALL: Overrides = {
     "model.activation": "auto",
     "model.init": "auto",
     "model.mlp_sizes": (256, 256),
+    "population.snapshots": 0,
 }
 
 _DQN: Overrides = {
