@@ -31,6 +31,20 @@ from pettingzoo import AECEnv
 import rollmill
 from rollmill.settings.options import parse_overrides
 
+# As in the presets of games: large batches and few SGD steps for each, so that policies move slowly beside what they
+# meet, and rewards as the rules have them.
+SETTINGS: dict[str, object] = {
+    "num_envs": 128,
+    "rollout_length": 32,
+    "learner.batch_size": 8192,
+    "learner.epochs": 2,
+    "learner.minibatches": 8,
+    "learner.clip_range": 0.2,
+    "learner.learning_rate": 1e-3,
+    "learner.entropy_coef": 0.05,
+    "model.normalise_returns": False,
+}
+
 
 def load_game(name: str) -> Any:
     """Load a game of open_spiel; simultaneous moves become turns."""
@@ -188,7 +202,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("game", help="kuhn_poker, leduc_poker or matrix_rps")
     parser.add_argument("--total-steps", type=float, default=2e6)
-    parser.add_argument("--snapshots", type=int, default=40, help="checkpoints to measure")
+    parser.add_argument("--snapshots", type=int, default=100, help="checkpoints to measure")
     parser.add_argument("--samples", type=int, default=4000, help="of each information state")
     parser.add_argument("--burn-in", type=float, default=0.25, help="share of the run that the average leaves out")
     parser.add_argument("--json", action="store_true")
@@ -197,6 +211,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rollmill-equilibria-") as folder:
         settings = {
+            **SETTINGS,
             "env.kwargs.game": arguments.game,
             "checkpoint.every_steps": steps // arguments.snapshots,
             "checkpoint.every_s": None,
@@ -226,6 +241,7 @@ def main() -> int:
             if not arguments.json:
                 print(curve[-1], flush=True)
     first = next(iter(average.weights.values()))
+    singles = [point["nash_conv"] for point in curve if point["average_nash_conv"] is not None]
     result = {
         "game": arguments.game,
         "agent_steps": run.agent_steps,
@@ -233,6 +249,7 @@ def main() -> int:
         "average_nash_conv": average.nash_conv(),
         "last_nash_conv": curve[-1]["nash_conv"],
         "average_first_move": [round(share, 3) for share in _normalised(first).values()],
+        "single_nash_conv": sum(singles) / len(singles),
         "curve": curve,
     }
     print(json.dumps(result if arguments.json else {key: value for key, value in result.items() if key != "curve"}))
