@@ -168,6 +168,23 @@ def test_extreme_noise_never_selects_a_forbidden_choice(dtype: torch.dtype) -> N
     assert mode.tolist() == [[2]]
 
 
+@pytest.mark.parametrize("value", [-1e30, -1e9, math.nan])
+def test_a_network_that_diverges_chooses_what_is_allowed(value: float) -> None:
+    distribution = ActionDistribution(SPECS["multidiscrete"])
+    mask = random_mask(SPECS["multidiscrete"], 50)
+    params = torch.full_like(random_params(distribution, 50), value)
+    chosen = [
+        distribution.sample_with_log_prob(params, mask).discrete,
+        distribution.mode(params, mask)[0],
+    ]
+    for discrete in chosen:
+        assert discrete is not None
+        first = 0
+        for head, size in enumerate(SPECS["multidiscrete"].categorical_sizes):
+            assert mask[:, first : first + size].gather(1, discrete[:, head : head + 1].long()).all()
+            first += size
+
+
 def test_forbidden_choices_get_no_gradient() -> None:
     spec = SPECS["multidiscrete"]
     distribution = ActionDistribution(spec)

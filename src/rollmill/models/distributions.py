@@ -17,8 +17,9 @@ from torch.nn import functional
 from rollmill.models.precision import wide
 from rollmill.specs import ActionSpec, BoxHead
 
-# Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN.
-_FORBIDDEN = -1.0e9
+# Not -inf: exp(_FORBIDDEN) is exactly 0 in float32, and 0 * _FORBIDDEN is 0 where 0 * -inf would be NaN. It is below
+# any logit, so that a network that diverges is not reported as an environment that refuses an action.
+_FORBIDDEN = -1.0e38
 # A random number of 0 has logarithm -inf, which would let a forbidden action tie with the allowed ones.
 _SMALLEST_UNIFORM = 2.0**-25
 _SMALLEST_EXPONENTIAL = 1.0e-30
