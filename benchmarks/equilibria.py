@@ -42,6 +42,8 @@ SETTINGS: dict[str, object] = {
     "learner.clip_range": 0.2,
     "learner.learning_rate": 1e-3,
     "learner.entropy_coef": 0.05,
+    # A discount would pay less for games that last longer, and move the equilibrium.
+    "learner.discount": 1.0,
     "model.normalise_returns": False,
 }
 

@@ -64,6 +64,15 @@ def test_policies_and_guests_play_their_roles(run_dir: Path) -> None:
     assert alone.to_dict()["policies"] == {}
 
 
+def test_a_guest_plays_its_role_beside_one_policy(games: None, tmp_path: Path) -> None:
+    settings = {**SMALL, "population.guests": "last", "policy.last.agents": "cid"}
+    run = rollmill.train("test/crowd", run_dir=tmp_path / "run", quiet=True, total_steps=300, **settings)
+    lineup = lineup_of_run(run.dir, checkpoint=next((run.dir / "checkpoints").glob("checkpoint_*")))
+    assert [player.name for player in lineup.players] == ["0", "last"]
+    assert lineup.who(2 * len(AGENTS)).tolist() == [0, 0, 1] * 2
+    assert set(evaluate(run.dir, episodes=2).policies) == {"0", "last"}
+
+
 def test_what_cannot_play_is_refused(run_dir: Path) -> None:
     with pytest.raises(NoRunError, match=r"checkpoint x is that of one policy, but .* has several"):
         lineup_of_run(run_dir, checkpoint="x")

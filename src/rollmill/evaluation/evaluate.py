@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rollmill.envs.factory import make_group, probe, rows_of_group
 from rollmill.evaluation.agent import Agent
-from rollmill.evaluation.lineup import Lineup, lineup_of_agent, lineup_of_run
+from rollmill.evaluation.lineup import Lineup, has_roles, lineup_of_agent, lineup_of_run
 from rollmill.evaluation.rows import play
-from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, policies_of_run, read_snapshot, require_trusted
+from rollmill.evaluation.snapshot import Snapshot, folder_of_policy, read_snapshot, require_trusted
 from rollmill.evaluation.stage import NotRenderableError
 from rollmill.evaluation.stats import mean_interval
 from rollmill.evaluation.video import check_video_path, film_episode
@@ -169,7 +169,7 @@ def evaluate(
         is_stop_wanted=is_stop_wanted,
     )
     with one_thread():
-        if policy is None and policies_of_run(run_dir):
+        if policy is None and has_roles(run_dir):
             lineup = lineup_of_run(
                 run_dir, checkpoint=checkpoint, device=device, seed=seed, deterministic=deterministic, trust=trust
             )

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollmill.envs.factory import probe
+from rollmill.envs.user_code import import_user_code
 from rollmill.evaluation.agent import Agent, load
 from rollmill.evaluation.players import PLAYERS, RANDOM, AgentPlayer, Player, RandomPlayer, ScriptedPlayer
 from rollmill.evaluation.snapshot import (
@@ -17,13 +18,12 @@ from rollmill.evaluation.snapshot import (
     Snapshot,
     folder_of_player,
     folder_of_policy,
-    policies_of_run,
     read_population,
     require_trusted,
 )
 from rollmill.runtime.seeds import int_seed
 from rollmill.specs import ActionSpec, BoxActions
-from rollmill.storage.agent_roles import players_of_agents
+from rollmill.storage.agent_roles import patterns_of, players_of_agents
 
 
 class Lineup(NamedTuple):
@@ -56,6 +56,19 @@ class Lineup(NamedTuple):
         agents = len(self.seats)
         places = [(self.seats[row % agents], row // agents + row % agents) for row in range(rows)]
         return np.array([may[turn % len(may)] for may, turn in places], np.int64)
+
+
+def has_roles(run_dir: Path | str) -> bool:
+    """Whether a run's agents are played by several policies, or some of them by a guest.
+
+    Raises:
+        NoRunError: Its configuration cannot be read.
+    """
+    if not (Path(run_dir) / "config.json").is_file():
+        return False
+    population, own = read_population(run_dir)
+    guests = (name for name, _ in population.named_guests)
+    return len(population.names) > 1 or any(patterns_of(own, name) for name in guests)
 
 
 def lineup_of_agent(agent: Agent, *, deterministic: bool | None = None) -> Lineup:
@@ -97,21 +110,23 @@ def lineup_of_run(
         NoRunError: There is no such run, policy or checkpoint, or a checkpoint file for several policies.
         UntrustedError: The directory names such code, without ``trust``.
     """
-    if policy is not None or not policies_of_run(run_dir):
+    if policy is not None or not has_roles(run_dir):
         folder = folder_of_policy(run_dir, policy)
         agent = _load(folder, checkpoint, device, seed, trust=trust)
         return lineup_of_agent(agent, deterministic=deterministic)
-    if checkpoint not in ("latest", "best"):
+    population, own = read_population(run_dir)
+    folders = population.folders(Path(run_dir))
+    if len(folders) > 1 and checkpoint not in ("latest", "best"):
         raise NoRunError(
             f"checkpoint {checkpoint} is that of one policy, but {run_dir} has several: name it (--policy)"
         )
-    population, own = read_population(run_dir)
-    folders = population.folders(Path(run_dir))
     agents = [
         _load(folder, checkpoint, device, int_seed(seed, "policy", index), trust=trust)
         for index, folder in enumerate(folders)
     ]
     snapshot = agents[0].snapshot
+    for module in snapshot.env.imports:  # They may register guests.
+        import_user_code(module)
     spec = probe(snapshot.env, group_size=snapshot.group_size)
     seats = players_of_agents(population, own, spec.agents)
     players: list[Player] = [

@@ -70,7 +70,7 @@ def read_population(run_dir: Path | str) -> tuple[PopulationConfig, dict[str, ob
     path = Path(run_dir) / "config.json"
     try:
         saved, _ = read_signed(path)
-        population = from_json(PopulationConfig, {"population": saved["population"]})
+        population = from_json(PopulationConfig, {"population": saved.get("population", {})})
         return population, dict(saved.get("policy", {}))
     except (OSError, ValueError, KeyError) as error:
         raise NoRunError(f"{path} is not the configuration of a run ({error!r}); restore it from a backup") from error
