@@ -238,7 +238,7 @@ def _evaluate(snapshot: Snapshot, how: _How, lineup: Lineup | None = None) -> Ev
         while missing:
             if how.is_stop_wanted():
                 raise EvaluationInterruptedError(f"{missing} of {episodes} episodes were not played")
-            _, outcome = next(steps)
+            outcome = next(steps)
             going_on += 1
             going_on[outcome.episode_length > 0] = 0
             if env.max_episode_steps is None and going_on.max() >= _TAKEN_FOR_ENDLESS:

@@ -13,12 +13,10 @@ from rollmill.evaluation.players import Player
 from rollmill.specs import ActionSpec, EnvSpec
 
 
-def play(
-    players: Sequence[Player], who: NDArray[np.int64], group: Group, spec: EnvSpec
-) -> Iterator[tuple[ObservationView, OutcomeView]]:
+def play(players: Sequence[Player], who: NDArray[np.int64], group: Group, spec: EnvSpec) -> Iterator[OutcomeView]:
     """Reset a group, and return what steps it for as long as the caller iterates.
 
-    That yields what the rows observe and the results after each step, in arrays that the next one overwrites.
+    That yields the results of each step, in arrays that the next one overwrites.
 
     Args:
         players: The players.
@@ -40,7 +38,7 @@ def _steps(
     spec: EnvSpec,
     observation: ObservationView,
     outcome: OutcomeView,
-) -> Iterator[tuple[ObservationView, OutcomeView]]:
+) -> Iterator[OutcomeView]:
     while True:
         chosen: list[Array | None] = [None, None]
         for player, rows in zip(players, mine, strict=True):
@@ -50,7 +48,7 @@ def _steps(
                 found = player.choose(observation, acting)
                 chosen = [_merged(before, new, acting) for before, new in zip(chosen, found, strict=True)]
         group.step(*_complete(chosen, spec.action, group.num_rows), observation, outcome)
-        yield observation, outcome
+        yield outcome
 
 
 def _merged(before: Array | None, chosen: Array | None, rows: NDArray[np.bool_]) -> Array | None:

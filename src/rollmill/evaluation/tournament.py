@@ -103,7 +103,6 @@ def tournament(
             made.append(hall.player(str(player), snapshot, key, device=device, deterministic=deterministic))
         started = time.perf_counter()
         scores: dict[tuple[int, int, int], Score] = {}
-        films: dict[tuple[int, int], str] = {}
         for one, other in itertools.combinations(range(len(made)), 2):
             found = hall.meet(made[one], made[other], matches)
             # With two seats the same matches tell how the other one did.
@@ -113,16 +112,20 @@ def tournament(
                 scores[other, one, seat] = reverse
             share = sum(score.share for score in found) / len(found)
             say(f"{names[one]} against {names[other]}: {share:.3f}")
-            if videos is not None:
-                name = re.sub(r"[^\w.+-]+", "-", f"{names[one]}-against-{names[other]}")[:_LONGEST_NAME]
-                if hall.film(made[one], made[other], Path(videos) / f"{name}.mp4"):
-                    films[one, other] = str(Path(videos) / f"{name}.mp4")
+        seconds = time.perf_counter() - started
+        films: dict[tuple[int, int], str] = {}
+        for one, other in itertools.combinations(range(len(made)), 2) if videos is not None else ():
+            # The numbers keep names apart that differ in other characters only.
+            name = re.sub(r"[^\w.+-]+", "-", f"{one + 1}-{other + 1}-{names[one]}-against-{names[other]}")
+            path = Path(str(videos)) / f"{name[:_LONGEST_NAME]}.mp4"
+            if hall.film(made[one], made[other], path):
+                films[one, other] = str(path)
     result = TournamentResult(
         env=config.name,
         players=names,
         seats=spec.agents,
         scores=scores,
-        seconds=time.perf_counter() - started,
+        seconds=seconds,
         seed=seed,
         videos=films,
     )
@@ -267,7 +270,7 @@ class _Hall:
         while any(missing):
             if self._is_stop_wanted():
                 raise EvaluationInterruptedError(f"{sum(missing)} matches were not played")
-            _, outcome = next(steps)
+            outcome = next(steps)
             ended = (outcome.episode_length > 0).reshape(len(games), seats)
             ends[ended] = outcome.episode_return.reshape(len(games), seats)[ended]
             age += 1

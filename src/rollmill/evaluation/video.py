@@ -77,7 +77,7 @@ def play_episode(lineup: Lineup, env: EnvConfig, seed: int) -> Iterator[Frame]:
     with open_stage(env, seed, box=box, group_size=group_size, agents=spec.agents) as stage:
         steps = play(lineup.players, lineup.who(stage.num_rows), stage, spec)
         total = 0.0
-        for length, (_, outcome) in enumerate(steps, start=1):
+        for length, outcome in enumerate(steps, start=1):
             total += float(outcome.reward[0])
             ended = stage.is_over(outcome)
             yield Frame(stage.picture(), total, length, ended, stage.fps)
