@@ -32,7 +32,7 @@ _BOARD = 84
 _MOVES = 7
 
 
-class _ConnectFour(PettingZooEnv):  # type: ignore[misc]
+class _ConnectFour(PettingZooEnv):  # type: ignore[misc]  # RLlib has no types
     """The same with flat observations: the board, then the mask of legal moves."""
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ def _flat(views: dict[str, dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     }
 
 
-class _MaskedModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
+class _MaskedModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]  # RLlib has no types
     """Policy and value network of two layers each; illegal moves have no probability."""
 
     def setup(self) -> None:
@@ -70,7 +70,7 @@ class _MaskedModule(TorchRLModule, ValueFunctionAPI):  # type: ignore[misc]
         return {Columns.ACTION_DIST_INPUTS: logits}
 
     def compute_values(self, batch: dict[str, Any], embeddings: Any = None) -> torch.Tensor:
-        return self._value(batch[Columns.OBS][..., :_BOARD]).squeeze(-1)  # type: ignore[no-any-return]
+        return self._value(batch[Columns.OBS][..., :_BOARD]).squeeze(-1)  # type: ignore[no-any-return]  # a module's call is Any
 
 
 def _mlp(outputs: int) -> nn.Sequential:

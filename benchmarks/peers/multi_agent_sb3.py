@@ -27,7 +27,7 @@ from window import Window, make_parser, report
 
 
 class _Turns(gymnasium.Env[np.ndarray, np.int64]):
-    """Connect four, each step one turn of whoever is to move, who also gets the reward."""
+    """Connect four, in which a step is one turn. The reward is that of the player who moved."""
 
     def __init__(self) -> None:
         self._env = connect_four_v3.env()
@@ -54,7 +54,7 @@ class _Turns(gymnasium.Env[np.ndarray, np.int64]):
     def _observe(self) -> np.ndarray:
         view = self._env.observe(self._env.agent_selection)
         self._mask = view["action_mask"]
-        return view["observation"].reshape(-1).astype(np.float32)  # type: ignore[no-any-return]
+        return view["observation"].reshape(-1).astype(np.float32)  # type: ignore[no-any-return]  # PettingZoo has no types
 
 
 class _OpponentsNext(MaskableRolloutBuffer):

@@ -96,4 +96,4 @@ def test_environments_that_cannot_have_it_are_refused(change: dict[str, object],
     observation = {"obs": ArraySpec(shape=(3,), dtype="float32")}
     spec = EnvSpec(name="test", observation=observation, action=action_spec(spaces.Discrete(2)), agents=("a", "b"))
     with pytest.raises(UnsupportedSpace, match=message):
-        with_central_view(replace(spec, **change))  # type: ignore[arg-type]
+        with_central_view(replace(spec, **change))  # type: ignore[arg-type]  # any field of the spec

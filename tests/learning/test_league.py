@@ -96,7 +96,7 @@ def test_ratings_of_another_system_start_again() -> None:
     assert other.figures(is_row=False)["snapshots"] == 1
 
 
-def test_a_state_of_version_0_1_is_read() -> None:
+def test_the_state_of_an_older_checkpoint_is_read() -> None:
     league = make_league(make_bank())
     league.publish(100, 1, weights(1))
     league.observe(batch(*[Match(1, 1.0)] * 40), 2)

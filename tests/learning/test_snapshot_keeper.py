@@ -130,7 +130,7 @@ def test_a_snapshot_may_wait_until_the_policy_wins() -> None:
     bank = make_bank(4)
     league = make_league(bank, snapshot_win_rate=0.6)
     league.publish(100, 1, weights(1))
-    assert league.figures(is_row=False)["snapshots"] == 1, "the first one has nobody to beat"
+    assert league.figures(is_row=False)["snapshots"] == 1, "the first one needs no matches"
     for version, won, expected in [(2, 1.0, 1), (3, 1.0, 2), (4, 0.0, 2), (5, 1.0, 2), (6, 1.0, 3)]:
         # 90 matches are too few; of 180, all won, are enough; of 90 lost and 90 won they are not, of 180 won they are.
         league.observe(batch(*[Match(1, won)] * 90), version)

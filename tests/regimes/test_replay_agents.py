@@ -47,7 +47,7 @@ class Dials(Crowd):
 
 
 class Breaks(Rounds):
-    """Raises in some episodes, whoever's turn it is."""
+    """Raises in some episodes, in the turn of any agent."""
 
     def step(self, action: int | None) -> None:
         if self.episode % 5 == 3 and self.time == 2:
@@ -134,7 +134,7 @@ def test_evaluations_meet_fixed_opponents(tmp_path: Path) -> None:
         ),
         ({"population.policies": 2}, "in the replay regime one policy learns"),
         ({"population.guests": "random"}, "in the replay regime one policy learns"),
-        ({"population.snapshots": 2}, r"population\.snapshots=2: in the replay regime nobody plays"),
+        ({"population.snapshots": 2}, r"population\.snapshots=2: the replay regime has no past selves"),
     ],
 )
 def test_what_a_replay_of_several_agents_lacks_is_refused(

@@ -20,7 +20,7 @@ class Chances(NamedTuple):
 class Turns:
     """One row, see "Several agents" in :mod:`rollmill.specs`, and all that it ever showed.
 
-    An observation at which the row does not act is random, because nobody may look at it.
+    An observation at which the row does not act is random: reading it would be an error.
     """
 
     depth = 1

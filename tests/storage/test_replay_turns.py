@@ -85,7 +85,7 @@ def check(run, sampler, clip):
         assert batch.discount[i] == pytest.approx(discount, abs=1e-6)
         assert batch.at_step["action_discrete"][i, 0] == world.steps[t][0]
         assert batch.observation["x"][i] == world.shown[t]
-        # Nothing is written behind a termination, and what is left there must not be read.
+        # After a termination nothing is written; old contents must not be read.
         assert batch.next_observation["x"][i] == world.shown[t if then is None else then]
 
 

@@ -102,7 +102,7 @@ class OpenSkill:
 
 
 def restored(saved: Any) -> Rating:
-    """Return a rating from a checkpoint; those of version 0.1 are single numbers."""
+    """Return a rating from a checkpoint; in older ones it is a single number."""
     return Rating(float(saved), 0.0) if isinstance(saved, (int, float)) else Rating(*map(float, saved))
 
 

@@ -203,7 +203,7 @@ class SnapshotKeeper:
             self._since = self._since[0] + 1.0, self._since[1] + points
 
     def take_if_due(self, agent_steps: int, version: int, weights: NDArray[np.uint8], rating: Rating) -> None:
-        """Put the current weights into the bank if they are due and there is a place that nobody plays."""
+        """Put the current weights into the bank if a snapshot is due and a place is free."""
         if agent_steps - self._taken_at < self._config.snapshot_every or not self._wins_enough():
             return
         free = [place for place in range(self._bank.places) if self._is_free(place)]

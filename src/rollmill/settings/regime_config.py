@@ -198,8 +198,8 @@ class ReplayRegimeConfig(Checked, section=""):
             )
         if run.population.snapshots:
             raise ConfigError(
-                f"population.snapshots={run.population.snapshots}: in the replay regime nobody plays against past "
-                "selves; use 0, or regime='async' or 'lockstep'."
+                f"population.snapshots={run.population.snapshots}: the replay regime has no past selves; "
+                "use 0, or regime='async' or 'lockstep'."
             )
         if run.inference.random_actions:
             raise ConfigError("inference.random_actions=True: in the replay regime use off_policy.random_steps.")

@@ -179,7 +179,7 @@ class RateLimiter:
 
     @property
     def held(self) -> int:
-        """Agent steps inserted since the replay was empty, without those that were forgotten."""
+        """Agent steps that the replay holds: those inserted, less those forgotten."""
         return self.inserted - self._get(_FIRST)
 
     def forget(self, steps: int) -> None:
