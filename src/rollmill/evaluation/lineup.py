@@ -135,7 +135,7 @@ def lineup_of_run(
     ]
     for index, (name, player) in enumerate(population.named_guests):
         if not any(len(players) in may for may in seats):
-            players.append(players[0])  # not in any seat
+            players.append(players[0])  # It has no seat, but the guests after it keep their numbers.
             continue
         key = int_seed(seed, "guest", index)
         if player == RANDOM or player in PLAYERS:
