@@ -36,7 +36,8 @@ struct World {
     std::size_t cells() const { return static_cast<std::size_t>(num_slots * (steps + 1) * rows); }
     SumTree tree() const { return SumTree::attach(memory, SumTree::nbytes(num_slots * steps * rows, {})); }
     ReplaySlots replay() {
-        return ReplaySlots(tree(), {num_slots, steps, rows, n_step, has_turns ? 0 : history, window, 1},
+        const SumTree only = tree();
+        return ReplaySlots({&only, 1}, {num_slots, steps, rows, n_step, has_turns ? 0 : history, window, 1},
                            {reward.data(), terminated.data(), truncated.data(), valid.data(), reset.data(),
                             generation.data(), next.data(), previous.data(), has_turns ? acts.data() : nullptr});
     }
@@ -97,7 +98,8 @@ void write(World& world, std::int64_t writer, const std::atomic<bool>& stop) {
             put(world.truncated, at, static_cast<std::uint8_t>(truncates(t)));
         }
         show(slot, step + 1, t + 1);
-        replay.commit(slot, step, pending.data());
+        std::int64_t count;
+        replay.commit(slot, step, pending.data(), &count);
         if (++step < steps) continue;
         const std::int64_t full = slot;
         slot = writer * slots_of_writer + used++ % slots_of_writer;
