@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollmill.learning.league import League, Standings
-from rollmill.learning.matches import Match
+from rollmill.storage.matches import Match
 from rollmill.learning.ratings import Elo, OpenSkill, RatingSystem
 from rollmill.learning.snapshot_keeper import ObservedPlaces, SnapshotKeeper
 from rollmill.learning.trajectories import Trajectories

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollmill.learning.league import League, Standings
-from rollmill.learning.matches import Match
+from rollmill.storage.matches import Match
 from rollmill.learning.matchmaking import MATCHMAKING
 from rollmill.learning.ratings import Elo
 from rollmill.learning.snapshot_keeper import CountedPlaces, ObservedPlaces, SnapshotKeeper, least_needed

@@ -128,7 +128,9 @@ def policy_monitors(run_setup: RunSetup) -> list[Monitor]:
         folder, resume = run_setup.folder_of(policy), run_setup.resume
         folder.mkdir(parents=True, exist_ok=True)
         earlier = read_metrics(folder) if resume else []
-        writer = MetricsWriter(folder, resume_at_steps=saved_steps([folder]) if resume else None)
+        inserted = run_setup.memory.inserted
+        kept = (inserted[policy] if inserted else saved_steps([folder])) if resume else None
+        writer = MetricsWriter(folder, resume_at_steps=kept)
         monitors.append(
             Monitor(
                 replace(config, max_seconds=None, target_return=None),

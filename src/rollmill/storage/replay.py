@@ -5,8 +5,8 @@ tree is 0 while it is written, gets the largest priority when the last step that
 before any part of it is overwritten; the generation of a slot shows whether a reference to it is outdated.
 ``cpp/core/replay_slots.h`` describes the life of a leaf, and docs/replay.md why learners never use torn or dead steps.
 
-Each of several policies has a tree and a rate limiter of its own, over the same slots: a step is live in the tree of the
-policy that acted at it. Steps of guests and of past selves are in none.
+Each of several policies has a tree and a rate limiter of its own, over the same slots: a step is live in the tree of
+the policy that acted at it. Steps of guests and of past selves are in none.
 
 Slots keep only the newest frame of each stack of frames (:class:`rollmill.specs.FrameStack`). Policy workers read whole
 stacks from an array outside the slots that holds the latest observation of each group.
@@ -62,9 +62,7 @@ def replay_fields(
     """
     fields = [
         field._replace(item=_kept(field.item, rollout_length))
-        for field in slot_fields(
-            spec, rollout_length=rollout_length, state_size=state_size, has_players=has_players
-        )
+        for field in slot_fields(spec, rollout_length=rollout_length, state_size=state_size, has_players=has_players)
         if field.name not in _NOT_KEPT
     ]
     return [field._replace(time=rollout_length // stride) if field.name == RNN_STATE else field for field in fields]
@@ -155,9 +153,7 @@ def damage_of(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: Re
     return next(filter(None, of_trees), "")
 
 
-def _damage_of_tree(
-    arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, policy: int
-) -> str:
+def _damage_of_tree(arrays: Mapping[str, NDArray[Any]], topology: Topology, config: ReplayConfig, policy: int) -> str:
     leaves = np.empty(_leaves(topology), np.float32)
     try:
         tree = _attach_tree(arrays, topology, config, policy)
@@ -284,9 +280,7 @@ class ReplayStore(SlotStore):
         self._begun[slot] = self.limiter.inserted_by_all
         self.slots.begin(slot, previous)
 
-    def commit(
-        self, slot: int, step: int, pending: NDArray[np.int64], counts: NDArray[np.int64] | None = None
-    ) -> int:
+    def commit(self, slot: int, step: int, pending: NDArray[np.int64], counts: NDArray[np.int64] | None = None) -> int:
         """Commits step ``step``, which is in the slot with the observation after it: samples that are complete go live.
 
         Args:
