@@ -270,3 +270,42 @@ def test_a_reclaimed_slot_is_used_before_one_is_evicted(num_slots: int) -> None:
     assert taken == list(range(num_slots))
     assert slots.reclaim(taken[-1]) is None
     assert slots._take_slot() == taken[-1]
+
+
+def test_each_policy_is_told_of_its_steps_its_episodes_and_its_matches() -> None:
+    spec = replace(spec_of(), agents=("left", "right"))
+    players = PlayerIds(policies=2, guests=1)
+    topology = replace(topology_of(groups=1, slots=4), agents_per_env=2, players=players)
+    config = ReplayConfig(capacity=1000, min_size=1, n_step=1)
+    layout = ArenaLayout()
+    fields = replay_fields(spec, rollout_length=STEPS, has_players=True)
+    add_replay_to_layout(layout, fields, topology, config)
+    add_beside_to_layout(layout, spec, fields, topology)
+    store = ReplayStore(Arena.create(layout, poison=True), spec, topology, config, UNLIMITED, create=True)
+    slots = evicting(store)
+    group = HostedGroup(index=0, environments=cast("SavableGroup", None))
+    slots.begin(group)
+    # Policy 1 against itself and against policy 0; a guest plays the last row.
+    ids = np.resize(np.array([1, 1, 1, 0, 0, 2], np.int16), ROWS)
+    for step in range(2):
+        store.arrays["policy_id"][group.slot, step] = ids
+        for name in ("acts", "reset", "valid", "terminated", "truncated"):
+            array = store.arrays[name][group.slot, step]
+            array[:] = name in ("acts", "valid")
+        store.arrays["reward"][group.slot, step] = 0.0
+    assert slots.advance(group)
+    returns, lengths = slots.views.episodes[0]
+    returns[:], lengths[:] = np.arange(ROWS), 5
+    group.step = 1
+    store.arrays["terminated"][group.slot, 0] = True
+    assert slots.advance(group)
+    assert [limiter.inserted for limiter in store.limiters] == [int((ids == policy).sum()) for policy in (0, 1)]
+    messages = np.empty(100, np.int64)
+    for policy in (0, 1):
+        count = store.completed[policy].get_many(messages, 0.0)
+        found = messages[:count].tolist()
+        matches = [match for message in found if (match := unpack_match(message)) is not None]
+        episodes = [unpack_episode(message) for message in found if unpack_match(message) is None]
+        assert episodes == [EpisodeEnd(float(row), 5) for row in np.flatnonzero(ids == policy).tolist()]
+        assert matches == list(matches_of(ids[None], lengths[None], returns[None], 2, policy=policy))
+        assert matches

@@ -229,12 +229,18 @@ class RateLimiter:
         """Batches drawn since ``base``."""
         return self._get(_DRAWN)
 
-    def try_reserve(self, rows: int) -> bool:
-        """Whether ``rows`` steps may be made now; if so, they are counted as under way."""
+    def try_reserve(self, rows: int, *, with_others: int = 0) -> bool:
+        """Whether ``rows`` steps may be made now; if so, they are counted as under way.
+
+        Args:
+            rows: Steps of this policy.
+            with_others: Those that other policies have reserved for the same step of a group, which is made as a whole.
+        """
         place = _RESERVED * _WORDS_OF_LINE
         while True:
             reserved = atomic_load(self._words, place)
-            if not self.limits.may_insert(reserved, rows, self.drawn, by_others=self._by_others(_RESERVED)):
+            by_others = self._by_others(_RESERVED) - with_others
+            if not self.limits.may_insert(reserved, rows, self.drawn, by_others=by_others):
                 return False
             if atomic_compare_exchange(self._words, place, reserved, reserved + rows):
                 return True

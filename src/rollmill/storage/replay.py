@@ -369,7 +369,7 @@ class ReplayStore(SlotStore):
     def try_reserve(self, rows: Sequence[int]) -> bool:
         """Whether a group may step in which the policies play so many rows; if so, these steps count as under way."""
         for policy, count in enumerate(rows):
-            if count and not self.limiters[policy].try_reserve(count):
+            if count and not self.limiters[policy].try_reserve(count, with_others=sum(rows[:policy])):
                 for earlier in range(policy):
                     self.limiters[earlier].release(rows[earlier])
                 return False
