@@ -15,6 +15,7 @@ from rollmill.storage.replay import ReplayStore, add_beside_to_layout, add_to_la
 from rollmill.storage.slots import NO_SLOT, Topology
 
 DISCOUNT = 0.9
+ONE = PlayerIds()
 LIMITS = RateLimits(update_interval=1.0, min_size=1, error_buffer=1e12, total_steps=10**12)
 
 
@@ -33,7 +34,7 @@ def env_spec(stack=None, *, has_mask=False, agents=()):
     )
 
 
-def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, players=PlayerIds()):
+def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, players=ONE):
     topology = Topology(
         rollout_length=steps,
         group_rows=rows,
@@ -42,7 +43,7 @@ def make_store(spec, config, *, slots, steps, rows, groups=1, state_size=0, play
         slots_of_worker=(slots,),
         players=players,
     )
-    has_players = players != PlayerIds()
+    has_players = players != ONE
     fields = replay_fields(
         spec, rollout_length=steps, state_size=state_size, stride=config.stride, has_players=has_players
     )
@@ -148,13 +149,11 @@ def shown_as(world, t):
 class Run:
     """Worlds that are stepped into a replay, as rollout workers and policy workers do it.
 
-    With several ``players``, each episode of a row is played by any of them; if they ``stay``, all episodes of a row are
-    played by one.
+    With several ``players``, each episode of a row is played by any of them; if they ``stay``, all episodes of a row
+    are played by one.
     """
 
-    def __init__(
-        self, case, seed, config, *, state_size=0, make_world=World, agents=(), players=PlayerIds(), stay=False
-    ):
+    def __init__(self, case, seed, config, *, state_size=0, make_world=World, agents=(), players=ONE, stay=False):
         self.case = case
         self.make_world = make_world
         self.random = np.random.default_rng(seed)
@@ -246,7 +245,7 @@ class Run:
         valid = np.zeros(self.players.policies, np.int64)
         for b in range(case.rows):
             place = self.worlds_of[group], b
-            player = 0 if self.players == PlayerIds() else self.who[place][t]
+            player = 0 if self.players == ONE else self.who[place][t]
             if 0 <= player < len(valid):
                 valid[player] += self.worlds[place].steps[-1][4]
         counts = np.full_like(valid, -1)

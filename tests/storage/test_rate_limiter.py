@@ -283,9 +283,7 @@ def test_policies_that_share_groups_never_stop_each_other(policies, interval, mi
     """Groups are played by random policies, some of which get no steps; not every step that is made counts."""
     random = np.random.default_rng(seed)
     buffer = least_error_buffer(update_interval=interval, group_rows=rows)
-    limiters = make_all(
-        policies, update_interval=interval, min_size=min_size, error_buffer=buffer, total_steps=total
-    )
+    limiters = make_all(policies, update_interval=interval, min_size=min_size, error_buffer=buffer, total_steps=total)
     shares = random.dirichlet(np.full(policies, 0.3))
     parked = [random.multinomial(rows, shares).tolist() for _ in range(3)]
     under_way = []
