@@ -194,6 +194,8 @@ class Run:
             self.show(group, slot, 0, 0)
 
     def draw_player(self):
+        if self.players == ONE:
+            return 0
         return int(self.random.integers(-1, self.players.policies + self.players.guests))
 
     def take(self):
@@ -245,7 +247,7 @@ class Run:
         valid = np.zeros(self.players.policies, np.int64)
         for b in range(case.rows):
             place = self.worlds_of[group], b
-            player = 0 if self.players == ONE else self.who[place][t]
+            player = self.who[place][t]
             if 0 <= player < len(valid):
                 valid[player] += self.worlds[place].steps[-1][4]
         counts = np.full_like(valid, -1)

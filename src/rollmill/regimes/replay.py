@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rollmill.learning.live_numbers import control_block
-from rollmill.regimes.player_setup import is_drawn, matchmaker, players_of
+from rollmill.regimes.player_setup import matchmaker, players_of
 from rollmill.regimes.replay_memory import allocate_replay
 from rollmill.regimes.setup import Probed, RunSetup, group_builder, with_delays
 from rollmill.regimes.spreading import spread_groups
+from rollmill.rollout.assignment import AUTO, FIXED
 from rollmill.rollout.slot_policies import EvictingSlots
 from rollmill.rollout.worker import RolloutWorker
 from rollmill.runtime.child import ChildContext
@@ -61,7 +62,8 @@ def plan_topology(config: Config, probed: Probed, world_size: int = 1) -> Topolo
             "agent; use algorithms without a recurrent core (model.core=none, replay.sequence_length=0), or an "
             "on-policy one (--algo ppo --model.core gru)."
         )
-    if len(config.population.names) > 1 and config.replay.has_sequences and is_drawn(config, probed.spec.agents):
+    stays = config.population.assignment in (AUTO, FIXED)  # With one agent, "auto" is "fixed".
+    if len(config.population.names) > 1 and config.replay.has_sequences and not stays:
         raise ConfigError(
             f"population.assignment={config.population.assignment!r} with replay.sequence_length="
             f"{config.replay.sequence_length}: a sequence reaches across episodes, which must be of one policy; use "
