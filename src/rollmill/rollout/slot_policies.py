@@ -299,6 +299,8 @@ class EvictingSlots(SlotPolicy):
 
     def _try_reserve(self, group: HostedGroup) -> bool:
         """Count the group's next steps as under way, if all policies that play in it may make them."""
+        if self._players is None:
+            return self._store.limiter.try_reserve(self._rows)
         rows = self._store.rows_of_policies(group.slot, group.step)
         if not self._store.try_reserve(rows):
             return False
@@ -306,13 +308,15 @@ class EvictingSlots(SlotPolicy):
         return True
 
     def _commit(self, group: HostedGroup, step: int) -> None:
-        store = self._store
-        store.commit(group.slot, step, self._pending[group.index], self._counts)
-        for limiter, valid, reserved in zip(
-            store.limiters, self._counts.tolist(), self._reserved[group.index], strict=True
-        ):
-            if reserved:
-                limiter.insert(valid, reserved=reserved)
+        store, pending = self._store, self._pending[group.index]
+        if self._players is None:
+            store.limiter.insert(store.commit(group.slot, step, pending), reserved=self._rows)
+        else:
+            store.commit(group.slot, step, pending, self._counts)
+            under_way = self._reserved[group.index]
+            for limiter, valid, reserved in zip(store.limiters, self._counts.tolist(), under_way, strict=True):
+                if reserved:
+                    limiter.insert(valid, reserved=reserved)
         self._take_episodes(group, step)
         self._send_episodes()
         store.wake_learners()

@@ -325,6 +325,8 @@ class RateLimiter:
         atomic_add(self._words, _LEARNERS_WAITING * _WORDS_OF_LINE, by)
 
     def _by_others(self, field: int) -> int:
+        if not self._of_others:  # a generator would take longer than all the rest
+            return 0
         return sum(atomic_load(words, field * _WORDS_OF_LINE) for words in self._of_others)
 
     def _get(self, field: int) -> int:

@@ -361,9 +361,8 @@ class ReplayStore(SlotStore):
     # --- Waiting for each other.
 
     def rows_of_policies(self, slot: int, step: int) -> list[int]:
-        """How many rows each policy plays at x_t of a slot."""
-        if self._policy_id is None:
-            return [self.topology.group_rows]
+        """How many rows each policy plays at x_t of a slot; with several players."""
+        assert self._policy_id is not None, "one policy plays all rows"
         return self._of_policies(self._policy_id[slot, step])
 
     def try_reserve(self, rows: Sequence[int]) -> bool:
