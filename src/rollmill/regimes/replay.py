@@ -325,6 +325,7 @@ def rollout_worker(context: ChildContext, setup: RunSetup, worker: int) -> None:
         worker=worker,
         builder=group_builder(context, setup),
         slots=EvictingSlots(store, worker, remover),
+        agents=setup.probed.spec.agents,
     ).run()
 
 
